@@ -1,0 +1,57 @@
+# Every target sets up what it needs: `make test` works from an empty clone.
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test test-real system demo bench chaos lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with the pinned dependencies and this package, editable
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Interlock needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+check: $(STAMP) ## Lint, both type checkers in strict mode, import layers
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goes to pytest)
+	$(BIN)/pytest tests -m "not real" $(ARGS)
+
+test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
+	@$(BIN)/pytest tests -m real $(ARGS); code=$$?; \
+	if [ $$code -eq 5 ]; then echo "There are no tests of real outside programs yet."; else exit $$code; fi
+
+system: ## Install the system packages that test-real needs
+	@echo "No system package is needed yet: there is nothing to install."
+
+demo: $(STAMP) ## Run the demo on SQLite
+	$(BIN)/interlock demo
+
+bench: $(STAMP) ## Measure both stores: throughput and database CPU per job
+	$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: ## Kill workers at random and verify (arrives with the worker)
+	@echo "The chaos run arrives with the worker: there is nothing to kill yet."
+
+# Machine settings of pip are left out, so that the hashes are the public registry's. Run it with the oldest Python we support.
+lock: ## Make requirements/dev.txt anew from dev.in (ARGS=--upgrade for newer versions)
+	$(PYTHON) -m venv .venv/lock
+	.venv/lock/bin/pip install --quiet --disable-pip-version-check pip-tools==7.6.2
+	env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/pip-compile --quiet \
+	  --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	  $(ARGS) --output-file requirements/dev.txt requirements/dev.in
+
+clean: ## Remove .venv and everything that was made
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
