@@ -1,0 +1,109 @@
+"""What is stored, as values: a job, an execution of it, an entry of its audit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+Phase = Literal["pending", "running", "succeeded", "failed"]
+Status = Literal["LEASED", "IN_PROGRESS", "COMMITTED", "DONE", "ABORTED"]
+
+LIVE: tuple[Status, ...] = ("LEASED", "IN_PROGRESS", "COMMITTED")
+
+
+@dataclass(slots=True)
+class Job:
+    """One unit of work. Its `state` is a projection of its executions, never a truth of its own."""
+
+    id: str
+    kind: str
+    queue: str
+    priority: int
+    lifecycle: str
+    lifecycle_version: int
+    state: str
+    phase: Phase
+    version: int
+    attempt: int
+    tries: int
+    tries_left: int
+    lease_losses: int
+    payload: Mapping[str, Any]
+    tags: Mapping[str, str]
+    trace: Mapping[str, str] | None
+    result: Any
+    last_error: str | None
+    due_at: datetime
+    expires_at: datetime | None
+    scheduled_for: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+    idempotency_key: str | None
+    key_released: bool
+    unique_key: str | None
+    cancel_requested_at: datetime | None
+    cancel_requested_by: str | None
+    cancel_reason: str | None
+    held_at: datetime | None
+    held_reason: str | None
+    redrive_of: str | None
+    progress: tuple[float, float | None, str] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("succeeded", "failed")
+
+
+@dataclass(slots=True)
+class Execution:
+    """One attempt at a job: the durable truth, fenced by (job_id, attempt, holder)."""
+
+    job_id: str
+    attempt: int
+    holder: int
+    kind: str
+    lease_owner: str
+    lease_expires_at: datetime
+    heartbeat_at: datetime
+    status: Status
+    state: str
+    ended_by: str | None
+    error: str | None
+    external_id: str | None
+    missing_since: datetime | None
+    next_check_at: datetime | None
+    progress: tuple[float, float | None, str] | None
+    usage: Mapping[str, float] | None
+    result: Any
+    leased_at: datetime
+    started_at: datetime | None
+    committed_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def exec_id(self) -> str:
+        return f"{self.job_id}:{self.attempt}"
+
+    @property
+    def live(self) -> bool:
+        return self.status in LIVE
+
+
+@dataclass(slots=True)
+class AuditEntry:
+    """One line of a job's history: an arrow (`n` is 0) or a remark (`n` is above 0)."""
+
+    job_id: str
+    version: int
+    n: int
+    attempt: int | None
+    event: str
+    from_state: str | None
+    to_state: str | None
+    actor: str
+    reason: str | None
+    at: datetime
+    detail: Mapping[str, Any] | None = None
+    seq: int = field(default=0, kw_only=True)
+    """The entry's place in its job's history, counted from 0."""

@@ -1,0 +1,102 @@
+"""Outcomes: what a handler, a keeper or a reconciler has to say about an execution. `decide` turns each into a move."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Work begins. `walks` is False where another raises `start` later, as a reconciler does."""
+
+    walks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """The work came to a named stage."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The handler returned. With a `boundary` the value is committed first and finished later; without one, both at once."""
+
+    value: str
+    """As JSON text."""
+    boundary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What follows the commit is done, or, with an error, is given up; the job has succeeded all the same."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """The handler raised. `after` is the delay that the error itself asks for, in seconds."""
+
+    error: str
+    retryable: bool
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It failed for good."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Policy says no; never tried again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease ended, and whoever says so has adopted the execution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Given back through no fault of the job; spends no try."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """To be run again after so many seconds; spends no try."""
+
+    after: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The holder stopped because it was asked to."""
+
+    reason: str | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """The work goes on elsewhere; a reconciler looks at it in so many seconds."""
+
+    external_id: str
+    check_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An operator must decide before it runs again."""
+
+    reason: str
+
+
+Outcome = Started | Advanced | Returned | Finished | Errored | Failed | Rejected | Lost | Released | Snoozed | Cancelled | Handed | Held

@@ -1,0 +1,160 @@
+"""One codec: what it lets through, every store can keep and give back as it was; what not, gets one sentence."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock import PayloadError
+from interlock.payload import DEPTH, DIGITS, LIMIT, check_key, check_name, clean, decode, encode, encode_tags, fault
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+GOOD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
+)
+
+ANY_TEXT = st.text(st.characters())
+ANYTHING = st.recursive(
+    st.none() | st.floats() | ANY_TEXT | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT | st.integers(), inner),
+)
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+# ---------------------------------------------------------------- good values
+@given(GOOD)
+def test_a_good_value_comes_back_as_it_was(value: Any) -> None:
+    """And nothing is found wrong with it, however suspicious its text looks."""
+    assert decode(encode(value)) == value
+    assert fault(value) is None
+
+
+@given(st.dictionaries(TEXT, GOOD))
+def test_the_order_of_keys_does_not_count(value: dict[str, Any]) -> None:
+    """Canonical: the same value is the same text."""
+    assert encode(value) == encode(dict(reversed(value.items())))
+
+
+def test_the_text_is_canonical() -> None:
+    """Keys sorted, no spaces, letters as they are."""
+    assert encode({"b": [1, 2.5, None], "a": "é"}) == '{"a":"é","b":[1,2.5,null]}'
+
+
+@pytest.mark.parametrize("value", ["\\u0000", {"5": 1, "true": 2, "null": 3, "-1": 4}, "[{" * 200, '"7":', "1" * 5000, (1, 2), "😀"])
+def test_a_suspicion_is_not_a_verdict(value: Any) -> None:
+    """Strings that look like trouble are only looked at more closely."""
+    assert decode(encode(value)) == (list(value) if isinstance(value, tuple) else value)
+
+
+# ---------------------------------------------------------------- bad values
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+BAD: list[tuple[Any, str]] = [
+    (float("nan"), "nan is no JSON number, at its top"),
+    ({"a": [1, float("-inf")]}, "-inf is no JSON number, at a[1]"),
+    ({"a": {"b": "x\0y"}}, "a string holds a NUL character, at a.b"),
+    ({"x\0": 1}, "a key holds a NUL character"),
+    (["\ud83d"], "half of a surrogate pair, which is no text, at [0]"),
+    ({"a\udc00": 1}, "a key holds half of a surrogate pair"),
+    ({1: "x"}, "the key 1 is an int, and JSON has only strings as keys, at its top"),
+    ({"a": {None: 1}}, "the key None is a NoneType"),
+    ({"a": {True: 1}}, "the key True is a bool"),
+    ({2.5: 1}, "the key 2.5 is a float"),
+    ({1: 1, "a": 2}, "the key 1 is an int"),
+    ({(1, 2): 1}, "the key (1, 2) is a tuple"),
+    ({"a": {1, 2}}, "a set is nothing that JSON can hold, at a"),
+    (b"raw", "a bytes is nothing that JSON can hold"),
+    (object(), "an object is nothing that JSON can hold"),
+    ({"n": 10**DIGITS}, f"an integer has more than {DIGITS:,} digits, at n"),
+    (nested(DEPTH + 1), "deeper than 100 levels"),
+    (nested(100_000), "deeper than 100 levels"),
+    (LOOP, "or holds itself"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), BAD, ids=[said for _, said in BAD])
+def test_a_bad_value_is_refused_with_its_place(value: Any, said: str) -> None:
+    """One sentence: what is wrong, and where."""
+    with pytest.raises(PayloadError) as caught:
+        encode(value, what="result")
+    assert str(caught.value).startswith("The result cannot be stored: ")
+    assert said in str(caught.value)
+
+
+def test_limits_are_exact() -> None:
+    """The last value that fits is stored, the next one is not."""
+    assert decode(encode(nested(DEPTH))) == nested(DEPTH)
+    assert decode(encode(10 ** (DIGITS - 1))) == 10 ** (DIGITS - 1)
+    assert len(encode("x" * (LIMIT - 2))) == LIMIT
+    with pytest.raises(PayloadError, match="1,048,577 bytes as JSON, and 1,048,576 is the most"):
+        encode("x" * (LIMIT - 1))
+
+
+def test_size_is_counted_in_bytes() -> None:
+    """A letter may be several."""
+    assert encode("é" * 4, limit=10)
+    with pytest.raises(PayloadError, match="12 bytes as JSON, and 10 is the most"):
+        encode("é" * 5, limit=10)
+
+
+@given(ANYTHING)
+def test_what_is_let_through_reads_back_alike_anywhere(value: Any) -> None:
+    """Whatever is thrown at it: refused, or valid UTF-8 without NUL that reads back the same."""
+    try:
+        text = encode(value)
+    except PayloadError:
+        assert fault(value) is not None
+        return
+    assert json.loads(text.encode()) == value
+    assert "\0" not in text
+
+
+# ---------------------------------------------------------------- texts
+@given(st.text(st.characters()), st.integers(1, 50))
+def test_cleaned_text_can_be_stored(text: str, limit: int) -> None:
+    """Errors are never refused, since the failure they tell of must be kept."""
+    cleaned = clean(text, limit)
+    assert len(cleaned) <= limit
+    assert "\0" not in cleaned
+    cleaned.encode()
+
+
+def test_clean_changes_only_what_it_must() -> None:
+    """A replacement where a character was, an ellipsis where a text was cut."""
+    assert clean("fine: é😀\n") == "fine: é😀\n"
+    assert clean("a\0b\ud800c") == "a\ufffdb\ufffdc"
+    assert clean("abcdef", 4) == "abc…"
+
+
+def test_keys_have_1_to_255_characters() -> None:
+    """And the sentence says what to do with a longer one."""
+    assert check_key("unique_key", "k" * 255) == "k" * 255
+    for key, said in (("k" * 256, "use a digest of it"), ("", "is empty"), ("a\0", "a NUL character"), ("\ud800", "surrogate")):
+        with pytest.raises(PayloadError, match=said):
+            check_key("unique_key", key)
+
+
+def test_names_are_printable() -> None:
+    """They stand in tables, in logs and on command lines."""
+    assert check_name("queue", "über-slow.1") == "über-slow.1"
+    for name, said in (("", "is empty"), (" a", "space around"), ("a\nb", "control character"), ("n" * 256, "choose a shorter one"), ("a\0", "NUL")):
+        with pytest.raises(PayloadError, match=said):
+            check_name("queue", name)
+
+
+def test_tags_are_checked_one_by_one() -> None:
+    """And stored in canonical order."""
+    assert encode_tags({"b": "1", "a": "2"}) == '{"a":"2","b":"1"}'
+    with pytest.raises(PayloadError, match="The value of tag a is empty"):
+        encode_tags({"a": ""})

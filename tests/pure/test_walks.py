@@ -1,0 +1,126 @@
+"""Whatever happens to a job, it goes only where its lifecycle says, and it can go everywhere its lifecycle says."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from random import Random
+from typing import Literal, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlock.errors import TransitionRefused
+from interlock.job import Status
+from interlock.lifecycle import Lifecycle
+from interlock.move import Policy, decide, decide_take
+from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
+
+from .model import NOW, SIX, Midway, World, make_execution, make_job
+from .strategies import sensible_lifecycles
+
+TAKES: tuple[Literal["cancel", "expire", "reject"], ...] = ("cancel", "expire", "reject")
+POLICIES = tuple(Policy(on_lost_lease=answer) for answer in ("rerun", "fail", "hold"))
+
+
+def outcomes(lifecycle: Lifecycle) -> list[Outcome]:
+    return [
+        Started(), Started(walks=False), *(Advanced(state) for state in lifecycle.states), Advanced("nowhere"), Returned("1", boundary=True),
+        Returned("1", boundary=False), Finished(), Finished("broken"), Errored("e", retryable=True), Errored("e", retryable=True, after=7.0),
+        Errored("e", retryable=False), Failed("f"), Rejected("r"), Lost(), Released("stopping"), Snoozed(5.0, "later"), Cancelled("c", "operator:ann"),
+        Handed("x", 15.0), Held("doubt"),
+    ]
+
+
+def questions(lifecycle: Lifecycle) -> list[tuple[Outcome, Policy]]:
+    """Every outcome; only a lost lease asks for the policy."""
+    return [(outcome, policy) for outcome in outcomes(lifecycle) for policy in (POLICIES if isinstance(outcome, Lost) else POLICIES[:1])]
+
+
+def steps(world: World) -> Iterator[World]:
+    """Every world that is one step away."""
+    lifecycle, held = world.lifecycle, world.held
+    if held is None and not world.job.ended:
+        claimed = world.copy()
+        claimed.claim()
+        yield claimed
+        for event in TAKES:
+            taken = world.copy()
+            try:
+                taken.take(decide_take(lifecycle, taken.job, event, POLICIES[0], actor="operator:ann", reason=None))
+            except TransitionRefused:
+                continue
+            yield taken
+    elif held is not None:
+        if world.job.cancel_requested_at is None and held.status != "COMMITTED":
+            asked = world.copy()
+            asked.job.cancel_requested_at = NOW
+            yield asked
+        for outcome, policy in questions(lifecycle):
+            moved = world.copy()
+            try:
+                moved.move(decide(lifecycle, moved.job, held, outcome, policy, NOW, 0.5, actor="worker"))
+            except TransitionRefused:
+                continue
+            yield moved
+
+
+def explore(lifecycle: Lifecycle, *, tries: int = 2) -> World:
+    """Walk every way there is; every world checks its promises as it is made. Worlds that can only go on alike are walked once."""
+    start = World.new(lifecycle, tries=tries)
+    seen, new = set[object](), [start]
+    while new:
+        world = new.pop()
+        held = world.held
+        key = (world.job.state, world.job.phase, world.job.tries_left, world.job.cancel_requested_at, held and held.status)
+        if key not in seen:
+            seen.add(key)
+            new.extend(steps(world))
+    return start
+
+
+@pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
+def test_jobs_walk_every_drawn_arrow_and_no_other(lifecycle: Lifecycle) -> None:
+    assert explore(lifecycle).used == set(lifecycle.arrows)
+
+
+@pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
+def test_every_hop_the_database_accepts_is_one_that_some_job_makes(lifecycle: Lifecycle) -> None:
+    assert explore(lifecycle).hops == set(lifecycle.hops())
+
+
+def test_the_six_lifecycles_have_forty_three_arrows() -> None:
+    assert {name: len(lifecycle.arrows) for name, lifecycle in SIX.items()} == {
+        "standard": 9, "state_model": 5, "task": 4, "delivery": 12, "download": 6, "image": 7}
+    assert sum(len(explore(lifecycle).used) for lifecycle in SIX.values()) == 43
+
+
+@settings(max_examples=25, deadline=None)
+@given(sensible_lifecycles())
+def test_in_any_lifecycle_no_way_leads_a_job_where_the_database_would_refuse_it(lifecycle: Lifecycle) -> None:
+    assert explore(lifecycle, tries=1).used <= set(lifecycle.arrows)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(list(SIX.values())), st.randoms(use_true_random=False))
+def test_a_random_walk_keeps_every_promise_and_always_has_a_next_step_until_its_end(lifecycle: Lifecycle, random: Random) -> None:
+    world = World.new(lifecycle)
+    for _ in range(12):
+        ways = list(steps(world))
+        assert bool(ways) != world.job.ended
+        if not ways:
+            break
+        world = random.choice(ways)
+
+
+@pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
+def test_decide_answers_every_question_with_a_move_or_a_refusal(lifecycle: Lifecycle) -> None:
+    answered = 0
+    for state, status, (outcome, policy), tries_left, asked in product(
+            (*lifecycle.states, "nowhere"), get_args(Status), questions(lifecycle), (0, 1, 2, 3), (False, True)):
+        job = make_job(lifecycle, state, tries_left=tries_left, asked=asked)
+        with suppress(TransitionRefused):
+            move = decide(lifecycle, job, make_execution(state, status), outcome, policy, NOW, 0.5, actor="worker")
+            Midway(lifecycle, job, [make_execution(state, status)]).move(move)
+            answered += 1
+    assert answered
