@@ -1,0 +1,65 @@
+"""Interlock: a durable job engine. A job's lifecycle is a declared state machine, and the database enforces it."""
+
+from .answers import Answer, Complete, External, Fail, Failed, Going, Gone, Reject, Retry, Snooze
+from .app import App
+from .backoff import Backoff
+from .call import Call
+from .errors import (
+    Cancelled,
+    InterlockError,
+    JobFailed,
+    KeyReused,
+    LeaseLost,
+    LifecycleError,
+    NotApplied,
+    NotFound,
+    NotMigrated,
+    PayloadError,
+    Refused,
+    TransitionRefused,
+)
+from .job import AuditEntry, Execution, Job
+from .kind import Kind
+from .lifecycle import Lifecycle
+from .run import Run, SyncRun
+from .store import Enqueued, Tx
+from .verify import Report, Violation
+
+__all__ = [
+    "Answer",
+    "App",
+    "AuditEntry",
+    "Backoff",
+    "Call",
+    "Cancelled",
+    "Complete",
+    "Enqueued",
+    "Execution",
+    "External",
+    "Fail",
+    "Failed",
+    "Going",
+    "Gone",
+    "InterlockError",
+    "Job",
+    "JobFailed",
+    "KeyReused",
+    "Kind",
+    "LeaseLost",
+    "Lifecycle",
+    "LifecycleError",
+    "NotApplied",
+    "NotFound",
+    "NotMigrated",
+    "PayloadError",
+    "Refused",
+    "Reject",
+    "Report",
+    "Retry",
+    "Run",
+    "Snooze",
+    "SyncRun",
+    "TransitionRefused",
+    "Tx",
+    "Violation",
+]

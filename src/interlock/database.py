@@ -1,0 +1,73 @@
+"""Where an app's jobs are: a URL, opened at the first verb, once per process."""
+
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from .clock import Clock
+from .lifecycle import Lifecycle
+from .store import KindFacts, Migrated
+from .stores import SQLITE, OpenStore, open_store
+
+VARIABLES = ("INTERLOCK_DATABASE_URL", "DATABASE_URL")
+FALLBACK = "sqlite:///interlock.db"
+
+
+def choose_url(given: str | None, environment: Mapping[str, str]) -> str:
+    """The URL that was given, else the environment's, else a file beside the program."""
+    return next((url for url in (given, *(environment.get(name) for name in VARIABLES)) if url), FALLBACK)
+
+
+class Database:
+    """An app's way to its store.
+
+    A store belongs to the process that opened it: after a fork the child opens its own, and leaves its parent's connections alone.
+    """
+
+    def __init__(self, url: str | None, schema: str, clock: Clock, declared: Callable[[], tuple[Sequence[Lifecycle], Sequence[KindFacts]]]) -> None:
+        self.clock = clock
+        self._url = url
+        self._schema = schema
+        self._declared = declared
+        self._stores: dict[int, OpenStore] = {}
+        self._locks: dict[int, threading.Lock] = {}
+
+    @property
+    def url(self) -> str:
+        return choose_url(self._url, os.environ)
+
+    def store(self) -> OpenStore:
+        """This process's store. A new, empty SQLite file is migrated here; any other database is migrated by `migrate` alone."""
+        pid = os.getpid()
+        if store := self._stores.get(pid):
+            return store
+        # A lock per process: one that a thread of the parent held at the fork would stay locked here for ever.
+        with self._locks.setdefault(pid, threading.Lock()):
+            if pid not in self._stores:
+                url = self.url
+                store = open_store(url, self._schema, self.clock)
+                if url.partition("://")[0] in SQLITE and store.is_empty():
+                    store.migrate(*self._declared())
+                self._stores[pid] = store
+            return self._stores[pid]
+
+    def migrate(self) -> Migrated:
+        """Bring the schema to this code's version, and register what the app declares."""
+        return self.store().migrate(*self._declared())
+
+    def close(self) -> None:
+        """Give back this process's connections. The next verb opens new ones."""
+        if store := self._stores.pop(os.getpid(), None):
+            store.close()
+
+    @contextmanager
+    def bound_to(self, url: str) -> Generator[None]:
+        """Another database in this one's place, for all threads, until the block ends; then it is closed."""
+        before = self._url, self._stores
+        self._url, self._stores = url, {}
+        try:
+            yield
+        finally:
+            self.close()
+            self._url, self._stores = before

@@ -1,0 +1,116 @@
+"""All that is declared of one kind of job: its lifecycle, its options, its functions."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+from .backoff import Backoff
+from .errors import UsageError
+from .lifecycle import Lifecycle
+from .machine import Arrow
+from .move import Policy
+from .signature import Signature
+from .store import KindFacts, Store, Way
+
+LostLease = Literal["rerun", "fail", "hold"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Reconcile:
+    """Who asks the outside about a kind's executions, and how often."""
+
+    ask: Callable[..., Any]
+    every: float
+    batch: int
+    grace: float
+
+
+@dataclass(eq=False)
+class Declaration:
+    """What `@app.job` and a kind's own decorators declared. Refuses, in one sentence, what can never work."""
+
+    name: str
+    signature: Signature
+    lifecycle: Lifecycle
+    tries: int
+    lease: float
+    queue: str
+    max_runtime: float | None
+    process: bool
+    backoff: Backoff
+    on_lost_lease: LostLease
+    key_until: frozenset[str]
+    commit_timeout: float
+    commit: Callable[..., Any] | None = None
+    finish: Callable[..., Any] | None = None
+    guard: Callable[..., Any] | None = None
+    admit: Callable[..., Any] | None = None
+    on_cancel: Callable[..., Any] | None = None
+    reconcile: Reconcile | None = None
+    hooks: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    _pinned: tuple[Store, int] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"tries of {self.name} is {self.tries!r}: give a whole number from 1 on.")
+        for what, seconds in (("lease", self.lease), ("max_runtime", self.max_runtime), ("commit_timeout", self.commit_timeout)):
+            if seconds == 0:
+                raise UsageError(f"{what} of {self.name} is zero: give seconds above zero.")
+        if self.on_lost_lease not in get_args(LostLease):
+            raise UsageError(f"on_lost_lease of {self.name} is {self.on_lost_lease!r}: give one of {', '.join(get_args(LostLease))}.")
+        self._check_states("key_until", self.key_until)
+
+    def version(self, store: Store) -> int:
+        """The lifecycle's version in this database: looked up once, since a registered version never changes."""
+        if self._pinned is None or self._pinned[0] is not store:
+            self._pinned = store, store.version_of(self.lifecycle)
+        return self._pinned[1]
+
+    @property
+    def policy(self) -> Policy:
+        """What `decide` needs to know of this kind."""
+        return Policy(self.tries, self.backoff, self.on_lost_lease, tuple(sorted(self.key_until)))
+
+    def facts(self) -> KindFacts:
+        """What `migrate` writes down about this kind."""
+        return KindFacts(self.name, self.lifecycle.name, tuple(sorted(self.hooks)))
+
+    def ways(self, version: int) -> list[Way]:
+        """How a claimer takes jobs of this kind, from each state that they wait in, under this version of its lifecycle."""
+        return [self._way(version, state, path) for state in sorted(self.lifecycle.waiting) if (path := self.lifecycle.claim_path(state)) is not None]
+
+    def _way(self, version: int, state: str, path: tuple[Arrow, ...]) -> Way:
+        target = path[-1].target if path else state
+        at_once = self.guard is None and self.lifecycle.target(target, "start") is None
+        return Way(self.name, self.lifecycle.name, version, state, path, "IN_PROGRESS" if at_once else "LEASED", self.lease)
+
+    # ------------------------------------------------------------ the job's other functions
+    def plain(self, role: str, fn: F) -> F:
+        """Refuse a coroutine where the function runs inside a transaction."""
+        if inspect.iscoroutinefunction(fn):
+            raise UsageError(f"The {role} function of {self.name} runs inside a transaction, so it cannot be async: write it with def.")
+        return fn
+
+    def once(self, role: str, present: object) -> None:
+        if present is not None:
+            raise UsageError(f"{self.name} has a {role} function already. A kind has one: put both into it.")
+
+    def hook(self, state: str, fn: F) -> F:
+        """Have `fn` run in the transaction of every move into `state`."""
+        self.check_hook(state)
+        self.hooks[state] = self.plain(f"on_enter({state!r})", fn)
+        return fn
+
+    def check_hook(self, state: str) -> None:
+        self._check_states("on_enter", [state])
+        self.once(f"on_enter({state!r})", self.hooks.get(state))
+        if any(arrow.event == "claim" and arrow.target == state for arrow in self.lifecycle.arrows):
+            raise UsageError(f"{self.name} cannot hook {state}: it is entered by claim, in batches, where no function runs. Use guard instead.")
+
+    def _check_states(self, what: str, states: Iterable[str]) -> None:
+        for state in states:
+            if state not in self.lifecycle.states:
+                known = ", ".join(self.lifecycle.states)
+                raise UsageError(f"{what} of {self.name} names {state!r}, which its lifecycle {self.lifecycle.name} lacks: it has {known}.")

@@ -1,0 +1,151 @@
+"""The one codec that every stored text passes, so that both stores accept and refuse alike, and no row can stop a batch.
+
+Payloads, results and receipts are canonical JSON: two values are the same exactly if their texts are.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from .errors import PayloadError
+
+LIMIT = 1_048_576
+DEPTH = 100
+DIGITS = 4300
+"""Python reads no longer integer, unless its process was told to."""
+KEY_LENGTH = 255
+
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+# What the text of a value shows where the value *may* be wrong. A string in it can look the same, so a suspicion only leads to the walk.
+_KEY_NOT_TEXT = re.compile(r'"(?:-?\d[^"]*|true|false|null)":')
+_LONG_INTEGER = re.compile(rf"\d{{{DIGITS + 1}}}")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+
+
+def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
+    """The canonical JSON of a value: keys sorted, no spaces, UTF-8 as it is. `PayloadError` if it cannot be stored, or not read back as it was."""
+    try:
+        text = _encoder.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(f"The {what} cannot be stored: {fault(value) or error}.") from None
+    if _suspicious(text) and (found := fault(value)):
+        raise PayloadError(f"The {what} cannot be stored: {found}.")
+    size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+    if size > limit:
+        raise PayloadError(f"The {what} has {size:,} bytes as JSON, and {limit:,} is the most: keep the data elsewhere and pass its address.")
+    return text
+
+
+def decode(text: str | bytes) -> Any:
+    """The value of a stored text."""
+    return json.loads(text)
+
+
+def _suspicious(text: str) -> bool:
+    return (
+        text.count("{") + text.count("[") > DEPTH
+        or "\\u0000" in text
+        or _KEY_NOT_TEXT.search(text) is not None
+        or (len(text) > DIGITS and _LONG_INTEGER.search(text) is not None)
+        or (not text.isascii() and _UNSTORABLE.search(text) is not None)
+    )
+
+
+def fault(value: object) -> str | None:
+    """What is wrong with a value, and where in it; None if it is good."""
+    waiting: list[tuple[object, str, int]] = [(value, "", 0)]
+    while waiting:
+        item, path, depth = waiting.pop()
+        if isinstance(item, (dict, list, tuple)):
+            if depth == DEPTH:
+                return f"it is nested deeper than {DEPTH} levels (or holds itself); flatten it"
+            children, found = _children(cast("dict[object, object] | list[object] | tuple[object, ...]", item), path)
+            waiting.extend((child, place, depth + 1) for child, place in children)
+        else:
+            found = _scalar_fault(item)
+        if found:
+            return f"{found}, at {path or 'its top'}"
+    return None
+
+
+def _children(item: dict[object, object] | list[object] | tuple[object, ...], path: str) -> tuple[list[tuple[object, str]], str | None]:
+    if not isinstance(item, dict):
+        return [(child, f"{path}[{index}]") for index, child in enumerate(item)], None
+    for key in item:
+        if not isinstance(key, str):
+            return [], f"the key {key!r} is {_article(key)}, and JSON has only strings as keys"
+        if wrong := _text_fault(key):
+            return [], f"a key holds {wrong}"
+    return [(child, f"{path}.{key}" if path else str(key)) for key, child in item.items()], None
+
+
+def _scalar_fault(item: object) -> str | None:
+    if item is None or isinstance(item, bool):
+        return None
+    if isinstance(item, str):
+        wrong = _text_fault(item)
+        return f"a string holds {wrong}" if wrong else None
+    if isinstance(item, float):
+        return None if math.isfinite(item) else f"{item} is no JSON number"
+    if isinstance(item, int):
+        # Counted in bits: asking for the digits of such a number is what Python refuses.
+        return f"an integer has more than {DIGITS:,} digits" if item.bit_length() > DIGITS * 3.3219280948873626 else None
+    return f"{_article(item)} is nothing that JSON can hold"
+
+
+def _text_fault(text: str) -> str | None:
+    found = _UNSTORABLE.search(text)
+    if found is None:
+        return None
+    return "a NUL character" if found[0] == "\0" else "half of a surrogate pair, which is no text"
+
+
+def _article(item: object) -> str:
+    name = type(item).__name__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
+def clean(text: str, limit: int = 10_000) -> str:
+    """An error, reason or note made storable: what cannot be stored is replaced, and what is too long is cut and ends with an ellipsis."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def check_key(name: str, key: str) -> str:
+    """The key, if it can be one: 1 to 255 characters that can be stored."""
+    _check_text(name, key)
+    if len(key) > KEY_LENGTH:
+        sizes = f"{len(key):,} characters, and {KEY_LENGTH} is the most"
+        raise PayloadError(f"{name} has {sizes}: use a digest of it, such as hashlib.sha256(key.encode()).hexdigest().")
+    return key
+
+
+def check_name(what: str, name: str) -> str:
+    """The name of a kind or queue, or a part of a tag, if it can be one: 1 to 255 printable characters, with no space around them."""
+    _check_text(what, name)
+    if len(name) > KEY_LENGTH:
+        raise PayloadError(f"{what} has {len(name):,} characters, and {KEY_LENGTH} is the most: choose a shorter one.")
+    if name != name.strip() or _CONTROL.search(name):
+        raise PayloadError(f"{what} {name!r} has a control character in it, or space around it: leave that out.")
+    return name
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise PayloadError(f"{what} is {_article(text)}: give a string.")
+    if not text:
+        raise PayloadError(f"{what} is empty: give at least one character, or leave it out.")
+    if wrong := _text_fault(text):
+        raise PayloadError(f"{what} {text[:40]!r} holds {wrong}: leave that out.")
+
+
+def encode_tags(tags: Mapping[str, str]) -> str:
+    """Tags as canonical JSON, each of their names and values checked."""
+    for name, value in tags.items():
+        check_name("A tag's name", name)
+        check_name(f"The value of tag {name}", value)
+    return encode(dict(tags), what="tags")

@@ -1,0 +1,193 @@
+"""Verification: everything that is stored, checked against every rule, in bounded memory."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from .errors import NotFound
+from .job import AuditEntry, Execution, Job
+from .lifecycle import Lifecycle
+from .projection import phase_of, project, replay
+from .store import Dossier, Store
+
+MOST = 1000
+"""Violations listed; the others are counted."""
+
+_ENDS = ("succeed", "fail", "bury", "reject", "cancel", "expire")
+_STAMPS = {
+    "LEASED": (True, False, False, False),
+    "IN_PROGRESS": (True, True, False, False),
+    "COMMITTED": (True, True, True, False),
+    "DONE": (True, True, True, True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a job breaks, and how."""
+
+    rule: str
+    job_id: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What a verification found. At most a thousand violations are listed; `left_out` counts the rest."""
+
+    ok: bool = True
+    checked: int = 0
+    violations: list[Violation] = field(default_factory=list[Violation])
+    left_out: int = 0
+
+    def add(self, violation: Violation) -> None:
+        self.ok = False
+        if len(self.violations) < MOST:
+            self.violations.append(violation)
+        else:
+            self.left_out += 1
+
+
+Found = Iterator[tuple[str, str]]
+"""Rules that are broken, and how."""
+
+
+def verify(store: Store) -> Report:
+    """Recompute every job's state from its executions and from its audit, and check every rule. It reads page by page and writes nothing.
+
+    That keys are unique is left to the database's own index: to count them here would take memory for every job.
+    """
+    report = Report()
+    versions = Versions(store)
+    for page in store.dossiers():
+        for dossier in page:
+            report.checked += 1
+            for rule, detail in check(dossier, versions):
+                report.add(Violation(rule, dossier.job_id, detail))
+    return report
+
+
+class Versions:
+    """The registered versions of each lifecycle, read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, dict[int, Lifecycle]] = {}
+
+    def of(self, name: str, version: int) -> tuple[Lifecycle, list[Lifecycle]] | None:
+        """This version, and all the others: a job that was claimed under several has arrows of several."""
+        if version not in self._known.get(name, {}):
+            self._known[name] = dict(self._read(name))
+        known = self._known[name]
+        return (known[version], [other for number, other in known.items() if number != version]) if version in known else None
+
+    def _read(self, name: str) -> Iterator[tuple[int, Lifecycle]]:
+        version = 1
+        while True:
+            try:
+                yield version, self._store.lifecycle(name, version)
+            except NotFound:
+                return
+            version += 1
+
+
+def check(dossier: Dossier, versions: Versions) -> Found:
+    """Every rule that one job breaks."""
+    job = dossier.job
+    if job is None:
+        yield from _gone(dossier.audit)
+        return
+    found = versions.of(job.lifecycle, job.lifecycle_version)
+    if found is None:
+        yield "lifecycle", f"It is pinned to version {job.lifecycle_version} of {job.lifecycle}, which is not registered."
+        return
+    lifecycle, others = found
+    yield from _job(job)
+    yield from _executions(job, dossier.executions)
+    yield from _projection(lifecycle, job, dossier.executions)
+    yield from _audit(lifecycle, others, job, dossier.audit)
+    for execution in dossier.executions:
+        yield from _stamps(execution)
+
+
+def _job(job: Job) -> Found:
+    if job.ended != (job.finished_at is not None):
+        yield "finished_at", f"It is {job.phase} in {job.state}, and finished_at is {job.finished_at}."
+    if not 0 <= job.tries_left <= job.tries:
+        yield "tries", f"It has {job.tries_left} tries left of {job.tries}."
+    if job.held_at is not None and job.phase != "pending":
+        yield "hold", f"It is held, and {job.phase}: only a waiting job is held."
+
+
+def _executions(job: Job, executions: Sequence[Execution]) -> Found:
+    committed = [one.attempt for one in executions if one.status in ("COMMITTED", "DONE")]
+    live = [one.attempt for one in executions if one.live]
+    attempts = sorted(one.attempt for one in executions)
+    if len(committed) > 1:
+        yield "INV_001", f"The attempts {committed} are all committed: at most one may be."
+    elif committed and committed[0] != attempts[-1]:
+        yield "INV_002", f"Attempt {attempts[-1]} came after attempt {committed[0]}, which is committed."
+    if len(live) > 1:
+        yield "one live execution", f"The attempts {live} are all live: at most one may be."
+    if attempts != list(range(1, len(attempts) + 1)):
+        yield "attempts", f"Its attempts are {attempts}: they count from 1 without a gap."
+    if job.attempt != (attempts[-1] if attempts else 0):
+        yield "attempts", f"It is at attempt {job.attempt}, and its executions end with {attempts[-1] if attempts else 'none'}."
+    if job.ended and live:
+        yield "one live execution", f"It has ended as {job.state}, and attempt {live[0]} is live."
+
+
+def _projection(lifecycle: Lifecycle, job: Job, executions: Sequence[Execution]) -> Found:
+    state = project(lifecycle, executions)
+    if job.state != state:
+        yield "projection", f"It is in {job.state}, and its executions say {state}."
+    phase = phase_of(lifecycle, job.state, live=any(one.live for one in executions))
+    if job.phase != phase or phase not in lifecycle.phases(job.state):
+        yield "phase", f"It is {job.phase} in {job.state}, and its executions say {phase}."
+
+
+def _audit(lifecycle: Lifecycle, others: Sequence[Lifecycle], job: Job, audit: Sequence[AuditEntry]) -> Found:
+    if broken := _unborn(audit):
+        yield "audit", broken
+        return
+    walked = replay(lifecycle, audit, also=others)
+    if walked.broken:
+        yield "INV_003", walked.broken
+    elif (walked.state, walked.version) != (job.state, job.version):
+        yield "audit", f"It is in {job.state} at version {job.version}, and its audit ends in {walked.state} at version {walked.version}."
+
+
+def _gone(audit: Sequence[AuditEntry]) -> Found:
+    """The audit of a job that was pruned does not say which lifecycle it followed, so only the chain is checked, and that it came to an end."""
+    if broken := _unborn(audit):
+        yield "audit", broken
+        return
+    arrows = [entry for entry in audit if entry.n == 0]
+    for before, entry in pairwise(arrows):
+        if (entry.version, entry.from_state) != (before.version + 1, before.to_state):
+            yield "audit", f"Version {entry.version} leaves {entry.from_state}, and version {before.version} before it led to {before.to_state}."
+    if arrows[-1].event not in _ENDS:
+        yield "retention", f"The job is gone, and its audit ends with {arrows[-1].event} in {arrows[-1].to_state}, which is no end."
+
+
+def _unborn(audit: Sequence[AuditEntry]) -> str | None:
+    first = next((entry for entry in audit if entry.n == 0), None)
+    if first is None:
+        return "Its audit has no arrow, not even that of its enqueue."
+    if (first.version, first.event, first.from_state) != (0, "enqueue", None):
+        return f"Its audit begins with {first.event} at version {first.version}, and not with its enqueue at version 0."
+    return None
+
+
+def _stamps(execution: Execution) -> Found:
+    stamps = (execution.leased_at, execution.started_at, execution.committed_at, execution.finished_at)
+    which = f"Attempt {execution.attempt} is {execution.status}"
+    present = [stamp for stamp in stamps if stamp is not None]
+    if present != sorted(present):
+        yield "stamps", f"{which}, and its stamps are not in order: {', '.join(stamp.isoformat() for stamp in present)}."
+    ended = execution.finished_at is not None and execution.ended_by is not None
+    if execution.status == "ABORTED":
+        if not ended or execution.committed_at is not None:
+            yield "stamps", f"{which}, which needs an end and allows no commit: it has ended_by {execution.ended_by} and the stamps {stamps}."
+    elif tuple(stamp is not None for stamp in stamps) != _STAMPS[execution.status] or ended != (execution.status == "DONE"):
+        yield "stamps", f"{which}, and its stamps or its end do not fit that."

@@ -1,0 +1,317 @@
+"""Interlock's public contract, typed: pyright strict and mypy --strict accept it and the programs beside it. The package is compared with it."""
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime, timedelta
+from os import PathLike
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, overload
+from typing_extensions import TypeVar
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+T = TypeVar("T")
+TxT = TypeVar("TxT", default="Tx")
+R_co = TypeVar("R_co", covariant=True)
+Seconds = float | timedelta
+Doubt = Literal["retry", "hold"]
+
+# ---------------------------------------------------------------- values
+class Enqueued:
+    id: str
+    created: bool
+
+class Job:
+    id: str
+    kind: str
+    queue: str
+    priority: int
+    lifecycle: str
+    lifecycle_version: int
+    state: str
+    phase: Literal["pending", "running", "succeeded", "failed"]
+    version: int                                       # grows by one per arrow
+    attempt: int
+    tries: int
+    tries_left: int
+    lease_losses: int
+    payload: Mapping[str, Any]
+    tags: Mapping[str, str]
+    trace: Mapping[str, str] | None
+    result: Any
+    last_error: str | None
+    progress: tuple[float, float | None, str] | None
+    due_at: datetime
+    expires_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+    scheduled_for: datetime | None
+    redrive_of: str | None
+    idempotency_key: str | None
+    key_released: bool
+    unique_key: str | None
+    cancel_requested_at: datetime | None
+    cancel_requested_by: str | None
+    cancel_reason: str | None
+    held_at: datetime | None
+    held_reason: str | None
+    ended: bool
+
+class Execution:
+    exec_id: str
+    job_id: str
+    attempt: int
+    holder: int                                        # grows when it changes hands: (job_id, attempt, holder) is the fence
+    kind: str
+    status: Literal["LEASED", "IN_PROGRESS", "COMMITTED", "DONE", "ABORTED"]
+    state: str
+    ended_by: str | None
+    lease_owner: str
+    lease_expires_at: datetime
+    heartbeat_at: datetime
+    external_id: str | None
+    missing_since: datetime | None
+    next_check_at: datetime | None
+    progress: tuple[float, float | None, str] | None
+    usage: Mapping[str, float] | None
+    result: Any
+    leased_at: datetime
+    started_at: datetime | None
+    committed_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    live: bool
+
+class AuditEntry:
+    job_id: str
+    seq: int                                           # its place in the job's history, from 0
+    version: int                                       # the job's version after it
+    n: int                                             # 0 is an arrow, above are remarks
+    attempt: int | None
+    event: str
+    from_state: str | None
+    to_state: str | None
+    actor: str
+    reason: str | None
+    at: datetime
+    detail: Mapping[str, Any] | None
+
+class Backoff:
+    def __init__(self, first: Seconds = ..., *, factor: float = ..., cap: Seconds = ..., jitter: bool = ...) -> None: ...
+
+class Tx(Protocol):
+    """The transaction of the move: a thin, dialect-true connection."""
+    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ..., /) -> Any: ...
+
+class Call:
+    """A kind with its arguments and options: what bulk enqueue and schedules take."""
+
+class Violation:
+    rule: str
+    job_id: str
+    detail: str
+class Report:
+    ok: bool
+    checked: int
+    violations: list[Violation]                        # at most a thousand
+    left_out: int                                      # the others
+class Explanation:
+    sentence: str
+    reasons: list[str]
+class Status:
+    counts: Mapping[str, Mapping[str, int]]            # lifecycle -> state -> jobs
+    stuck: list[Execution]                             # heartbeat older than T
+    orphaned_kinds: list[str]                          # waiting jobs, no live worker knows the kind
+
+# ---------------------------------------------------------------- errors
+class InterlockError(Exception): ...
+class NotFound(InterlockError): ...
+class PayloadError(InterlockError): ...
+class Refused(InterlockError): ...            # admit said no at enqueue: .reason
+class TransitionRefused(InterlockError): ...
+class LeaseLost(InterlockError): ...
+class JobFailed(InterlockError): ...          # result() of a job that did not succeed: .job
+class NotMigrated(InterlockError): ...
+class KeyReused(InterlockError): ...
+class Cancelled(InterlockError): ...
+class LifecycleError(InterlockError): ...
+class NotApplied(InterlockError): ...         # raised by a caller inside an effect: the outside call surely did not happen
+
+# ---------------------------------------------------------------- answers
+class Retry(Exception):
+    def __init__(self, reason: str = ..., *, after: Seconds | None = ...) -> None: ...
+class Snooze(Exception):
+    def __init__(self, reason: str = ..., *, after: Seconds = ..., until: datetime | None = ...) -> None: ...
+class Fail(Exception):
+    def __init__(self, reason: str) -> None: ...
+class Reject(Exception):
+    def __init__(self, reason: str) -> None: ...
+
+class External(Generic[R_co]):
+    """Returned by prepare: the work goes on elsewhere, and its value will be an R."""
+    def __init__(self, external_id: str) -> None: ...
+
+# what a reconciler answers, per execution; an execution it does not name is *missing*
+class Going(Generic[R_co]):
+    def __init__(self, done: float | None = ..., total: float | None = ..., note: str = ...) -> None: ...
+class Complete(Generic[R_co]):
+    def __init__(self, value: R_co) -> None: ...
+class Failed(Generic[R_co]):
+    def __init__(self, reason: str) -> None: ...
+class Gone(Generic[R_co]):
+    """Cancelled outside."""
+    def __init__(self, reason: str = ...) -> None: ...
+
+# ---------------------------------------------------------------- what a handler holds
+class _RunFacts:
+    job_id: str
+    exec_id: str
+    attempt: int
+    cancelled: bool
+    payload: Mapping[str, Any]
+    def progress(self, done: float, total: float | None = ..., note: str = ...) -> None: ...
+    def measure(self, name: str, value: float) -> None: ...
+
+class _Effect(Protocol):
+    key: str
+    @overload
+    async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    async def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+
+class _SkipEffect(Protocol):
+    key: str
+    @overload
+    async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T | None: ...
+    @overload
+    async def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T | None: ...
+
+class _LookupEffect(Protocol[T]):
+    key: str
+    async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+
+class _SyncEffect(Protocol):
+    key: str
+    def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+class _SyncSkipEffect(Protocol):
+    key: str
+    def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T | None: ...
+
+class Run(_RunFacts):
+    """For `async def` handlers."""
+    @overload
+    async def step(self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    async def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    async def advance(self, stage: str, /) -> None: ...
+    @overload
+    def effect(self, name: str, /, *, on_doubt: Doubt) -> _Effect: ...
+    @overload
+    def effect(self, name: str, /, *, on_doubt: Literal["skip"]) -> _SkipEffect: ...
+    @overload
+    def effect(self, name: str, /, *, on_doubt: Callable[[str], Awaitable[T | None]]) -> _LookupEffect[T]: ...
+
+class SyncRun(_RunFacts):
+    """For `def` handlers (threads, processes): the same verbs, without await."""
+    def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    def advance(self, stage: str, /) -> None: ...
+    @overload
+    def effect(self, name: str, /, *, on_doubt: Doubt) -> _SyncEffect: ...
+    @overload
+    def effect(self, name: str, /, *, on_doubt: Literal["skip"]) -> _SyncSkipEffect: ...
+
+# ---------------------------------------------------------------- a kind of job
+class Kind(Generic[P, R, TxT]):
+    """What `@app.job` makes of a function."""
+    name: str
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call: ...
+    def using(
+        self, *, idempotency_key: str | None = ..., unique_key: str | None = ..., queue: str | None = ..., priority: int | None = ...,
+        delay: Seconds | None = ..., run_at: datetime | None = ..., ttl: Seconds | None = ..., tags: Mapping[str, str] | None = ..., conn: Any = ...,
+    ) -> Kind[P, R, TxT]: ...
+    def result(self, id: str, /, *, timeout: Seconds = ...) -> R: ...
+    async def aresult(self, id: str, /, *, timeout: Seconds = ...) -> R: ...
+    def __call__(self, run: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...        # the plain function
+    def on_cancel(self, fn: Callable[[str], Awaitable[None]], /) -> Callable[[str], Awaitable[None]]: ...
+    def complete(self, external_id: str, value: R, /) -> bool: ...        # a provider that calls back
+    # the other functions of the job
+    def commit(self, fn: Callable[[TxT, Job, R], None], /) -> Callable[[TxT, Job, R], None]: ...
+    @overload
+    def finish(self, fn: Callable[[Run, R], Awaitable[None]], /) -> Callable[[Run, R], Awaitable[None]]: ...
+    @overload
+    def finish(self, fn: Callable[[SyncRun, R], None], /) -> Callable[[SyncRun, R], None]: ...
+    def guard(self, fn: Callable[Concatenate[Job, P], Awaitable[None] | None], /) -> Callable[Concatenate[Job, P], Awaitable[None] | None]: ...
+    def admit(self, fn: Callable[Concatenate[TxT, P], None], /) -> Callable[Concatenate[TxT, P], None]: ...
+    def on_enter(self, state: str, /) -> Callable[[Callable[[TxT, Job], None]], Callable[[TxT, Job], None]]: ...
+    def reconcile(
+        self, *, every: Seconds = ..., batch: int = ..., grace: Seconds = ...,
+    ) -> Callable[[_Ask[R]], _Ask[R]]: ...
+
+Answer = Going[R] | Complete[R] | Failed[R] | Gone[R]
+class _Ask(Protocol[R_co]):
+    def __call__(self, external_ids: Sequence[str], /) -> Awaitable[Mapping[str, Going[R_co] | Complete[R_co] | Failed[R_co] | Gone[R_co]]]: ...
+
+class _JobDecorator(Protocol[TxT]):
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Run, P], Awaitable[External[R]]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[SyncRun, P], External[R]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[SyncRun, P], R], /) -> Kind[P, R, TxT]: ...
+
+class Lifecycle:
+    name: str
+    def __init__(self, name: str, /, *, transitions: Iterable[tuple[str, str, str]], initial: str | None = ...) -> None: ...
+    @classmethod
+    def parse(cls, name: str, text: str) -> Lifecycle: ...
+    @classmethod
+    def load(cls, path: str | PathLike[str], name: str | None = ...) -> Lifecycle: ...
+
+class Worker: ...
+
+class App(Generic[TxT]):
+    @overload
+    def __init__(self: App[Tx], url: str | None = ..., *, imports: Sequence[str] = ..., schema: str = ..., lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ...) -> None: ...
+    @overload
+    def __init__(self, url: str | None = ..., *, transaction: Callable[[], AbstractContextManager[TxT]], imports: Sequence[str] = ..., schema: str = ..., lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ...) -> None: ...
+    def job(
+        self, *, kind: str | None = ..., lifecycle: Lifecycle | None = ..., tries: int = ..., lease: Seconds = ..., queue: str = ..., max_runtime: Seconds | None = ...,
+        process: bool = ..., backoff: Backoff = ..., on_lost_lease: Literal["rerun", "fail", "hold"] = ..., key_until: Sequence[str] = ..., commit_timeout: Seconds | None = ...,
+    ) -> _JobDecorator[TxT]: ...
+    def schedule(self, name: str, cron: str, call: Call, /, *, tz: str = ..., catch_up: Literal["last", "none", "all"] = ...) -> None: ...
+    def enqueue_many(self, calls: Iterable[Call], /, *, conn: Any = ...) -> list[Enqueued]: ...
+    def transaction(self) -> AbstractContextManager[Tx]: ...              # ours, for those who have none: conn=tx
+    def verify(self) -> Report: ...
+    def explain(self, id: str, /) -> Explanation: ...
+    def jobs(self, *, kind: str | None = ..., state: str | None = ..., phase: str | None = ..., queue: str | None = ..., tags: Mapping[str, str] | None = ..., limit: int = ..., after: str | None = ...) -> list[Job]: ...
+    def release(self, id: str, /, *, by: str, reason: str, effect: Literal["happened", "did_not"] | None = ..., receipt: Any = ...) -> Job: ...   # ends a hold
+    def close(self) -> None: ...
+    def get(self, id: str, /) -> Job: ...
+    def executions(self, id: str, /) -> list[Execution]: ...
+    def history(self, id: str, /) -> list[AuditEntry]: ...
+    def cancel(self, id: str, /, *, by: str, reason: str = ...) -> Job: ...                # .phase says whether it ended or was asked
+    def reject(self, id: str, /, *, by: str, reason: str) -> Job: ...                      # a waiting job, where drawn
+    def redrive(self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...) -> Enqueued: ...
+    def status(self) -> Status: ...
+    def enqueue_named(self, kind: str, payload: Mapping[str, Any], /) -> Enqueued: ...     # for producers that cannot import the handler
+    def migrate(self) -> None: ...
+    def run_until_idle(self, *, timeout: Seconds = ...) -> int: ...
+    # every verb that touches the database has an `a` twin over one thread hop
+    async def aenqueue_many(self, calls: Iterable[Call], /, *, conn: Any = ...) -> list[Enqueued]: ...
+    async def aenqueue_named(self, kind: str, payload: Mapping[str, Any], /) -> Enqueued: ...
+    async def averify(self) -> Report: ...
+    async def ajobs(self, *, kind: str | None = ..., state: str | None = ..., phase: str | None = ..., queue: str | None = ..., tags: Mapping[str, str] | None = ..., limit: int = ..., after: str | None = ...) -> list[Job]: ...
+    async def aget(self, id: str, /) -> Job: ...
+    async def aexecutions(self, id: str, /) -> list[Execution]: ...
+    async def ahistory(self, id: str, /) -> list[AuditEntry]: ...
+    async def acancel(self, id: str, /, *, by: str, reason: str = ...) -> Job: ...
+    async def areject(self, id: str, /, *, by: str, reason: str) -> Job: ...
+    async def amigrate(self) -> None: ...
+    async def aclose(self) -> None: ...
+    async def arun_until_idle(self, *, timeout: Seconds = ...) -> int: ...
+    def worker(self, *, queues: Sequence[str] = ..., slots: int = ...) -> AbstractAsyncContextManager[Worker]: ...
+    def bound_to(self, url: str, /) -> AbstractContextManager[App[TxT]]: ...

@@ -1,0 +1,108 @@
+"""The package is what its contract says, and no less; what is still to come is listed, and leaves the list when it comes."""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import interlock
+from tests.surface.contract_ast import Class, Parameter, classes, public_names
+
+LATER = {
+    "Worker": "the worker",
+    "App.worker": "the worker",
+    "App.run_until_idle": "the worker",
+    "App.arun_until_idle": "the worker",
+    "Status": "the worker, which knows who is alive",
+    "App.status": "the worker, which knows who is alive",
+    "App.release": "holds, with the effects that need them",
+    "App.redrive": "receipts, which a redrive carries over",
+    "Explanation": "explain",
+    "App.explain": "explain",
+}
+
+PUBLIC = {name: cls for name, cls in classes().items() if not name.startswith("_") and name not in LATER}
+METHODS = [(cls, name) for cls in PUBLIC.values() for name in cls.methods if f"{cls.name}.{name}" not in LATER]
+
+
+def in_package(cls: Class) -> type[Any]:
+    return getattr(interlock, cls.name)
+
+
+def definitions(cls: Class, name: str) -> list[Callable[..., Any]]:
+    """The overloads of a method, or its only definition."""
+    owner = next(base for base in in_package(cls).__mro__ if name in base.__dict__)
+    # Looked up by name: a protocol has overloads without a function that implements them.
+    place: Any = SimpleNamespace(__module__=owner.__module__, __qualname__=f"{owner.__qualname__}.{name}")
+    function = owner.__dict__[name]
+    return list(typing.get_overloads(place)) or [getattr(function, "__func__", function)]
+
+
+def parameters(function: Callable[..., Any]) -> list[Parameter]:
+    signature = inspect.signature(function)
+    return [Parameter(one.name, one.kind.name, one.default is not one.empty, says_any(one.annotation)) for one in list(signature.parameters.values())[1:]]
+
+
+def says_any(annotation: object) -> bool:
+    return re.search(r"\bAny\b", str(annotation)) is not None
+
+
+def shape(parameters: Iterable[Parameter]) -> list[tuple[str, str, bool]]:
+    return [(one.name, one.kind, one.has_default) for one in parameters]
+
+
+def test_exported_names_are_those_of_the_contract() -> None:
+    """`__all__` has the contract's public names, but for what is still to come, and each is there."""
+    assert set(interlock.__all__) == public_names() - set(LATER)
+    assert sorted(interlock.__all__) == interlock.__all__
+    for name in interlock.__all__:
+        assert hasattr(interlock, name)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_comes_later_is_not_there_yet(name: str) -> None:
+    """An entry leaves `LATER` together with the change that brings it, and names nothing that the contract lacks."""
+    owner, _, member = name.partition(".")
+    assert owner in classes()
+    if member:
+        assert member in classes()[owner].methods
+        assert not hasattr(getattr(interlock, owner), member), f"{name} is here: take it out of LATER"
+    else:
+        assert not hasattr(interlock, owner), f"{name} is here: take it out of LATER"
+
+
+@pytest.mark.parametrize("cls", PUBLIC.values(), ids=lambda cls: cls.name)
+def test_classes_derive_as_the_contract_says(cls: Class) -> None:
+    """A public or built-in base of the contract is a base in the package."""
+    for base in cls.bases:
+        if base == "Exception" or base in PUBLIC:
+            assert issubclass(in_package(cls), Exception if base == "Exception" else getattr(interlock, base))
+
+
+@pytest.mark.parametrize("cls", PUBLIC.values(), ids=lambda cls: cls.name)
+def test_classes_have_the_attributes_of_the_contract(cls: Class) -> None:
+    """Each attribute is declared, or is a property."""
+    declared = {name for base in in_package(cls).__mro__ for name in inspect.get_annotations(base)}
+    missing = {name for name in cls.attributes - declared if not isinstance(inspect.getattr_static(in_package(cls), name, None), property)}
+    assert not missing
+
+
+@pytest.mark.parametrize(("cls", "name"), METHODS, ids=lambda part: part if isinstance(part, str) else part.name)
+def test_methods_take_what_the_contract_says(cls: Class, name: str) -> None:
+    """The same parameters, of the same kinds, in the same order, with defaults at the same places; async where the contract is."""
+    promised, found = cls.methods[name], definitions(cls, name)
+    assert [shape(method.parameters) for method in promised] == [shape(parameters(each)) for each in found]
+    assert [method.is_async for method in promised] == [inspect.iscoroutinefunction(each) for each in found]
+
+
+@pytest.mark.parametrize(("cls", "name"), METHODS, ids=lambda part: part if isinstance(part, str) else part.name)
+def test_signatures_say_any_only_where_the_contract_does(cls: Class, name: str) -> None:
+    """`Any` is a hole in the type checker's net: the contract lists each one."""
+    for method, function in zip(cls.methods[name], definitions(cls, name), strict=True):
+        holes = {one.name for one in parameters(function) if one.any_}
+        assert holes <= {one.name for one in method.parameters if one.any_}
+        assert method.returns_any or not says_any(inspect.signature(function).return_annotation)
