@@ -1,0 +1,44 @@
+"""The stores, and how a URL chooses one."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ..clock import Clock
+from ..errors import UsageError
+from ..store import Enqueued, NewJob, Store
+
+
+class OpenStore(Store, Protocol):
+    """A store as an app holds it: the contract, and what only its own process needs."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing of ours is in the database yet."""
+        ...
+
+    async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
+        """`enqueue` in the caller's own transaction, where its connection is an async one: in the caller's thread and loop."""
+        ...
+
+
+SQLITE = ("sqlite", "sqlite+pysqlite3")
+POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+def open_store(url: str, schema: str, clock: Clock) -> OpenStore:
+    """The store that a database URL names. It connects at its first verb. `UsageError` if no store goes by that scheme, or its extra is not installed."""
+    scheme, separator, _ = url.partition("://")
+    if scheme in SQLITE and separator:
+        from .sqlite.store import SqliteStore
+
+        return SqliteStore.at(url, schema=schema, clock=clock)
+    if scheme in POSTGRES and separator:
+        try:
+            from .postgres.store import PostgresStore
+        except ModuleNotFoundError as error:
+            if error.name not in ("psycopg", "psycopg_pool"):
+                raise
+            raise UsageError(f"A {scheme} URL needs {error.name}, which is not installed: run pip install 'interlock[postgres]'.") from None
+        return PostgresStore(url, schema=schema)
+    # The scheme alone: what follows it may hold a password.
+    shown = f"starts with {scheme!r}" if separator else "has no scheme"
+    raise UsageError(f"The database URL {shown}: write sqlite:///jobs.db for a file, or postgresql://user@host/name for a server.")

@@ -1,0 +1,249 @@
+"""Callers' own connections: enqueue and commit inside a transaction that is not ours.
+
+A borrowed connection is used in its caller's thread, never committed, rolled back or kept. Known are `sqlite3` (and `pysqlite3`), `psycopg` sync and async,
+SQLAlchemy's `Connection` and `Session` and their async forms, Django's connection, and our own `Tx`. They are recognised by their classes' names, so that none has
+to be installed.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..errors import UsageError
+from ..job import Job
+from ..move import Move, Take
+from ..store import Enqueued, NewJob
+from .commit import Run, Settling, committing
+from .enqueue import Dialect, Plan, Rows, Statement, enqueueing
+from .queryfile import to_pyformat
+from .tx import PlainTx
+
+
+class Lender(Settling, Protocol):
+    """A store, as a borrowed connection needs it."""
+
+    dialect: Dialect
+    driver: str
+    """The module whose connections reach this database: sqlite3, pysqlite3 or psycopg."""
+    database: str
+    """`sqlite` or `postgresql`."""
+
+    def instance(self) -> str: ...
+    def whose(self, run: Run) -> str | None:
+        """The instance that this connection sees; None if there is no Interlock schema in its database."""
+        ...
+
+
+# ---------------------------------------------------------------- running a plan
+def drive(plan: Plan, run: Run) -> list[Enqueued]:
+    """Run a plan's statements until it answers."""
+    try:
+        statement = next(plan)
+        while True:
+            statement = plan.send(run(statement))
+    except StopIteration as answer:
+        answers: list[Enqueued] = answer.value
+        return answers
+
+
+async def adrive(plan: Plan, run: Callable[[Statement], Any]) -> list[Enqueued]:
+    try:
+        statement = next(plan)
+        while True:
+            statement = plan.send(await run(statement))
+    except StopIteration as answer:
+        answers: list[Enqueued] = answer.value
+        return answers
+
+
+def admitting(admit: Callable[[Any, NewJob], None] | None, tx: object) -> Callable[[NewJob], None] | None:
+    """The admission of a kind, in this transaction."""
+    if admit is None:
+        return None
+    judge = admit
+    return lambda job: judge(tx, job)
+
+
+SAVE = Statement("SAVEPOINT interlock_enqueue", {}, answers=False)
+UNDO = Statement("ROLLBACK TO SAVEPOINT interlock_enqueue", {}, answers=False)
+KEEP = Statement("RELEASE SAVEPOINT interlock_enqueue", {}, answers=False)
+
+
+def enqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None) -> list[Enqueued]:
+    """Enqueue in the caller's transaction. If it cannot be, the transaction is as it was."""
+    run = borrow(conn, store)
+    run(SAVE)
+    try:
+        answer = drive(enqueueing(store.dialect, jobs, admitting(admit, conn)), run)
+    except BaseException:
+        run(UNDO)
+        run(KEEP)
+        raise
+    run(KEEP)
+    return answer
+
+
+async def aenqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None) -> list[Enqueued]:
+    """`enqueue` for connections that are awaited; for the others the same as it."""
+    library, name = _kind_of(conn)
+    if library == "sqlalchemy" and name in ("AsyncSession", "AsyncConnection"):
+        lent: Any = conn
+
+        def work(sync: object) -> list[Enqueued]:
+            return enqueue(store, sync, jobs, admit)
+
+        answers: list[Enqueued] = await lent.run_sync(work)
+        return answers
+    if (library, name) != ("psycopg", "AsyncConnection"):
+        return enqueue(store, conn, jobs, admit)
+    if admit is not None:
+        raise UsageError("this kind has an `admit` function, which cannot use an async psycopg connection; enqueue with a sync one, or an AsyncSession")
+    return await _enqueue_awaiting(store, conn, jobs)
+
+
+async def _enqueue_awaiting(store: Lender, conn: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    _check_psycopg(conn, store)
+
+    async def run(statement: Statement) -> Rows:
+        cursor = await conn.execute(to_pyformat(statement.sql), statement.params)
+        return await cursor.fetchall() if statement.answers else ()
+
+    await run(SAVE)
+    try:
+        answer = await adrive(enqueueing(store.dialect, jobs, None), run)
+    except BaseException:
+        await run(UNDO)
+        await run(KEEP)
+        raise
+    await run(KEEP)
+    return answer
+
+
+def commit(store: Lender, transaction: Callable[[], AbstractContextManager[Any]], move: Move | Take, body: Callable[[Any, Job], None]) -> None:
+    """A move in the caller's own transaction, which ends with the caller's own `with` block."""
+    with transaction() as tx:
+        committing(store, borrow(tx, store), move, body, tx)
+
+
+# ---------------------------------------------------------------- recognising a connection
+def borrow(conn: object, store: Lender) -> Run:
+    """What runs statements on the caller's connection. `UsageError`, and nothing done, if it cannot be the right one."""
+    library, name = _kind_of(conn)
+    if isinstance(conn, PlainTx):
+        return borrow(conn.connection, store)
+    if library in ("sqlite3", "pysqlite3") and name == "Connection":
+        run = _sqlite(conn, store)
+    elif library == "psycopg" and name == "Connection":
+        run = _psycopg(conn, store)
+    elif library == "sqlalchemy" and name in ("Session", "Connection", "scoped_session"):
+        run = _sqlalchemy(conn, store)
+    elif library == "django":
+        run = _django(conn, store)
+    elif name in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
+        raise UsageError(f"{library}'s {name} is awaited: use `await kind.using(conn=…).aenqueue(…)`")
+    else:
+        raise UsageError(
+            f"conn= does not take a {type(conn).__module__}.{type(conn).__name__}; it takes a connection of sqlite3, psycopg, SQLAlchemy or Django, "
+            "or a Tx of app.transaction()")
+    if store.whose(run) != store.instance():
+        raise UsageError("conn= is a connection to another database than this app's, so the job would not be stored where its workers look; nothing was stored")
+    return run
+
+
+def _kind_of(conn: object) -> tuple[str, str]:
+    """The library and the class a connection is of, also when it is a subclass of the caller's own."""
+    for cls in type(conn).__mro__:
+        library = cls.__module__.split(".")[0]
+        if library == "django":
+            return library, cls.__name__
+        if library in ("sqlite3", "pysqlite3", "psycopg", "sqlalchemy") and cls.__name__ in _NAMES:
+            return library, cls.__name__
+    return type(conn).__module__.split(".")[0], type(conn).__name__
+
+
+_NAMES = frozenset({"Connection", "AsyncConnection", "Session", "AsyncSession", "scoped_session", "async_scoped_session"})
+
+
+def _same_database(store: Lender, database: str) -> None:
+    if database != store.database:
+        raise UsageError(f"conn= is a {database} connection, but this app's jobs are in {store.database}; nothing was stored")
+
+
+def _in_transaction(yes: bool, how: str) -> None:
+    if not yes:
+        raise UsageError(f"conn= commits each statement by itself, so the job could outlive your rollback; {how}")
+
+
+def _sqlite(conn: Any, store: Lender) -> Run:
+    _same_database(store, "sqlite")
+    library = type(conn).__module__.split(".")[0]
+    if library != store.driver:
+        raise UsageError(
+            f"conn= is of {library}, but this app opens the file with {store.driver}; two SQLite libraries in one process drop each other's locks. Use one.")
+    _in_transaction(conn.isolation_level is not None or conn.in_transaction, 'begin a transaction first, with conn.execute("BEGIN")')
+    if not conn.in_transaction:
+        # The library begins by itself only before a plain write; our first statement is a savepoint, which would then be the transaction.
+        conn.execute("BEGIN")
+
+    def run(statement: Statement) -> Rows:
+        if statement.many:
+            conn.executemany(statement.sql, statement.params)
+            return ()
+        cursor = conn.execute(statement.sql, statement.params)
+        return [tuple(row) for row in cursor.fetchall()] if statement.answers else ()
+
+    return run
+
+
+def _check_psycopg(conn: Any, store: Lender) -> None:
+    _same_database(store, "postgresql")
+    idle = conn.info.transaction_status.name == "IDLE"
+    _in_transaction(not (conn.autocommit and idle), "open a transaction first, with conn.transaction()")
+
+
+def _psycopg(conn: Any, store: Lender) -> Run:
+    from psycopg.rows import tuple_row
+
+    _check_psycopg(conn, store)
+
+    def run(statement: Statement) -> Rows:
+        # The caller's row factory is the caller's: ours are tuples.
+        cursor = conn.cursor(row_factory=tuple_row)
+        cursor.execute(to_pyformat(statement.sql), statement.params)
+        return cursor.fetchall() if statement.answers else ()
+
+    return run
+
+
+def _sqlalchemy(conn: Any, store: Lender) -> Run:
+    from sqlalchemy import text
+
+    lent = conn.connection() if hasattr(conn, "add") else conn
+    _same_database(store, lent.dialect.name)
+    # Some dialects report the server's level here, whatever the driver does, so both are asked.
+    autocommit = lent.get_isolation_level() == "AUTOCOMMIT" or getattr(lent.connection.dbapi_connection, "autocommit", False) is True
+    _in_transaction(not autocommit, "use an engine without isolation_level='AUTOCOMMIT'")
+    if lent.dialect.name == "sqlite" and not lent.connection.driver_connection.in_transaction:
+        lent.exec_driver_sql("BEGIN")  # as in _sqlite
+
+    def run(statement: Statement) -> Rows:
+        # `::` is a cast here, not a parameter.
+        result = lent.execute(text(statement.sql.replace("::", r"\:\:")), statement.params)
+        return [tuple(row) for row in result.fetchall()] if statement.answers and not statement.many else ()
+
+    return run
+
+
+def _django(conn: Any, store: Lender) -> Run:
+    _same_database(store, conn.vendor)
+    _in_transaction(conn.in_atomic_block or not conn.get_autocommit(), "enqueue inside transaction.atomic()")
+
+    def run(statement: Statement) -> Rows:
+        with conn.cursor() as cursor:
+            if statement.many:
+                cursor.executemany(to_pyformat(statement.sql), statement.params)
+                return ()
+            cursor.execute(to_pyformat(statement.sql), statement.params)
+            return cursor.fetchall() if statement.answers else ()
+
+    return run

@@ -1,0 +1,132 @@
+"""How rows become values and values become parameters, for both stores. Texts were checked by `payload` before they come here."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from ..job import AuditEntry, Execution, Job, Phase, Status
+from ..move import Move, Take
+from ..store import Lease
+
+Row = Any
+When = Callable[[Any], Any]
+"""Reads a stored time, or nothing."""
+
+
+class Hop(NamedTuple):
+    """One arrow of a move (or none), as a store writes it. The last hop of a move carries what the move carries."""
+
+    job_id: str
+    attempt: int
+    holder: int
+    from_status: Status
+    to_status: Status
+    source: str
+    target: str
+    event: str | None
+    phase: Phase
+    tries_left: int
+    lost: int
+    delay: float | None
+    ended_by: str | None
+    error: str | None
+    result: str | None
+    releases_key: bool
+    held_reason: str | None
+    external_id: str | None
+    check_in: float | None
+    actor: str
+    reason: str | None
+    moves_job: bool
+
+
+def hops(move: Move) -> list[Hop]:
+    """The database knows drawn arrows only, so a path of two is walked one by one; in between the execution stays what it was."""
+    path = move.path
+    last = Hop(
+        move.job_id, move.attempt, move.holder, move.from_status, move.to_status, path[-1].source if path else move.source, move.state,
+        path[-1].event if path else None, move.phase, move.tries_left, int(move.lost), move.delay, move.ended_by, move.error, move.result,
+        move.releases_key, move.held_reason, move.external_id, move.check_in, move.actor, move.reason, bool(path) or move.ended_by is not None)
+    return [
+        Hop(move.job_id, move.attempt, move.holder, move.from_status, move.from_status, arrow.source, arrow.target, arrow.event, "pending",
+            move.tries_left, 0, None, None, None, None, False, None, None, None, move.actor, move.reason, True)
+        for arrow in path[:-1]
+    ] + [last]
+
+
+def take_columns(take: Take) -> dict[str, Any]:
+    return {
+        "job_id": take.job_id, "version": take.version, "source": take.arrow.source, "target": take.arrow.target, "event": take.arrow.event, "phase": take.phase,
+        "releases_key": take.releases_key, "actor": take.actor, "reason": take.reason,
+    }
+
+
+# ---------------------------------------------------------------- rows to values
+def job(row: Row, when: When) -> Job:
+    """A row of the columns that the fragment `job` lists, perhaps followed by the live execution's progress."""
+    fields: list[Any] = [
+        *row[:13],
+        json.loads(row[13]), json.loads(row[14]) if row[14] else {}, json.loads(row[15]) if row[15] else None, json.loads(row[16]) if row[16] else None,
+        row[17], when(row[18]), when(row[19]), when(row[20]), when(row[21]), when(row[22]), when(row[23]),
+        row[24], bool(row[25]), row[26], when(row[27]), row[28], row[29], when(row[30]), row[31], row[32],
+    ]
+    fields.append(progress(row[33]) if len(row) > JOB_WIDTH else None)
+    return Job(*fields)
+
+
+JOB_WIDTH = 33
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def execution(row: Row, when: When) -> Execution:
+    fields: list[Any] = [
+        *row[:5], when(row[5]), when(row[6]), *row[7:12], when(row[12]), when(row[13]), progress(row[14]), json.loads(row[15]) if row[15] else None,
+        json.loads(row[16]) if row[16] else None, when(row[17]), when(row[18]), when(row[19]), when(row[20]),
+    ]
+    return Execution(*fields)
+
+
+def audit(rows: Iterable[Row], when: When) -> list[AuditEntry]:
+    """The entries of one job, in order."""
+    return [_entry([*row[:9], when(row[9]), json.loads(row[10]) if row[10] else None], seq) for seq, row in enumerate(rows)]
+
+
+def _entry(fields: list[Any], seq: int) -> AuditEntry:
+    return AuditEntry(*fields, seq=seq)
+
+
+def lease(row: Row, when: When, *, holder: int, status: Status, owner: str, seconds: float, external_id: str | None = None, result: str | None = None) -> Lease:
+    return Lease(job(row[:JOB_WIDTH], when), holder, status, owner, seconds, external_id, result)
+
+
+def progress(text: str | None) -> tuple[float, float | None, str] | None:
+    if text is None:
+        return None
+    done, total, note = json.loads(text)
+    return done, total, note
+
+
+# ---------------------------------------------------------------- values to parameters
+def is_id(text: str) -> bool:
+    """Could this be a job's id? What could not is simply not found."""
+    return _ID.fullmatch(text) is not None
+
+
+def array(values: Iterable[object]) -> str:
+    """An array literal of numbers, truths, ids and times: nothing that needs quotes."""
+    return "{" + ",".join(["NULL" if v is None else str(v) for v in values]) + "}"
+
+
+def text_array(values: Iterable[str | None]) -> str:
+    """An array literal of any texts."""
+    return "{" + ",".join(["NULL" if v is None else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]) + "}"
+
+
+def time_array(values: Iterable[datetime | None]) -> str:
+    return text_array([None if v is None else v.isoformat() for v in values])
+
+
+def tags(given: Mapping[str, str] | None) -> str | None:
+    return json.dumps(given, ensure_ascii=False, sort_keys=True) if given else None

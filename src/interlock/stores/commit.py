@@ -1,0 +1,57 @@
+"""A move with the caller's function inside its transaction, written once for both stores and for every kind of connection."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..errors import InterlockError
+from ..job import Job
+from ..move import Move, Take
+from ..store import Refusal
+from .enqueue import Rows, Statement
+
+Run = Callable[[Statement], Rows]
+
+
+class Settling(Protocol):
+    """What a store offers to carry out one move statement by statement."""
+
+    def lock(self, run: Run, move: Move | Take) -> Job | None:
+        """The job, with its rows held until the transaction ends, if the fence still matches."""
+        ...
+
+    def write(self, run: Run, move: Move | Take) -> bool:
+        """Carry the move out, in this transaction."""
+        ...
+
+    def standing(self, run: Run, move: Move | Take) -> Refusal | None:
+        """What stands in the move's place; None if it is just what the move asked for."""
+        ...
+
+
+class Refused(Exception):
+    """Ends the transaction of a refused commit, so that it is rolled back."""
+
+    def __init__(self, refusal: Refusal | None) -> None:
+        super().__init__()
+        self.refusal = refusal
+
+
+MARK = Statement("SAVEPOINT interlock_commit", {}, answers=False)
+RELEASE = Statement("RELEASE SAVEPOINT interlock_commit", {}, answers=False)
+
+
+def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any, Job], None], tx: Any) -> None:
+    """Lock, check, call, write. Raises `Refused` where the fence does not match; the caller then rolls back."""
+    job = store.lock(run, move)
+    if job is None:
+        raise Refused(store.standing(run, move))
+    run(MARK)
+    body(tx, job)
+    try:
+        run(RELEASE)
+    except Exception as error:  # whatever the driver calls it: the savepoint is gone
+        raise InterlockError(
+            f"the function that ran inside the commit of job {move.job_id} ended the transaction itself; it must not commit or roll back. "
+            "The job was not moved.") from error
+    if not store.write(run, move):
+        raise Refused(store.standing(run, move))

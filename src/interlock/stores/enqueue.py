@@ -1,0 +1,109 @@
+"""Enqueue, written once for both dialects and for every kind of connection: a generator of statements that never touches a connection itself.
+
+Keys are raced through the database: what another holds is not inserted, a *separate* statement reads the holders, and whoever is still missing (its holder
+ended meanwhile) goes round again.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..errors import InterlockError, KeyReused
+from ..store import Enqueued, NewJob
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL with `:name` parameters; with `many` it is run for each of its parameter sets, and answers nothing."""
+
+    sql: str
+    params: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    many: bool = False
+    answers: bool = True
+
+
+Row = Any
+"""A tuple, as the driver gives it; the query that asked for it says what stands in it."""
+Rows = Sequence[Row]
+Plan = Generator[Statement, Rows, list[Enqueued]]
+
+
+class Dialect(Protocol):
+    """The statements that enqueue needs, in one database's words."""
+
+    def insert(self, jobs: Sequence[NewJob]) -> Iterable[Statement]:
+        """Store the jobs whose keys are free; the last statement answers the ids that were stored."""
+        ...
+
+    def holders(self, jobs: Sequence[NewJob]) -> Statement:
+        """Rows of (place in `jobs`, holder of the idempotency key, its payload, its state, holder of the unique key)."""
+        ...
+
+    def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
+        """Make jobs that rest in these states due now."""
+        ...
+
+
+def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob], None] | None) -> Plan:
+    """Store the jobs or find their holders; answers stand in the order asked."""
+    answers: dict[int, Enqueued] = {}
+    for _ in range(ROUNDS):
+        waiting = [n for n in range(len(jobs)) if n not in answers]
+        if not waiting:
+            break
+        first = _first_of_each_key(jobs, waiting)
+        stored = yield from _insert(dialect, [jobs[n] for n in first])
+        for n in first:
+            if jobs[n].id in stored:
+                answers[n] = Enqueued(jobs[n].id, True)
+                if admit is not None:
+                    admit(jobs[n])
+        missing = [n for n in waiting if n not in answers]
+        if missing:
+            yield from _find(dialect, jobs, missing, answers)
+    if len(answers) < len(jobs):
+        raise InterlockError(f"enqueue: a key changed hands {ROUNDS} times while we asked for it. Nothing was stored; ask again.")
+    return [answers[n] for n in range(len(jobs))]
+
+
+def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[int]:
+    """One statement names a key once; the others find its holder."""
+    seen: set[tuple[str, str, str]] = set()
+    first: list[int] = []
+    for n in places:
+        job = jobs[n]
+        keys = {(job.kind, name, key) for name, key in (("i", job.idempotency_key), ("u", job.unique_key)) if key is not None}
+        if keys.isdisjoint(seen):
+            first.append(n)
+        seen |= keys
+    return first
+
+
+def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Rows, set[str]]:
+    stored: set[str] = set()
+    for start in range(0, len(jobs), 1000):
+        rows: Rows = ()
+        for statement in dialect.insert(jobs[start : start + 1000]):
+            rows = yield statement
+        stored.update(str(row[0]) for row in rows)
+    return stored
+
+
+def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int], answers: dict[int, Enqueued]) -> Generator[Statement, Rows, None]:
+    rows = yield dialect.holders([jobs[n] for n in missing])
+    resting: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        n = missing[int(row[0])]
+        job, holder = jobs[n], row[1] or row[4]
+        if holder is None:
+            continue
+        if row[1] is not None and row[2] != job.payload:
+            raise KeyReused(
+                f"idempotency key {job.idempotency_key!r} of kind {job.kind!r} belongs to job {row[1]} with another payload. Nothing was stored; use another key.")
+        if row[1] is not None and row[3] in job.resting:
+            resting.setdefault(job.resting, []).append(row[1])
+        answers[n] = Enqueued(str(holder), False)
+    for states, ids in resting.items():
+        yield dialect.hasten(ids, states)

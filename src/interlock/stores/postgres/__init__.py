@@ -1,0 +1,1 @@
+"""Interlock on PostgreSQL."""

@@ -1,0 +1,98 @@
+"""Batches as array literals, one per column: what the statements of `queries.sql` unnest."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...move import Take
+from ...store import Beat, Fence, NewJob, Way
+from ..codec import Hop, array, text_array, time_array
+
+_PLAIN = {"job_id", "attempt", "holder", "from_status", "to_status", "phase", "tries_left", "lost", "delay", "releases_key", "check_in", "moves_job"}
+
+
+def names(batch: Sequence[str]) -> str:
+    return text_array(sorted(set(batch)))
+
+
+def hops(batch: Sequence[Hop]) -> dict[str, Any]:
+    columns = zip(Hop._fields, zip(*batch, strict=True), strict=True)
+    return {name: array(values) if name in _PLAIN else text_array(values) for name, values in columns}
+
+
+def takes(batch: Sequence[Take]) -> dict[str, Any]:
+    return {
+        "job_id": array(t.job_id for t in batch),
+        "version": array(t.version for t in batch),
+        "source": text_array(t.arrow.source for t in batch),
+        "target": text_array(t.arrow.target for t in batch),
+        "event": text_array(t.arrow.event for t in batch),
+        "phase": array(t.phase for t in batch),
+        "releases_key": array(t.releases_key for t in batch),
+        "actor": text_array(t.actor for t in batch),
+        "reason": text_array(t.reason for t in batch),
+    }
+
+
+def ways(batch: Sequence[Way]) -> dict[str, Any]:
+    return {
+        "kind": text_array(w.kind for w in batch),
+        "state": text_array(w.state for w in batch),
+        "lifecycle_version": array(w.version for w in batch),
+        "target": text_array(w.target for w in batch),
+        "status": array(w.status for w in batch),
+        "lease": array(w.lease for w in batch),
+        "first_event": text_array(w.path[0].event if w.path else None for w in batch),
+        "first_target": text_array(w.path[0].target if w.path else None for w in batch),
+        "second_event": text_array(w.path[1].event if len(w.path) > 1 else None for w in batch),
+        "arrows": array(len(w.path) for w in batch),
+        "kinds": text_array(sorted({w.kind for w in batch})),
+    }
+
+
+def fences(batch: Sequence[Fence]) -> dict[str, Any]:
+    return {
+        "job_id": array(f.job_id for f in batch),
+        "attempt": array(f.attempt for f in batch),
+        "holder": array(f.holder for f in batch),
+    }
+
+
+def beats(batch: Sequence[Beat]) -> dict[str, Any]:
+    return fences([b.fence for b in batch]) | {
+        "lease": array(b.lease for b in batch),
+        "progress": text_array(b.progress for b in batch),
+        "usage": text_array(b.usage for b in batch),
+    }
+
+
+def new_jobs(batch: Sequence[NewJob]) -> dict[str, Any]:
+    return {
+        "id": array(j.id for j in batch),
+        "kind": text_array(j.kind for j in batch),
+        "queue": text_array(j.queue for j in batch),
+        "priority": array(j.priority for j in batch),
+        "lifecycle": text_array(j.lifecycle for j in batch),
+        "lifecycle_version": array(j.lifecycle_version for j in batch),
+        "state": text_array(j.state for j in batch),
+        "tries": array(j.tries for j in batch),
+        "delay": array(j.delay for j in batch),
+        "run_at": time_array(j.run_at for j in batch),
+        "ttl": array(j.ttl for j in batch),
+        "idempotency_key": text_array(j.idempotency_key for j in batch),
+        "unique_key": text_array(j.unique_key for j in batch),
+        "payload": text_array(j.payload for j in batch),
+        "tags": text_array(j.tags for j in batch),
+        "trace": text_array(j.trace for j in batch),
+        "scheduled_for": time_array(j.scheduled_for for j in batch),
+        "redrive_of": array(j.redrive_of for j in batch),
+        "by": batch[0].actor,
+    }
+
+
+def keys(batch: Sequence[NewJob]) -> dict[str, Any]:
+    return {
+        "ord": array(range(len(batch))),
+        "kind": text_array(j.kind for j in batch),
+        "idempotency_key": text_array(j.idempotency_key for j in batch),
+        "unique_key": text_array(j.unique_key for j in batch),
+    }

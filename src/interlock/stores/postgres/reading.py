@@ -1,0 +1,123 @@
+"""Reading on PostgreSQL."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from ...errors import NotFound, NotMigrated
+from ...job import AuditEntry, Execution, Job
+from ...lifecycle import Lifecycle
+from ...store import Dossier
+from .. import codec
+from ..enqueue import Rows, Statement
+from . import columns
+from .pool import Pool, Run, native, runner
+from .settle import as_is
+
+_FIRST = "00000000-0000-0000-0000-000000000000"
+
+
+class Reading:
+    """The half of the store that reads. It needs `queries` and `pool`."""
+
+    queries: dict[str, str]
+    pool: Pool
+    _versions: dict[tuple[str, str], int]
+    _lifecycles: dict[tuple[str, int], Lifecycle]
+
+    def check(self) -> None:
+        raise NotImplementedError
+
+    def now(self) -> datetime:
+        now: datetime = self._ask("now", {})[0][0]
+        return now
+
+    def get(self, id: str) -> Job:
+        rows = self._ask("get", {"id": id}) if codec.is_id(id) else ()
+        if not rows:
+            raise NotFound(f"there is no job {id!r}")
+        return codec.job(rows[0], as_is)
+
+    def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
+             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
+        given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": limit, "after": after}
+        return [codec.job(row, as_is) for row in self._ask("jobs", given)]
+
+    def executions(self, id: str) -> list[Execution]:
+        return [codec.execution(row, as_is) for row in self._ask("executions", {"id": codec.array([id])})] if codec.is_id(id) else []
+
+    def history(self, id: str) -> list[AuditEntry]:
+        return codec.audit(self._ask("history", {"id": codec.array([id])}), as_is) if codec.is_id(id) else []
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for lifecycle, state, count in self._ask("counts", {}):
+            counts.setdefault(lifecycle, {})[state] = count
+        return counts
+
+    def expired(self, kinds: Sequence[str], limit: int) -> list[Job]:
+        self.check()
+        steady = self.queries["steady"]
+        rows = self.pool.steadily(steady, Statement(self.queries["expired"], {"kinds": columns.names(kinds), "limit": limit}))[0] if kinds else ()
+        return [codec.job(row, as_is) for row in rows]
+
+    def hooks(self, kind: str) -> frozenset[str]:
+        rows = self._ask("hooks", {"name": kind})
+        return frozenset(json.loads(rows[0][0])) if rows else frozenset()
+
+    def version_of(self, lifecycle: Lifecycle) -> int:
+        key = (lifecycle.name, lifecycle.digest)
+        if key not in self._versions:
+            rows = self._ask("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
+            if not rows:
+                raise NotMigrated(
+                    f"lifecycle {lifecycle.name!r} is not registered in this database as this code draws it; run: interlock migrate -A module:app")
+            self._versions[key] = rows[0][0]
+        return self._versions[key]
+
+    def lifecycle(self, name: str, version: int) -> Lifecycle:
+        if (name, version) not in self._lifecycles:
+            rows = self._ask("lifecycle", {"name": name, "version": version})
+            if not rows:
+                raise NotFound(f"there is no version {version} of a lifecycle {name!r} in this database")
+            self._lifecycles[name, version] = Lifecycle(name, transitions=[(row[1], row[2], row[3]) for row in rows], initial=rows[0][0])
+        return self._lifecycles[name, version]
+
+    def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
+        self.check()
+        for query in ("page", "page_pruned"):
+            after = _FIRST
+            while page := self._page(query, after, size):
+                yield page
+                after = page[-1].job_id
+
+    def _page(self, query: str, after: str, size: int) -> list[Dossier]:
+        return self.pool.transact(lambda conn: self._read_page(conn, query, after, size))
+
+    def _read_page(self, conn: psycopg.Connection[Any], query: str, after: str, size: int) -> list[Dossier]:
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        run = runner(conn)
+        rows = run(Statement(self.queries[query], {"after": after, "limit": size}))
+        ids = [str(row[0]) for row in rows]
+        jobs = {str(row[0]): codec.job(row, as_is) for row in rows} if query == "page" else {}
+        executions: dict[str, list[Execution]] = {id: [] for id in ids}
+        for row in run(Statement(self.queries["executions"], {"id": codec.array(ids)})):
+            executions[row[0]].append(codec.execution(row, as_is))
+        histories = self._histories(run, ids)
+        return [Dossier(id, jobs.get(id), executions[id], histories[id]) for id in ids]
+
+    def _histories(self, run: Run, ids: Sequence[str]) -> dict[str, list[AuditEntry]]:
+        rows: dict[str, list[Sequence[Any]]] = {id: [] for id in ids}
+        for row in run(Statement(self.queries["history"], {"id": codec.array(ids)})):
+            rows[row[0]].append(row)
+        return {id: codec.audit(found, as_is) for id, found in rows.items()}
+
+    def _ask(self, query: str, params: dict[str, Any]) -> Rows:
+        self.check()
+        return self.pool.transact(lambda conn: runner(conn)(Statement(self.queries[query], params)))
+
+    def _count(self, conn: psycopg.Connection[Any], query: str, params: dict[str, Any]) -> int:
+        return conn.execute(native(self.queries[query]), params, prepare=True).rowcount

@@ -1,0 +1,125 @@
+"""Moves and takes on PostgreSQL, one by one inside a commit or in batches."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import psycopg
+
+from ...errors import InterlockError
+from ...job import Job
+from ...move import Move, Take
+from ...store import Beat, Fence, Lease, Refusal
+from ..codec import JOB_WIDTH, array, hops, is_id, lease
+from ..codec import job as job_of
+from ..enqueue import Rows, Statement
+from . import columns
+from .pool import Pool, Run, runner
+
+T = TypeVar("T")
+
+
+def as_is(value: Any) -> Any:
+    """Times come from the driver as they are meant."""
+    return value
+
+
+class Settle:
+    """The half of the store that writes. It needs `queries` and `pool`."""
+
+    queries: dict[str, str]
+    pool: Pool
+
+    # ------------------------------------------------------------ one, inside a transaction
+    def lock(self, run: Run, move: Move | Take) -> Job | None:
+        if isinstance(move, Take):
+            rows = run(Statement(self.queries["lock_waiting"], {"job_id": move.job_id, "version": move.version, "source": move.arrow.source}))
+        else:
+            rows = run(Statement(self.queries["lock"], {
+                "job_id": move.job_id, "attempt": move.attempt, "holder": move.holder, "from_status": move.from_status, "source": move.source}))
+        return job_of(rows[0], as_is) if rows else None
+
+    def write(self, run: Run, move: Move | Take) -> bool:
+        if isinstance(move, Take):
+            return bool(run(Statement(self.queries["take"], columns.takes([move])))[0][0])
+        return all(run(Statement(self.queries["move"], columns.hops([hop])))[0][0] for hop in hops(move))
+
+    def standing(self, run: Run, move: Move | Take) -> Refusal | None:
+        return self._standing(run, [move])[0]
+
+    def _standing(self, run: Run, moves: Sequence[Move | Take]) -> list[Refusal | None]:
+        """Per move what stands in its place, or None where that is what it asked for."""
+        asked = [m for m in moves if is_id(m.job_id)]
+        attempts = [m.attempt + 1 if isinstance(m, Take) else m.attempt for m in asked]
+        rows = run(Statement(self.queries["present"], {"job_id": array(m.job_id for m in asked), "attempt": array(attempts)}))
+        found = {row[0]: row for row in rows if row[0] is not None}
+        return [_refusal(move, found.get(move.job_id)) for move in moves]
+
+    # ------------------------------------------------------------ many
+    def _move(self, batch: Sequence[Move]) -> list[Refusal]:
+        """One transaction: each move's hops in turn."""
+        paths = [hops(move) for move in batch]
+        if all(len(path) == 1 for path in paths):
+            rows = self._steadily("move", columns.hops([path[0] for path in paths]))
+            missing = _missing(batch, rows)
+            return self._refused(missing) if missing else []
+        return self.pool.transact(lambda conn: self._walk(conn, batch, paths))
+
+    def _walk(self, conn: psycopg.Connection[Any], batch: Sequence[Move], paths: Sequence[Sequence[Any]]) -> list[Refusal]:
+        run = runner(conn)
+        run(Statement(self.queries["steady"], {}))
+        missing: list[Move] = []
+        walking = list(zip(batch, paths, strict=True))
+        for step in range(2):
+            walking = [(move, path) for move, path in walking if len(path) > step]
+            if walking:
+                moves = [move for move, _ in walking]
+                missed = _missing(moves, run(Statement(self.queries["move"], columns.hops([path[step] for _, path in walking]))))
+                if missed and step:
+                    # The first arrow is written already: all or nothing, so the batch is undone and the culprit found alone.
+                    raise InterlockError(f"the second arrow of a move of job {missed[0].job_id} does not begin where the first one ends")
+                missing += missed
+                walking = [(move, path) for move, path in walking if move not in missed]
+        return [refusal for refusal in self._standing(run, missing) if refusal is not None] if missing else []
+
+    def _take(self, batch: Sequence[Take]) -> list[Refusal]:
+        missing = _missing(batch, self._steadily("take", columns.takes(batch)))
+        return self._refused(missing) if missing else []
+
+    def _refused(self, moves: Sequence[Move | Take]) -> list[Refusal]:
+        return self.pool.transact(lambda conn: [r for r in self._standing(runner(conn), moves) if r is not None])
+
+    def _unstorable(self, move: Move | Take, error: Exception) -> Refusal:
+        stands = self.pool.transact(lambda conn: self._standing(runner(conn), [move]))[0]
+        shown = stands or Refusal(move.job_id, 0, 0, None, None, None)
+        return replace(shown, error=str(error))
+
+    def _strays(self, by: str, listed: Sequence[Beat]) -> list[Fence]:
+        return [Fence(*row) for row in self._steadily("strays", {"by": by, "job_id": array(b.fence.job_id for b in listed)})]
+
+    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int) -> list[Lease]:
+        given = {"by": by, "kinds": columns.names(kinds), "lease": seconds, "limit": limit}
+        w = JOB_WIDTH
+        return [
+            lease(row, as_is, holder=row[w], status=row[w + 1], owner=by, seconds=seconds, external_id=row[w + 2], result=row[w + 3])
+            for row in self._steadily(query, given)
+        ]
+
+    # ------------------------------------------------------------ running
+    def _steadily(self, query: str, params: dict[str, Any]) -> Rows:
+        return self.pool.steadily(self.queries["steady"], Statement(self.queries[query], params))[0]
+
+    def _write(self, query: str, params: dict[str, Any]) -> None:
+        self.pool.steadily(self.queries["steady"], Statement(self.queries[query], params, answers=False))
+
+
+def _missing(batch: Sequence[T], rows: Rows) -> list[T]:
+    done: set[int] = set(rows[0][0] or ())
+    return [item for n, item in enumerate(batch, start=1) if n not in done]
+
+
+def _refusal(move: Move | Take, row: Any) -> Refusal | None:
+    if row is None:
+        return Refusal(move.job_id, 0, 0, None, None, None)
+    refusal = Refusal(move.job_id, row[1] or 0, row[2] or 0, row[3], row[4], row[5], row[6])
+    return None if isinstance(move, Move) and refusal.already(move) else refusal

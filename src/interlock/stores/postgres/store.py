@@ -1,0 +1,247 @@
+"""The PostgreSQL store: it carries out what it is told, and PostgreSQL's own clock decides about leases."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import psycopg
+from typing_extensions import override
+
+from ...errors import InterlockError, NotMigrated, UsageError
+from ...job import AuditEntry, Job, Phase
+from ...lifecycle import Lifecycle
+from ...move import Move, Take
+from ...store import Beat, Enqueued, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
+from .. import borrowed
+from ..archive import digest_of
+from ..codec import JOB_WIDTH, array, lease, text_array
+from ..commit import Refused, committing
+from ..enqueue import Dialect, Statement, enqueueing
+from ..halve import halved
+from ..queryfile import load
+from ..tx import PlainTx
+from . import columns, enforce
+from .pool import Pool, Run, is_lost, runner
+from .reading import Reading
+from .settle import Settle, as_is
+
+_SCHEMA = re.compile(r"[a-z][a-z0-9_]{0,47}")
+_ASIDE = 60.0
+_log = logging.getLogger("interlock")
+
+
+class PostgresDialect:
+    """Enqueue in PostgreSQL's words."""
+
+    def __init__(self, queries: dict[str, str]) -> None:
+        self._queries = queries
+
+    def insert(self, jobs: Sequence[NewJob]) -> list[Statement]:
+        return [Statement(self._queries["enqueue"], columns.new_jobs(jobs))]
+
+    def holders(self, jobs: Sequence[NewJob]) -> Statement:
+        return Statement(self._queries["holders"], columns.keys(jobs))
+
+    def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
+        return Statement(self._queries["hasten"], {"id": array(ids), "resting": text_array(resting)}, answers=False)
+
+
+class PostgresStore(Settle, Reading):
+    """Jobs in one schema of a PostgreSQL database."""
+
+    driver = "psycopg"
+    database = "postgresql"
+
+    def __init__(self, url: str, *, schema: str = "interlock") -> None:
+        if not _SCHEMA.fullmatch(schema):
+            raise UsageError(f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, beginning with a letter")
+        self.schema = schema
+        self.queries = load("interlock.stores.postgres", ("interlock.", f"{schema}."))
+        self.pool = Pool(url)
+        self.dialect: Dialect = PostgresDialect(self.queries)
+        self._checked = False
+        self._instance: str | None = None
+        self._aside: dict[str, float] = {}
+        self._versions = {}
+        self._lifecycles = {}
+
+    # ------------------------------------------------------------ schema
+    def migrate(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:
+        return self.pool.transact(lambda conn: enforce.migrate(conn, self.queries, self.schema, lifecycles, kinds))
+
+    def migration(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> str:
+        return enforce.as_text(self.queries, self.schema, lifecycles, kinds)
+
+    def is_empty(self) -> bool:
+        return self.pool.transact(lambda conn: enforce.version_in(conn, self.schema)) is None
+
+    @override
+    def check(self) -> None:
+        """Is the schema there, and of this code's version? Asked once."""
+        if self._checked:
+            return
+        found = self.pool.transact(lambda conn: enforce.version_in(conn, self.schema))
+        if found is None:
+            raise NotMigrated(f"the database has no Interlock schema {self.schema!r} yet; run: interlock migrate -A module:app")
+        if found != enforce.VERSION:
+            raise InterlockError(enforce.newer(self.schema, found))
+        self._checked = True
+
+    def instance(self) -> str:
+        """The database's own name for itself: a caller's connection must know the same."""
+        if self._instance is None:
+            self._instance = str(self._ask("instance", {})[0][0])
+        return self._instance
+
+    def whose(self, run: Run) -> str | None:
+        if not run(Statement(self.queries["exists"], {"table": f"{self.schema}.schema_version"}))[0][0]:
+            return None
+        return str(run(Statement(self.queries["instance"], {}))[0][0])
+
+    # ------------------------------------------------------------ jobs come in
+    def enqueue(self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
+        self.check()
+        if conn is not None:
+            return borrowed.enqueue(self, conn, jobs, admit)
+
+        def work(own: psycopg.Connection[Any]) -> list[Enqueued]:
+            run, tx = runner(own), PlainTx(own)
+            return borrowed.drive(enqueueing(self.dialect, jobs, borrowed.admitting(admit, tx)), run)
+
+        return self.pool.transact(work)
+
+    async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
+        return await borrowed.aenqueue(self, conn, jobs, admit)
+
+    # ------------------------------------------------------------ jobs are worked on
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int) -> list[Lease]:
+        self.check()
+        if not ways or not queues or limit < 1:
+            return []
+        given = columns.ways(ways) | {"queues": text_array(sorted(set(queues))), "limit": limit, "by": by, "only": None}
+        try:
+            return self._claim(given, by)
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise
+        picked = [row[0] for row in self._steadily("pick", given | {"aside": self._set_aside()})]
+        leases: list[Lease] = []
+        for id, culprit in halved(picked, lambda ids: leases.extend(self._claim(given | {"only": array(ids)}, by)), is_lost):
+            self._put_aside(id, culprit)
+        return leases
+
+    def _claim(self, given: dict[str, Any], by: str) -> list[Lease]:
+        limits = Statement(self.queries["limits"], {"kinds": given["kinds"], "queues": given["queues"]})
+        _, rows = self.pool.steadily(self.queries["steady"], limits, Statement(self.queries["claim"], given | {"aside": self._set_aside()}))
+        return [lease(row, as_is, holder=1, status=row[JOB_WIDTH], owner=by, seconds=row[JOB_WIDTH + 1]) for row in rows]
+
+    def _set_aside(self) -> str:
+        now = time.monotonic()
+        self._aside = {id: until for id, until in self._aside.items() if until > now}
+        return array(self._aside)
+
+    def _put_aside(self, id: str, error: BaseException) -> None:
+        """A row that spoils its batch must not stop the others."""
+        self._aside[id] = time.monotonic() + _ASIDE
+        _log.error("job %s cannot be claimed and is set aside for %d s: %s", id, _ASIDE, error)
+        self.remark(id, attempt=None, event="set_aside", actor="store", reason=str(error))
+
+    def move(self, moves: Sequence[Move]) -> list[Refusal]:
+        self.check()
+        _once(moves)
+        refusals: list[Refusal] = []
+        ordered = sorted(moves, key=lambda m: (m.job_id, m.attempt))
+        culprits = halved(ordered, lambda batch: refusals.extend(self._move(batch)), is_lost)
+        return refusals + [self._unstorable(move, error) for move, error in culprits]
+
+    def commit(self, move: Move | Take, body: Callable[[Any, Job], None], *,
+               transaction: Callable[[], AbstractContextManager[Any]] | None = None) -> Refusal | None:
+        self.check()
+        try:
+            if transaction is not None:
+                borrowed.commit(self, transaction, move, body)
+            else:
+                with self.pool.begin() as conn:
+                    run = runner(conn)
+                    run(Statement(self.queries["guarded"], {"idle": "60s"}))
+                    committing(self, run, move, body, PlainTx(conn))
+        except Refused as refused:
+            return refused.refusal
+        return None
+
+    def renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
+        self.check()
+        renewal = Renewal()
+        ordered = sorted(beats, key=lambda b: (b.fence.job_id, b.fence.attempt))
+        rows = self._steadily("renew", columns.beats(ordered)) if ordered else ()
+        kept = {int(row[0]) - 1: bool(row[2]) for row in rows}
+        renewal.renewed = [ordered[n].fence for n in sorted(kept)]
+        renewal.cancels = [ordered[n].fence for n in sorted(kept) if kept[n]]
+        skipped = [n for n in range(len(ordered)) if n not in kept]
+        if skipped:
+            asked = columns.fences([ordered[n].fence for n in skipped]) | {"ord": array(skipped)}
+            for n, ours in self._steadily("unrenewed", asked):
+                (renewal.busy if ours else renewal.lost).append(ordered[int(n)].fence)
+        renewal.strays = self._strays(by, ordered)
+        return renewal
+
+    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
+        self.check()
+        if not kinds or limit < 1:
+            return []
+        return self._adopt("adopt_external" if external else "adopt", by, kinds, lease, limit)
+
+    def take(self, takes: Sequence[Take]) -> list[Refusal]:
+        self.check()
+        _once(takes)
+        refusals: list[Refusal] = []
+        culprits = halved(sorted(takes, key=lambda t: t.job_id), lambda batch: refusals.extend(self._take(batch)), is_lost)
+        return refusals + [self._unstorable(take, error) for take, error in culprits]
+
+    def request_cancel(self, id: str, *, by: str, reason: str | None) -> bool:
+        self.check()
+        return bool(self._steadily("request_cancel", {"id": id, "by": by, "reason": reason})[0][0])
+
+    def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
+        self.check()
+        self._write("remark", {"id": job_id, "attempt": attempt, "event": event, "actor": actor, "reason": reason})
+
+    # ------------------------------------------------------------ jobs go
+    def prune(self, *, phase: Phase, age: float, limit: int) -> int:
+        self.check()
+        return self.pool.transact(lambda conn: self._count(conn, "prune", {"phase": phase, "age": age, "limit": limit}))
+
+    def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:
+        self.check()
+
+        def work(conn: psycopg.Connection[Any]) -> int:
+            run: Run = runner(conn)
+            ids = [str(row[0]) for row in run(Statement(self.queries["archivable"], {"age": age, "limit": limit}))]
+            if not ids:
+                return 0
+            histories = self._histories(run, ids)
+            write([entry for history in histories.values() for entry in history])
+            run(Statement(self.queries["archive"], {
+                "job_id": array(ids), "entries": array(len(h) for h in histories.values()), "digest": text_array(digest_of(h) for h in histories.values())}))
+            return self._count(conn, "unaudit", {"job_id": array(ids)}) and len(ids)
+
+        return self.pool.transact(work)
+
+    # ------------------------------------------------------------ its own life
+    @contextmanager
+    def transaction(self) -> Generator[Tx]:
+        self.check()
+        with self.pool.begin() as conn:
+            yield PlainTx(conn)
+
+    def close(self) -> None:
+        self._checked = False
+        self.pool.close()
+
+
+def _once(moves: Sequence[Move] | Sequence[Take]) -> None:
+    if len({m.job_id for m in moves}) < len(moves):
+        raise ValueError("a list of moves names each job once")

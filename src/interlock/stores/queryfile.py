@@ -1,0 +1,39 @@
+"""Named queries, read from the .sql file beside a store: `-- name: x` begins a query, `-- fragment: x` a piece that `{x}` stands for."""
+
+import re
+from importlib.resources import files
+
+_HEAD = re.compile(r"^-- (name|fragment): (\S+)\s*$")
+_FRAGMENT = re.compile(r"\{(\w+)\}")
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+
+def load(package: str, rename: tuple[str, str]) -> dict[str, str]:
+    """The queries of a package's `queries.sql`, by name, without comments, with `rename` (the schema's written and real name) applied."""
+    text = files(package).joinpath("queries.sql").read_text(encoding="utf-8")
+    return parse(text.replace(*rename))
+
+
+def parse(text: str) -> dict[str, str]:
+    queries: dict[str, list[str]] = {}
+    fragments: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            target = queries if head[1] == "name" else fragments
+            if head[2] in target:
+                raise ValueError(f"query file: {head[1]} {head[2]} stands twice")
+            lines = target[head[2]] = []
+        elif not line.lstrip().startswith("--"):
+            lines.append(line)
+    pieces = {name: "\n".join(body).strip() for name, body in fragments.items()}
+
+    def whole(text: str) -> str:
+        return _FRAGMENT.sub(lambda m: whole(pieces[m[1]]), text)
+
+    return {name: whole("\n".join(body).strip()) for name, body in queries.items()}
+
+
+def to_pyformat(sql: str) -> str:
+    """The same statement with `%(name)s` for `:name`, as psycopg and Django's cursors read it."""
+    return PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))

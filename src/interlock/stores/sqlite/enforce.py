@@ -1,0 +1,112 @@
+"""What `migrate` does on SQLite: the schema, and the registered lifecycles and kinds as rows. The triggers look these up, so nothing is ever created anew."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from ...errors import InterlockError
+from ...lifecycle import Lifecycle
+from ...store import KindFacts, Migrated
+from ..commit import Run
+from ..enqueue import Statement
+from ..queryfile import PARAMETER
+from . import rows
+
+VERSION = 1
+
+
+def schema_text(schema: str) -> str:
+    text = files(__package__ or "").joinpath("schema.sql").read_text(encoding="utf-8")
+    return text.replace("interlock_", f"{schema}_")
+
+
+def version_in(run: Run, queries: Mapping[str, str], schema: str) -> int | None:
+    """The version of the schema in the file; None if there is none."""
+    if not run(Statement(queries["exists"], {"table": f"{schema}_schema_version"}))[0][0]:
+        return None
+    found: int | None = run(Statement(queries["instance.version"], {}))[0][0]
+    return found
+
+
+def migrate(run: Run, queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:
+    notes: list[str] = []
+    found = version_in(run, queries, schema)
+    if found is None:
+        for statement in _statements(schema_text(schema)):
+            run(Statement(statement, {}, answers=False))
+        run(Statement(queries["instance.first"], {"version": VERSION}, answers=False))
+        notes.append(f"created the tables {schema}_…, version {VERSION}")
+    elif found > VERSION:
+        raise InterlockError(newer(schema, found))
+    versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
+    for kind in kinds:
+        run(Statement(queries["register_kind"], _kind(kind), answers=False))
+    return Migrated(versions, tuple(notes))
+
+
+def newer(schema: str, found: int) -> str:
+    return f"the database's tables {schema}_… are of version {found}, newer than this code, which knows {VERSION}: upgrade interlock. Nothing was changed."
+
+
+def _register(run: Run, queries: Mapping[str, str], lifecycle: Lifecycle, notes: list[str]) -> int:
+    known = run(Statement(queries["version_of"], {"name": lifecycle.name, "digest": lifecycle.digest}))
+    if known:
+        return int(known[0][0])
+    version = int(run(Statement(queries["register"], _given(lifecycle)))[0][0])
+    notes.append(f"registered lifecycle {lifecycle.name}, version {version}")
+    for name, batch in registration(lifecycle, version).items():
+        run(Statement(queries[name], batch, many=True, answers=False))
+    for state, count in run(Statement(queries["stranded"], {"name": lifecycle.name, "states": rows.array(lifecycle.states)})):
+        lacks = f"which version {version} of {lifecycle.name} lacks"
+        notes.append(f"{count} live jobs are in state {state}, {lacks}; only a worker with an older version moves them")
+    return version
+
+
+def registration(lifecycle: Lifecycle, version: int) -> dict[str, list[dict[str, Any]]]:
+    """The rows that say all of a lifecycle, by the query that stores them."""
+    pinned = {"name": lifecycle.name, "version": version}
+    return {
+        "register_edges": [pinned | {"source": a.source, "event": a.event, "target": a.target} for a in lifecycle.arrows],
+        "register_hops": [pinned | {"source": h.source, "target": h.target, "attempts": h.attempts, "arrows": h.arrows} for h in lifecycle.hops()],
+        "register_phases": [pinned | {"state": state, "phase": phase} for state in lifecycle.states for phase in lifecycle.phases(state)],
+    }
+
+
+def _given(lifecycle: Lifecycle) -> dict[str, Any]:
+    return {"name": lifecycle.name, "digest": lifecycle.digest, "initial": lifecycle.initial}
+
+
+def _kind(kind: KindFacts) -> dict[str, Any]:
+    return {"name": kind.name, "lifecycle": kind.lifecycle, "hooks": json.dumps(sorted(kind.hooks))}
+
+
+def _statements(text: str) -> Iterator[str]:
+    """The statements of a script. The driver's own way to run a script would commit first."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not line.lstrip().startswith("--"):
+            lines.append(line)
+        if line.rstrip().endswith(";") and sqlite3.complete_statement("\n".join(lines)):
+            yield "\n".join(lines).strip()
+            lines = []
+
+
+def as_text(queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> str:
+    """The same migration as SQL to read, or to run on an empty database by other means."""
+    parts = ["BEGIN IMMEDIATE;", schema_text(schema), _inlined(queries["instance.first"], {"version": VERSION})]
+    for lifecycle in lifecycles:
+        parts.append(_inlined(queries["register"], _given(lifecycle)))
+        parts += [_inlined(queries[name], row) for name, batch in registration(lifecycle, 1).items() for row in batch]
+    parts += [_inlined(queries["register_kind"], _kind(kind)) for kind in kinds]
+    return "\n".join([*parts, "COMMIT;", ""])
+
+
+def _inlined(statement: str, params: Mapping[str, Any]) -> str:
+    """For reading only: parameters written as literals. What runs is always sent with parameters."""
+    return PARAMETER.sub(lambda m: _literal(params[m[1]]), statement) + ";"
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

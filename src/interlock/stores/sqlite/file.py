@@ -1,0 +1,175 @@
+"""The database file: one connection per thread, and the transactions on it."""
+
+import logging
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from ..commit import Run
+from ..enqueue import Rows, Statement
+from .library import Library, Unavailable
+from .turn import Turn
+
+T = TypeVar("T")
+
+PATIENCE = 5.0
+"""Seconds that SQLite itself waits for another process's lock."""
+TRIES = 4
+_log = logging.getLogger("interlock")
+
+
+def runner(conn: sqlite3.Connection) -> Run:
+    """What runs statements on this connection."""
+
+    def run(statement: Statement) -> Rows:
+        if statement.many:
+            conn.executemany(statement.sql, statement.params)
+            return ()
+        cursor = conn.execute(statement.sql, cast(dict[str, Any], statement.params))
+        return cursor.fetchall() if statement.answers else ()
+
+    return run
+
+
+class File:
+    """Opens at the first verb, and again after `close`. Each thread has its own connection, which is closed some time after the thread ended."""
+
+    def __init__(self, path: str, library: Library, *, patience: float = PATIENCE) -> None:
+        self.path = path
+        self.library = library
+        self._patience = patience
+        self._turn = Turn()
+        self._guard = threading.Lock()
+        self._mine = threading.local()
+        self._opened: list[tuple[threading.Thread, sqlite3.Connection]] = []
+        self._journal: str | None = None
+
+    def exists(self) -> bool:
+        return Path(self.path).exists()
+
+    @property
+    def journal(self) -> str:
+        """`wal`, or `truncate` where the library, or the file system, is not safe for that."""
+        self.connection()
+        return self._journal or ""
+
+    # ------------------------------------------------------------ transactions
+    @contextmanager
+    def write(self) -> Generator[sqlite3.Connection]:
+        """The one write transaction: committed at the end of the block, rolled back if it raises."""
+        conn = self.connection()
+        with self._turn:
+            self._patiently(lambda: conn.execute("BEGIN IMMEDIATE"))
+            try:
+                yield conn
+                # A COMMIT that finds readers in its way leaves the transaction as it was: it is asked for again.
+                self._patiently(lambda: conn.execute("COMMIT"))
+            except BaseException:
+                # A connection that is closed, or a full disk, has rolled back by itself.
+                with suppress(self.library.module.Error):
+                    if conn.in_transaction:
+                        conn.execute("ROLLBACK")
+                raise
+
+    def read(self, work: Callable[[Run], T]) -> T:
+        """`work` on one statement's snapshot each; inside this thread's own transaction, on that."""
+        conn = self.connection()
+        return self._patiently(lambda: work(runner(conn)))
+
+    def snapshot(self, work: Callable[[Run], T]) -> T:
+        """`work` on one snapshot."""
+        conn = self.connection()
+        if conn.in_transaction:
+            return work(runner(conn))
+
+        def once() -> T:
+            conn.execute("BEGIN")
+            try:
+                return work(runner(conn))
+            finally:
+                with suppress(self.library.module.Error):
+                    conn.execute("ROLLBACK")
+
+        return self._patiently(once)
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        for tried in range(TRIES):
+            try:
+                return work()
+            except self.library.module.OperationalError as error:
+                if not self.library.is_busy(error):
+                    raise
+                if tried == TRIES - 1:
+                    raise Unavailable(
+                        f"{self.path} has been locked by another process for {self._patience * TRIES:.0f} s, so this was not done; "
+                        f"a process that stopped inside its transaction frees it when it goes on or ends") from error
+                time.sleep(random.uniform(0, 0.02 * 2**tried))
+        raise AssertionError("unreachable")
+
+    # ------------------------------------------------------------ connections
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection."""
+        conn: sqlite3.Connection | None = getattr(self._mine, "connection", None)
+        return self._open() if conn is None else conn
+
+    def _open(self) -> sqlite3.Connection:
+        conn = self._connect()
+        try:
+            journal = self._patiently(lambda: self._choose_journal(conn))
+            for pragma in ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", "cache_size=-8000"):
+                conn.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            conn.close()
+            raise
+        with self._guard:
+            self._mine.connection = conn
+            ended = [known for known in self._opened if not known[0].is_alive()]
+            self._opened = [known for known in self._opened if known[0].is_alive()] + [(threading.current_thread(), conn)]
+            fresh, self._journal = self._journal is None, journal
+        for _, left in ended:
+            left.close()
+        if fresh and journal != "wal":
+            _log.info("%s keeps a rollback journal (journal_mode=TRUNCATE): %s", self.path, self._why_no_wal())
+        return conn
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            return self.library.connect(self.path, self._patience)
+        except self.library.module.DatabaseError as error:
+            raise Unavailable(f"{self.path} cannot be opened ({error}): is its directory there, and may this process write to it?") from error
+
+    def _choose_journal(self, conn: sqlite3.Connection) -> str:
+        wanted = "wal" if self.library.wal_safe else "truncate"
+        if wanted == "wal" and _pragma(conn, "journal_mode=WAL") == "wal":
+            return "wal"
+        try:
+            mode = _pragma(conn, "journal_mode=TRUNCATE")
+        except self.library.module.OperationalError as error:
+            if not self.library.is_busy(error) or _pragma(conn, "journal_mode") != "wal":
+                raise
+            mode = "wal"
+        if mode == "wal" and not self.library.wal_safe:
+            raise Unavailable(
+                f"{self.path} keeps a write-ahead log and is open elsewhere, but {self.library} can corrupt such a file when several connections use it. "
+                f"Close the others once, so that it can be changed to a rollback journal, or open it by sqlite+pysqlite3:// everywhere (pip install pysqlite3)")
+        return mode
+
+    def _why_no_wal(self) -> str:
+        if self.library.wal_safe:
+            return "a write-ahead log is not possible there"
+        return f"{self.library} can corrupt a write-ahead log; it is safe from 3.51.3 on, and sqlite+pysqlite3:// (pip install pysqlite3) brings that"
+
+    def close(self) -> None:
+        with self._guard:
+            opened, self._opened, self._mine = self._opened, [], threading.local()
+        for _, conn in opened:
+            conn.close()
+
+
+def _pragma(conn: sqlite3.Connection, text: str) -> str:
+    return str(conn.execute(f"PRAGMA {text}").fetchone()[0])

@@ -1,0 +1,56 @@
+"""Leases on SQLite: renewed by list, and adopted when they have ended."""
+
+from collections.abc import Sequence
+
+from ...store import Beat, Fence, Lease, Renewal
+from ..codec import JOB_WIDTH, lease
+from ..enqueue import Statement
+from . import rows
+from .file import File, runner
+from .moment import Moment, when
+
+
+class Leases:
+    """The half of the store that renews and adopts. It needs `queries`, `file` and `moment`."""
+
+    queries: dict[str, str]
+    file: File
+
+    def moment(self) -> Moment:
+        raise NotImplementedError
+
+    def _renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
+        renewal = Renewal()
+        ids = {"ids": rows.array(beat.fence.job_id for beat in beats)}
+        if beats:
+            now = self.moment()
+            with self.file.write() as conn:
+                renewed = conn.executemany(self.queries["renew"], [rows.beat(beat, now) for beat in beats]).rowcount
+                run = runner(conn)
+                fences = [beat.fence for beat in beats]
+                lost: set[int] = set()
+                if renewed < len(fences):
+                    asked = rows.array((fence.job_id, fence.attempt, fence.holder) for fence in fences)
+                    lost = {n for n, ours in run(Statement(self.queries["unrenewed"], {"fences": asked})) if not ours}
+                asked_to_stop = {row[0] for row in run(Statement(self.queries["renew.cancels"], ids))}
+            renewal.renewed = [fence for n, fence in enumerate(fences) if n not in lost]
+            renewal.lost = [fences[n] for n in sorted(lost)]
+            renewal.cancels = [fence for fence in renewal.renewed if fence.job_id in asked_to_stop]
+        strays = self.file.read(lambda run: run(Statement(self.queries["strays"], ids | {"by": by})))
+        renewal.strays = [Fence(*row) for row in strays]
+        return renewal
+
+    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int) -> list[Lease]:
+        # The clock is read before the write lock is asked for, so that waiting for it ends nobody's lease.
+        now = self.moment()
+        asked = {"kinds": rows.array(sorted(set(kinds))), "now": now.text, "limit": limit}
+        if not self.file.read(lambda run: run(Statement(self.queries[query], asked | {"limit": 1}))):
+            return []
+        with self.file.write() as conn:
+            run = runner(conn)
+            ended = run(Statement(self.queries[query], asked))
+            given = {"by": by, "now": now.text, "until": now.plus(seconds)}
+            conn.executemany(self.queries["adopt.execution"], [given | {"job_id": id, "attempt": attempt} for id, attempt in ended])
+            adopted = run(Statement(self.queries["adopt.adopted"], {"ids": rows.array(row[0] for row in ended)}))
+        w = JOB_WIDTH
+        return [lease(row, when, holder=row[w], status=row[w + 1], owner=by, seconds=seconds, external_id=row[w + 2], result=row[w + 3]) for row in adopted]

@@ -1,0 +1,97 @@
+"""Which SQLite library opens which file: the standard `sqlite3`, or, where the URL asks for it, the newer one of the `pysqlite3` wheel.
+
+Two SQLite libraries in one process that open one file drop each other's locks, so the choice is the URL's and never made behind the user's back.
+"""
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+from ...errors import InterlockError, UsageError
+
+MODULES = {"sqlite": "sqlite3", "sqlite+pysqlite3": "pysqlite3"}
+# STRICT tables came with 3.37, RETURNING with 3.35.
+OLDEST = (3, 37, 0)
+STATEMENTS = 256
+"""How many prepared statements a connection keeps: all of ours, and room for a caller's."""
+
+# Primary result codes that speak of the file or the connection, never of a row: busy, locked, out of memory, read-only, interrupted, I/O error, corrupt, full,
+# cannot open, locking protocol, no database.
+_UNWELL = frozenset({5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 26})
+_BUSY = frozenset({5, 6})
+
+
+class Unavailable(InterlockError):
+    """The file cannot be used now, whatever is asked of it."""
+
+
+def wal_safe(version: tuple[int, ...]) -> bool:
+    """Is a write-ahead log safe with this version? Until 3.51.2, but for two repaired branches, it can corrupt the file when several connections checkpoint."""
+    return version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A SQLite library, by the module through which Python reaches it."""
+
+    name: str
+    module: Any
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        return cast(tuple[int, ...], self.module.sqlite_version_info)
+
+    @property
+    def wal_safe(self) -> bool:
+        return wal_safe(self.version)
+
+    def __str__(self) -> str:
+        return f"SQLite {'.'.join(map(str, self.version))} of {self.name}"
+
+    def connect(self, path: str, timeout: float) -> sqlite3.Connection:
+        """A connection that begins and ends no transaction by itself."""
+        connection = self.module.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS)
+        # pysqlite3 is the standard module under another name.
+        return cast(sqlite3.Connection, connection)
+
+    def is_busy(self, error: BaseException) -> bool:
+        """Does another connection hold the file, so that the same statement may be sent again?"""
+        return isinstance(error, self.module.OperationalError) and _code(error) in _BUSY
+
+    def is_unwell(self, error: BaseException) -> bool:
+        """Is it the file or the connection that failed, and not a row?"""
+        # A closed connection and a missing table have no code of their own.
+        told = str(error)
+        of_file = _code(error) in _UNWELL or "closed database" in told or told.startswith("no such ")
+        return isinstance(error, Unavailable) or (isinstance(error, self.module.Error) and of_file)
+
+
+def _code(error: BaseException) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def library(name: str) -> Library:
+    """The library behind a module's name. `UsageError`, saying what to install, if there is none, or it is too old."""
+    try:
+        found = Library(name, import_module(name))
+    except ModuleNotFoundError:
+        raise UsageError(f"a sqlite+{name} URL needs {name}, which is not installed; run: pip install {name}") from None
+    if found.version < OLDEST:
+        raise UsageError(f"{found} is too old: Interlock needs {'.'.join(map(str, OLDEST))}. Run: pip install pysqlite3, and write the URL as sqlite+pysqlite3:///…")
+    return found
+
+
+def locate(url: str) -> tuple[str, Library]:
+    """The file and the library that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`, and the same with `sqlite+pysqlite3`."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in MODULES or not rest.startswith("/"):
+        raise UsageError(f"{url!r} names no SQLite file: write sqlite:///jobs.db for one beside you, sqlite:////var/lib/jobs.db for an absolute path")
+    path = rest[1:]
+    if path in ("", ":memory:") or path.startswith("file:"):
+        raise UsageError(f"{url!r} is a database in memory, or in no plain file: its several connections could not see the same jobs; name a file, as in sqlite:///jobs.db")
+    if "?" in path:
+        raise UsageError(f"{url!r} has options after `?`, and there are none: Interlock sets what it needs by itself")
+    # Now, so that a later change of directory does not change the database.
+    return os.path.abspath(path), library(MODULES[scheme])  # noqa: PTH100  # resolving a link would move the journal away from the name that others open

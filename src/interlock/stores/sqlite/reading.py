@@ -1,0 +1,113 @@
+"""Reading on SQLite."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from ...errors import NotFound, NotMigrated
+from ...job import AuditEntry, Execution, Job
+from ...lifecycle import Lifecycle
+from ...store import Dossier
+from .. import codec
+from ..commit import Run
+from ..enqueue import Rows, Statement
+from . import rows
+from .file import File
+from .moment import Moment, when
+
+
+class Reading:
+    """The half of the store that reads. It needs `queries`, `file`, `check` and `moment`."""
+
+    queries: dict[str, str]
+    file: File
+    _versions: dict[tuple[str, str], int]
+    _lifecycles: dict[tuple[str, int], Lifecycle]
+
+    def check(self) -> None:
+        raise NotImplementedError
+
+    def moment(self) -> Moment:
+        raise NotImplementedError
+
+    def now(self) -> datetime:
+        self.check()
+        return self.moment().at
+
+    def get(self, id: str) -> Job:
+        found = self._ask("get", {"id": id})
+        if not found:
+            raise NotFound(f"there is no job {id!r}")
+        return codec.job(found[0], when)
+
+    def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
+             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
+        given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": limit, "after": after}
+        return [codec.job(row, when) for row in self._ask("jobs", given)]
+
+    def executions(self, id: str) -> list[Execution]:
+        return [codec.execution(row, when) for row in self._ask("executions", {"ids": rows.array([id])})]
+
+    def history(self, id: str) -> list[AuditEntry]:
+        return codec.audit(self._ask("history", {"ids": rows.array([id])}), when)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for lifecycle, state, count in self._ask("counts", {}):
+            counts.setdefault(lifecycle, {})[state] = count
+        return counts
+
+    def expired(self, kinds: Sequence[str], limit: int) -> list[Job]:
+        given = {"kinds": rows.array(sorted(set(kinds))), "now": self.moment().text, "limit": limit}
+        return [codec.job(row, when) for row in self._ask("expired", given)]
+
+    def hooks(self, kind: str) -> frozenset[str]:
+        found = self._ask("hooks", {"name": kind})
+        return frozenset(json.loads(found[0][0])) if found else frozenset()
+
+    def version_of(self, lifecycle: Lifecycle) -> int:
+        key = (lifecycle.name, lifecycle.digest)
+        if key not in self._versions:
+            found = self._ask("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
+            if not found:
+                raise NotMigrated(f"lifecycle {lifecycle.name!r} is not registered here as this code draws it; run: interlock migrate -A module:app")
+            self._versions[key] = found[0][0]
+        return self._versions[key]
+
+    def lifecycle(self, name: str, version: int) -> Lifecycle:
+        if (name, version) not in self._lifecycles:
+            found = self._ask("lifecycle", {"name": name, "version": version})
+            if not found:
+                raise NotFound(f"there is no version {version} of a lifecycle {name!r} in this database")
+            self._lifecycles[name, version] = Lifecycle(name, transitions=[(row[1], row[2], row[3]) for row in found], initial=found[0][0])
+        return self._lifecycles[name, version]
+
+    def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
+        self.check()
+        for query in ("page", "page_pruned"):
+            after = ""
+            while page := self.file.snapshot(partial(self._page, query=query, after=after, size=size)):
+                yield page
+                after = page[-1].job_id
+
+    def _page(self, run: Run, *, query: str, after: str, size: int) -> list[Dossier]:
+        found = run(Statement(self.queries[query], {"after": after, "limit": size}))
+        ids: list[str] = [row[0] for row in found]
+        jobs = {row[0]: codec.job(row, when) for row in found} if query == "page" else {}
+        executions: dict[str, list[Execution]] = {id: [] for id in ids}
+        for row in run(Statement(self.queries["executions"], {"ids": rows.array(ids)})):
+            executions[row[0]].append(codec.execution(row, when))
+        histories = self._histories(run, ids)
+        return [Dossier(id, jobs.get(id), executions[id], histories[id]) for id in ids]
+
+    def _histories(self, run: Run, ids: Sequence[str]) -> dict[str, list[AuditEntry]]:
+        entries: dict[str, list[Sequence[Any]]] = {id: [] for id in ids}
+        for row in run(Statement(self.queries["history"], {"ids": rows.array(ids)})):
+            entries[row[0]].append(row)
+        return {id: codec.audit(found, when) for id, found in entries.items()}
+
+    def _ask(self, query: str, params: dict[str, Any]) -> Rows:
+        self.check()
+        return self.file.read(lambda run: run(Statement(self.queries[query], params)))

@@ -1,0 +1,213 @@
+"""The SQLite store: one file, one machine, one writer at a time. The clock it is given decides about leases."""
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Self
+
+from typing_extensions import override
+
+from ...clock import Clock
+from ...errors import InterlockError, NotMigrated, UsageError
+from ...job import AuditEntry, Job, Phase
+from ...lifecycle import Lifecycle
+from ...move import Move, Take
+from ...store import Beat, Enqueued, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
+from .. import borrowed
+from ..archive import digest_of
+from ..commit import Refused, Run, committing
+from ..enqueue import Dialect, Statement, enqueueing
+from ..halve import halved
+from ..queryfile import load
+from ..tx import PlainTx
+from . import enforce, rows
+from .claims import Claims
+from .dialect import SqliteDialect
+from .file import File, runner
+from .leases import Leases
+from .library import Library, locate
+from .moment import Moment
+from .reading import Reading
+from .settle import Settle
+
+_SCHEMA = re.compile(r"[a-z][a-z0-9_]{0,47}")
+
+
+class SqliteStore(Claims, Leases, Settle, Reading):
+    """Jobs in one SQLite file, in tables whose names begin with the schema's."""
+
+    database = "sqlite"
+
+    def __init__(self, path: str, library: Library, schema: str, clock: Clock) -> None:
+        if not _SCHEMA.fullmatch(schema):
+            raise UsageError(f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, beginning with a letter")
+        self.schema = schema
+        self.clock = clock
+        self.driver = library.name
+        self.queries = load(__package__ or "", ("interlock_", f"{schema}_"))
+        self.file = File(path, library)
+        self.dialect: Dialect = SqliteDialect(self.queries, self.moment)
+        self._checked = False
+        self._instance: str | None = None
+        self._aside = {}
+        self._versions = {}
+        self._lifecycles = {}
+
+    @classmethod
+    def at(cls, url: str, *, schema: str = "interlock", clock: Clock) -> Self:
+        """The store that a URL names."""
+        path, library = locate(url)
+        return cls(path, library, schema, clock)
+
+    @override
+    def moment(self) -> Moment:
+        return Moment(self.clock.now())
+
+    @property
+    def journal(self) -> str:
+        """How the file is kept whole: `wal`, or `truncate` where the library is not safe for that."""
+        return self.file.journal
+
+    # ------------------------------------------------------------ schema
+    def migrate(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:
+        with self.file.write() as conn:
+            return enforce.migrate(runner(conn), self.queries, self.schema, lifecycles, kinds)
+
+    def migration(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> str:
+        return enforce.as_text(self.queries, self.schema, lifecycles, kinds)
+
+    def is_empty(self) -> bool:
+        return self._found() is None
+
+    def _found(self) -> int | None:
+        # A file that is not there is not made by looking.
+        return self.file.read(lambda run: enforce.version_in(run, self.queries, self.schema)) if self.file.exists() else None
+
+    @override
+    def check(self) -> None:
+        """Are the tables there, and of this code's version? Asked once."""
+        if self._checked:
+            return
+        found = self._found()
+        if found is None:
+            raise NotMigrated(f"{self.file.path} has no Interlock tables {self.schema}_… yet; run: interlock migrate -A module:app")
+        if found != enforce.VERSION:
+            raise InterlockError(enforce.newer(self.schema, found))
+        self._checked = True
+
+    def instance(self) -> str:
+        """The database's own name for itself: a caller's connection must know the same."""
+        if self._instance is None:
+            self._instance = str(self._ask("instance", {})[0][0])
+        return self._instance
+
+    def whose(self, run: Run) -> str | None:
+        if enforce.version_in(run, self.queries, self.schema) is None:
+            return None
+        return str(run(Statement(self.queries["instance"], {}))[0][0])
+
+    # ------------------------------------------------------------ jobs come in
+    def enqueue(self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
+        self.check()
+        if conn is not None:
+            return borrowed.enqueue(self, conn, jobs, admit)
+        if not jobs:
+            return []
+        with self.file.write() as own:
+            return borrowed.drive(enqueueing(self.dialect, jobs, admit and partial(admit, PlainTx(own))), runner(own))
+
+    async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
+        self.check()
+        return await borrowed.aenqueue(self, conn, jobs, admit)
+
+    # ------------------------------------------------------------ jobs are worked on
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int) -> list[Lease]:
+        self.check()
+        return self._claim_due(by, ways, queues, limit) if ways and queues and limit > 0 else []
+
+    def move(self, moves: Sequence[Move]) -> list[Refusal]:
+        self.check()
+        if len({move.job_id for move in moves}) < len(moves):
+            raise ValueError("a list of moves names each job once")
+        refusals: list[Refusal] = []
+        culprits = halved(moves, lambda batch: refusals.extend(self._settle(batch)), self.file.library.is_unwell)
+        return refusals + [self._unstorable(move, error) for move, error in culprits]
+
+    def commit(
+        self, move: Move | Take, body: Callable[[Any, Job], None], *, transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+    ) -> Refusal | None:
+        self.check()
+        try:
+            if transaction is not None:
+                borrowed.commit(self, transaction, move, body)
+            else:
+                with self.file.write() as conn:
+                    committing(self, runner(conn), move, body, PlainTx(conn))
+        except Refused as refused:
+            return refused.refusal
+        return None
+
+    def renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
+        self.check()
+        return self._renew(by, beats)
+
+    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
+        self.check()
+        return self._adopt("adopt_external" if external else "adopt", by, kinds, lease, limit) if kinds and limit > 0 else []
+
+    def take(self, takes: Sequence[Take]) -> list[Refusal]:
+        self.check()
+        refusals: list[Refusal] = []
+        culprits = halved(takes, lambda batch: refusals.extend(self._settle(batch)), self.file.library.is_unwell)
+        return refusals + [self._unstorable(take, error) for take, error in culprits]
+
+    def request_cancel(self, id: str, *, by: str, reason: str | None) -> bool:
+        self.check()
+        asked = {"id": id, "ids": rows.array([id]), "by": by, "reason": reason, "now": self.moment().text}
+        with self.file.write() as conn:
+            run = runner(conn)
+            found = run(Statement(self.queries["request_cancel"], asked))
+            if found and found[0][1]:
+                run(Statement(self.queries["request_cancel.job"], asked, answers=False))
+                run(Statement(self.queries["remark"], asked | {"attempt": found[0][0], "event": "cancel_requested", "actor": by}, answers=False))
+        return bool(found)
+
+    @override
+    def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
+        self.check()
+        given = {"ids": rows.array([job_id]), "attempt": attempt, "event": event, "actor": actor, "reason": reason, "now": self.moment().text}
+        with self.file.write() as conn:
+            conn.execute(self.queries["remark"], given)
+
+    # ------------------------------------------------------------ jobs go
+    def prune(self, *, phase: Phase, age: float, limit: int) -> int:
+        self.check()
+        given = {"phase": phase, "before": self.moment().plus(-age), "limit": limit}
+        with self.file.write() as conn:
+            return conn.execute(self.queries["prune"], given).rowcount
+
+    def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:
+        self.check()
+        now = self.moment()
+        with self.file.write() as conn:
+            run = runner(conn)
+            ids: list[str] = [row[0] for row in run(Statement(self.queries["archivable"], {"before": now.plus(-age), "limit": limit}))]
+            if ids:
+                histories = self._histories(run, ids)
+                write([entry for id in ids for entry in histories[id]])
+                marks = [{"job_id": id, "entries": len(entries), "digest": digest_of(entries), "now": now.text} for id, entries in histories.items()]
+                conn.executemany(self.queries["archive"], marks)
+                conn.executemany(self.queries["unaudit"], marks)
+            return len(ids)
+
+    # ------------------------------------------------------------ its own life
+    @contextmanager
+    def transaction(self) -> Generator[Tx]:
+        self.check()
+        with self.file.write() as conn:
+            yield PlainTx(conn)
+
+    def close(self) -> None:
+        self._checked = False
+        self.file.close()

@@ -1,0 +1,57 @@
+"""Turns: the writers of one process go one after the other in the order they came, so that none has to poll for the file's lock."""
+
+import threading
+from collections import deque
+from types import TracebackType
+
+from .library import Unavailable
+
+
+class Turn:
+    """A lock that is handed to whoever has waited longest. A thread that has the turn and asks again is refused, since it would wait for itself."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._owner: int | None = None
+        self._taken = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiting)
+
+    def __enter__(self) -> None:
+        if self._owner == threading.get_ident():
+            raise Unavailable("this thread has an open transaction on the file already: hand that on with conn=, or call after it has ended")
+        gate = threading.Lock()
+        with self._guard:
+            if self._taken:
+                gate.acquire()  # held until the one before hands the turn over
+                self._waiting.append(gate)
+            self._taken = True
+        try:
+            gate.acquire()
+        except BaseException:
+            self._give_up(gate)
+            raise
+        self._owner = threading.get_ident()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._owner = None
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+    def _give_up(self, gate: threading.Lock) -> None:
+        """An interrupted wait: leave the line, or, if the turn came meanwhile, pass it on."""
+        with self._guard:
+            if gate in self._waiting:
+                self._waiting.remove(gate)
+                return
+        self._pass_on()
