@@ -1,8 +1,8 @@
 """The documents tell the truth: every example in them runs, in a fresh directory per document, and says what the document says it says.
 
 A block of Python runs as a program of its own; one that begins with `# name.py` is also kept under that name, and so is one of Markdown that begins with
-`<!-- name.md -->`. A `text` block after it is what it prints. In a `console` block each line after `$ ` is run, and what follows is what it prints. Printed lines are
-compared in order: `…` stands for anything, lines may be left out, and a command that ends with `# exits with N` does so.
+`<!-- name.md -->`. A `text` block after it is what it prints. In a `console` block each line after `$ ` is run, and what follows is what it prints.
+Printed lines are compared in order: `…` stands for anything, lines may be left out, and a command that ends with `# exits with N` does so.
 """
 
 import ast
@@ -70,7 +70,7 @@ class Directory:
         self.server = server
         clean = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_") and name not in ("DATABASE_URL", "PYTHONPATH")}
         programs = f"{Path(sys.executable).parent}{os.pathsep}{clean.get('PATH', '')}"
-        self.environment = clean | {"PATH": programs, "USER": "ann", "LOGNAME": "ann", "TERM": "dumb"}
+        self.environment = clean | {"PATH": programs, "USER": "ann", "LOGNAME": "ann", "TERM": "dumb", "TMPDIR": str(path)}
 
     def keep(self, block: Block) -> None:
         (self.path / str(block.file)).write_text(block.text.replace(SERVER, self.server), encoding="utf-8")
@@ -243,7 +243,8 @@ UNSAID = {
 def defaults() -> str:
     """What holds where nothing is said."""
     told = {
-        "@app.job": App.job, "kind.result": Kind.result, "kind.reconcile": Kind.reconcile, "App": App.__init__, "app.jobs": App.jobs, "Backoff": Backoff.__init__,
+        "@app.job": App.job, "kind.result": Kind.result, "kind.reconcile": Kind.reconcile, "App": App.__init__, "app.jobs": App.jobs,
+        "Backoff": Backoff.__init__,
     }
     options = [(f"{where}({name}=)", value) for where, what in told.items() for name, value in _defaults(what)]
     rows = [(f"`{option}`", UNSAID.get(option) or _default(value)) for option, value in options if option in UNSAID or value not in (None, (), "")]

@@ -1,0 +1,167 @@
+"""The commands about jobs: enqueue, jobs, show, cancel."""
+
+import json as json_module
+import sys
+from typing import Annotated, Any, cast
+
+import typer
+
+from ..app import App
+from ..errors import NotFound
+from ..job import AuditEntry, Execution, Job
+from . import screen
+from .target import AppOption, DatabaseOption, JsonOption, Miscalled, me, needed, opened
+from .words import duration, tags
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+
+
+def enqueue(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind of job: by default the name of its function.")],
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments by name, as a JSON object; - reads it from standard input.")] = "{}",
+    *,
+    app: AppOption = None,
+    database: DatabaseOption = None,
+    idempotency_key: Annotated[str | None, typer.Option(metavar="KEY", help="The same key and payload is the same job, also after it has ended.")] = None,
+    unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="At most one active job has this key.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue; by default the kind's own.")] = None,
+    priority: Annotated[int | None, typer.Option(help="The higher one goes first.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="AGE", help="Not due before so long: 90s, 15m, 12h, 7d.")] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="AGE", help="Expires if it still waits after so long.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A tag; may be given again.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Store a job, and print its id. A key that is taken already answers with the job that holds it."""
+    arguments = _payload(sys.stdin.read() if payload == "-" else payload)
+    declared = needed(app)
+    if kind not in declared.kinds:
+        raise NotFound(f"This app has no kind {kind!r}: it has {', '.join(sorted(declared.kinds)) or 'none'}.")
+    chosen = declared.kinds[kind].using(
+        idempotency_key=idempotency_key, unique_key=unique_key, queue=queue, priority=priority,
+        delay=duration(delay, "--delay"), ttl=duration(ttl, "--ttl"), tags=tags(tag))
+    with opened(app, database, app=declared):
+        enqueued = declared.enqueue_many([chosen.named(arguments)])[0]
+    if json:
+        screen.as_json(enqueued)
+    else:
+        screen.say(enqueued.id)
+        if not enqueued.created:
+            screen.remark("It was there already, under this key.")
+
+
+def _payload(text: str) -> dict[str, Any]:
+    try:
+        value: object = json_module.loads(text)
+    except ValueError as error:
+        raise Miscalled(f"The payload is not JSON ({error}): write it as an object, such as '{{\"order\": 7}}'.") from None
+    if not isinstance(value, dict):
+        raise Miscalled("The payload is no JSON object: write the arguments by name, such as '{\"order\": 7}'.")
+    return cast("dict[str, Any]", value)
+
+
+def listing(
+    *,
+    app: AppOption = None,
+    database: DatabaseOption = None,
+    kind: Annotated[str | None, typer.Option(help="Only of this kind.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Only in this phase: pending, running, succeeded or failed.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only in this queue.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only with this tag; may be given again.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this job: the last one of the page before.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List jobs, newest first."""
+    if phase not in (None, "pending", "running", "succeeded", "failed"):
+        raise Miscalled(f"--phase {phase!r} is none: give pending, running, succeeded or failed.")
+    with opened(app, database) as chosen:
+        found = chosen.jobs(kind=kind, state=state, phase=phase, queue=queue, tags=tags(tag), limit=limit, after=after)
+    if json:
+        screen.as_json(found)
+        return
+    screen.table(("id", "kind", "state", "attempt", "tries left", "queue", "due (UTC)"), [
+        (job.id, job.kind, _state(job), job.attempt, f"{job.tries_left}/{job.tries}", job.queue, None if job.ended else screen.moment(job.due_at))
+        for job in found])
+    if len(found) == limit:
+        screen.remark(f"There may be more: interlock jobs --after {found[-1].id}")
+
+
+def _state(job: Job) -> str:
+    if job.held_at is not None:
+        return f"{job.state} (held)"
+    return f"{job.state} (asked to stop)" if job.cancel_requested_at is not None and not job.ended else job.state
+
+
+def show(id: IdArgument, *, app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False) -> None:
+    """Show one job: its state, its executions, and its history."""
+    with opened(app, database) as chosen:
+        job, history = _found(chosen, id), chosen.history(id)
+        executions = chosen.executions(id)
+    if job is None and not history:
+        raise NotFound(f"There is no job {id!r}, nor a history of one: interlock jobs lists what there is.")
+    if json:
+        screen.as_json({"job": job, "executions": executions, "history": history})
+        return
+    if job is None:
+        screen.say(f"Job {id} is gone: retention deleted it. Its history stays.")
+    else:
+        _job(job)
+    if executions:
+        screen.say("\nexecutions", style="bold")
+        _executions(executions)
+    screen.say("\nhistory", style="bold")
+    _history(history)
+
+
+def _found(app: App[Any], id: str) -> Job | None:
+    try:
+        return app.get(id)
+    except NotFound:
+        return None
+
+
+def _job(job: Job) -> None:
+    asked = job.cancel_requested_at and f"{screen.moment(job.cancel_requested_at)} by {job.cancel_requested_by}: {job.cancel_reason or 'no reason given'}"
+    screen.pairs((
+        ("id", job.id), ("kind", job.kind), ("state", f"{_state(job)} ({job.phase})"), ("lifecycle", f"{job.lifecycle}, version {job.lifecycle_version}"),
+        ("payload", json_module.dumps(dict(job.payload), ensure_ascii=False)), ("queue", f"{job.queue}, priority {job.priority}"),
+        ("tries", f"{job.tries_left} of {job.tries} left, {job.lease_losses} leases lost"),
+        ("idempotency key", job.idempotency_key and f"{job.idempotency_key}{' (released)' if job.key_released else ''}"), ("unique key", job.unique_key),
+        ("tags", ", ".join(f"{name}={value}" for name, value in sorted(job.tags.items())) or None),
+        ("created", screen.moment(job.created_at)), ("due", None if job.ended else screen.moment(job.due_at)), ("expires", screen.moment(job.expires_at)),
+        ("finished", screen.moment(job.finished_at)), ("held", job.held_at and f"{screen.moment(job.held_at)}: {job.held_reason}"),
+        ("asked to stop", asked), ("redrive of", job.redrive_of),
+        ("result", None if job.result is None else json_module.dumps(job.result, ensure_ascii=False)), ("last error", job.last_error)))
+
+
+def _executions(executions: list[Execution]) -> None:
+    screen.table(("attempt", "holder", "status", "state", "ended by", "owner", "lease until (UTC)", "error"), [
+        (one.attempt, one.holder, one.status, one.state, one.ended_by, one.lease_owner, screen.moment(one.lease_expires_at) if one.live else None, one.error)
+        for one in executions])
+
+
+def _history(history: list[AuditEntry]) -> None:
+    screen.table(("at", "version", "attempt", "event", "from", "to", "actor", "reason"), [
+        (screen.moment(one.at), f"{one.version}.{one.n}" if one.n else one.version, one.attempt, one.event, one.from_state, one.to_state, one.actor, one.reason)
+        for one in history])
+
+
+def cancel(
+    id: IdArgument, *, app: AppOption = None, database: DatabaseOption = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who asks; by default your login name.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the job's history.")] = "",
+    json: JsonOption = False,
+) -> None:
+    """End a job that waits, or ask one that runs to stop; one that was asked may still succeed.
+
+    A kind that runs a function of its own on the way out can only be cancelled where that function is: with -A.
+    """
+    with opened(app, database) as chosen:
+        job = chosen.cancel(id, by=by or me(), reason=reason)
+    if json:
+        screen.as_json(job)
+    elif job.ended:
+        screen.say(f"{job.id} ended as {job.state}")
+    else:
+        screen.say(f"{job.id} runs in {job.state} and was asked to stop")

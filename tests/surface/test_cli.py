@@ -1,0 +1,618 @@
+"""The command `interlock`, as a person or a script meets it: what it prints, where, and how it exits."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock import App, Lifecycle
+from interlock.cli import main, screen
+from interlock.cli.audit import ArchiveFile
+from interlock.cli.demo.shop import Effects
+from interlock.cli.demo.story import FROZEN, JOBS, KILLED, Tally
+from interlock.job import AuditEntry
+from interlock.lifecycle import BUILTIN, builtin
+from interlock.verify import Report, Violation
+from tests.kit import EPOCH, Place
+
+COMMANDS = ("demo", "migrate", "lifecycle", "enqueue", "jobs", "show", "cancel", "verify", "audit", "audit archive")
+
+MODULE = """
+from interlock import App, Lifecycle, SyncRun
+
+app = App({url!r}, schema={schema!r})
+parcel = Lifecycle("parcel", transitions=[
+    ("QUEUED", "claim", "PACKING"), ("PACKING", "succeed", "SENT"), ("PACKING", "fail", "FAILED"), ("PACKING", "lose", "QUEUED"),
+    ("QUEUED", "cancel", "CANCELLED")])
+
+
+@app.job()
+def greet(run: SyncRun, name: str, times: int = 1) -> str: ...
+
+
+@app.job(lifecycle=parcel)
+def send(run: SyncRun, parcel: int) -> None: ...
+
+
+@send.on_enter("CANCELLED")
+def refund(tx, job) -> None: ...
+"""
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def sentence(self) -> str:
+        """The one line that says why not."""
+        assert self.out == ""
+        (line,) = self.err.splitlines()
+        assert line.startswith("interlock: ")
+        return line.removeprefix("interlock: ")
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory, an environment that says nothing, and no module that an earlier test imported."""
+    for name in ("INTERLOCK_APP", "INTERLOCK_DATABASE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOGNAME", "olga")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path / "here"
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command; no test of it sees a traceback."""
+
+    def run(*arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        printed = capsys.readouterr()
+        code = exit_.value.code
+        return Answer(code if isinstance(code, int) else 0 if code is None else 1, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def shop(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app in a module of its own, on a migrated database; INTERLOCK_APP names it."""
+    (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
+    assert call("migrate", "-A", "shop:app").code == 0
+    monkeypatch.setenv("INTERLOCK_APP", "shop:app")
+    return "shop:app"
+
+
+def enqueued(call: Call, *arguments: str) -> str:
+    answer = call("enqueue", *arguments)
+    assert answer.code == 0, answer.err
+    return answer.out.strip()
+
+
+# ---------------------------------------------------------------- being called
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_explains_itself(call: Call, command: str) -> None:
+    """--help says what it does and what it takes."""
+    answer = call(*command.split(), "--help")
+    assert (answer.code, answer.err) == (0, "")
+    assert f"Usage: interlock{' ' if command else ''}{command}" in answer.out
+    assert "Options:" in answer.out
+
+
+def test_help_names_every_command(call: Call) -> None:
+    """And without anything the command helps, too."""
+    answer = call("-h")
+    assert all(f"\n  {command} " in answer.out for command in COMMANDS if " " not in command)
+
+
+@pytest.mark.parametrize("arguments", [("fly",), ("jobs", "--fly"), ("show",), ("jobs", "--limit", "0"), ("audit", "archive", "--to", "x")])
+def test_wrong_usage_exits_with_2(call: Call, arguments: tuple[str, ...]) -> None:
+    """What the command line does not offer."""
+    assert call(*arguments).code == 2
+
+
+def test_python_m_interlock_is_the_command(here: Path) -> None:
+    """Also where scripts are not on the path."""
+    done = subprocess.run([sys.executable, "-m", "interlock", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == "interlock 0.1.0\n"
+
+
+# ---------------------------------------------------------------- the app and the database
+@pytest.mark.parametrize(("name", "says"), [
+    ("shop", "names no app: write it as MODULE:APP"),
+    (":app", "names no app"),
+    ("nowhere:app", "There is no module nowhere here"),
+    ("package.nowhere:app", "There is no module package.nowhere here"),
+    ("empty:app", "empty has no app"),
+    ("other:app", "is a dict, not an interlock.App"),
+    ("needs:app", "needs cannot be imported: it needs no_such_library, which is not installed"),
+    ("broken:app", "broken cannot be imported: ZeroDivisionError: division by zero (broken.py, line 2)"),
+    ("wrong:app", "wrong cannot be imported: SyntaxError"),
+    ("bad:app", "bad cannot be imported: LifecycleError"),
+])
+def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: str) -> None:
+    """And exit code 2: the command line is wrong, whatever is behind it."""
+    (here / "empty.py").write_text("")
+    (here / "other.py").write_text("app = {}")
+    (here / "needs.py").write_text("import no_such_library")
+    (here / "broken.py").write_text("\n1 / 0")
+    (here / "wrong.py").write_text("def")
+    (here / "bad.py").write_text("from interlock import Lifecycle\nLifecycle('x', transitions=[('A', 'fly', 'B')])")
+    (here / "package").mkdir()
+    answer = call("migrate", "-A", name)
+    assert says in answer.sentence
+    assert answer.code == 2
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("enqueue", "greet")])
+def test_what_needs_an_app_says_so(call: Call, command: tuple[str, ...]) -> None:
+    """Where no app is named."""
+    answer = call(*command)
+    assert answer.code == 2
+    assert "give -A MODULE:APP, or set INTERLOCK_APP" in answer.sentence
+
+
+def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
+    """Kinds may stand in modules of their own."""
+    (here / "apps.py").write_text("from interlock import App\napp = App(imports=['tasks'])")
+    (here / "tasks.py").write_text("from apps import app\n@app.job()\ndef work(run): ...")
+    assert "kinds: work" in call("migrate", "-A", "apps:app").out
+
+
+@pytest.mark.parametrize("command", [("jobs",), ("show", "x"), ("verify",), ("cancel", "x"), ("audit", "archive", "--before", "1d", "--to", "x")])
+def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, ...]) -> None:
+    """Where there is none, there is none after."""
+    answer = call(*command)
+    assert answer.code == 1
+    assert "There are no jobs at interlock.db: give --database" in answer.sentence
+    assert list(here.iterdir()) == []
+
+
+def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
+    """A file without our tables does not get them by being looked at."""
+    (here / "theirs.db").write_bytes(b"")
+    assert call("jobs", "--database", "sqlite:///theirs.db").code == 1
+    assert (here / "theirs.db").read_bytes() == b""
+
+
+@pytest.mark.parametrize(("url", "says"), [
+    ("mysql://root@localhost/x", "starts with 'mysql'"),
+    ("jobs.db", "has no scheme"),
+    ("postgresql://nobody:secret@127.0.0.1:1/x", "PostgreSQL says: connection failed"),
+    ("sqlite:///.", "SQLite says: unable to open"),
+])
+def test_a_wrong_database_gets_one_sentence(call: Call, url: str, says: str) -> None:
+    """Soon, and without the password."""
+    began = time.monotonic()
+    answer = call("jobs", "--database", url)
+    assert answer.code == 1
+    assert says in answer.sentence or "cannot be opened" in answer.sentence
+    assert "secret" not in answer.err
+    assert time.monotonic() - began < 10
+
+
+def test_the_database_is_chosen_in_order(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--database, then the app's own, then INTERLOCK_DATABASE_URL, DATABASE_URL, interlock.db."""
+    (here / "own.py").write_text("from interlock import App\napp = App('sqlite:///own.db')")
+    (here / "open.py").write_text("from interlock import App\napp = App()")
+
+    def made(*arguments: str) -> str:
+        before = set(here.glob("*.db"))
+        assert call("migrate", *arguments).code == 0
+        return ", ".join(path.name for path in set(here.glob("*.db")) - before)
+
+    assert made("-A", "open:app") == "interlock.db"
+    monkeypatch.setenv("DATABASE_URL", "sqlite:///second.db")
+    assert made("-A", "open:app") == "second.db"
+    monkeypatch.setenv("INTERLOCK_DATABASE_URL", "sqlite:///first.db")
+    assert made("-A", "open:app") == "first.db"
+    assert made("-A", "own:app") == "own.db"
+    assert made("-A", "own:app", "--database", "sqlite:///given.db") == "given.db"
+    assert call("jobs").code == 0, "without an app, the environment's"
+
+
+# ---------------------------------------------------------------- migrate
+def test_migrate_says_what_it_did(call: Call, place: Place, here: Path) -> None:
+    """What was created and registered; the second time, nothing."""
+    (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
+    first, second = call("migrate", "-A", "shop:app"), call("migrate", "-A", "shop:app")
+    assert any("registered lifecycle parcel, version 1" in line for line in first.lines)
+    assert first.lines[-2:] == ["lifecycles: parcel (version 1), standard (version 1)", "kinds: greet, send"]
+    assert second.lines == ["nothing to change: this database knows all that the app declares", *first.lines[-2:]]
+
+
+def test_migrate_sql_makes_the_same_database(call: Call, place: Place, here: Path) -> None:
+    """It prints what another tool may run, and changes nothing."""
+    (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
+    answer = call("migrate", "-A", "shop:app", "--sql")
+    assert answer.code == 0
+    assert place.open().is_empty()
+    place.raw.script(answer.out)
+    assert enqueued(call, "-A", "shop:app", "greet", '{"name": "ann"}')
+
+
+# ---------------------------------------------------------------- lifecycle
+def test_lifecycles_are_listed(call: Call, shop: str) -> None:
+    """Those of the engine and those of the app, with the kinds that follow them."""
+    answer = call("lifecycle")
+    assert [line.split()[0] for line in answer.lines] == ["lifecycle", *BUILTIN, "parcel"]
+    assert answer.lines[-1].split()[-1] == "send"
+    assert {each["name"]: each["kinds"] for each in call("lifecycle", "--json").json} == {
+        "standard": ["greet"], "state_model": [], "task": [], "parcel": ["send"]}
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_a_lifecycle_prints_as_table_and_diagram(call: Call, name: str) -> None:
+    """Without any app; the diagram reads back as the same lifecycle."""
+    answer = call("lifecycle", name)
+    assert builtin(name).table() in answer.out
+    diagram = answer.out.partition("```mermaid\n")[2].partition("```")[0]
+    assert Lifecycle.parse(name, diagram) == builtin(name)
+    assert Lifecycle.parse(name, call("lifecycle", name, "--json").json["mermaid"]) == builtin(name)
+
+
+def test_an_unknown_lifecycle_is_not_found(call: Call) -> None:
+    """With those that there are."""
+    answer = call("lifecycle", "fantasy")
+    assert answer.code == 1
+    assert "there are standard, state_model, task" in answer.sentence
+
+
+DRAWN = """# Ours
+```mermaid
+stateDiagram-v2
+  [*] --> pending
+  pending --> running: a worker comes
+  running --> done
+  running --> error: oh
+{more}```
+"""
+
+
+def test_check_compares_which_states_are_joined(call: Call, here: Path) -> None:
+    """Labels and prose do not count; what differs is named, and the exit code is 1 (protocol 37)."""
+    same, drifted = here / "same.md", here / "drifted.md"
+    same.write_text(DRAWN.format(more="  running --> pending: back\n"))
+    drifted.write_text(DRAWN.format(more="  error --> pending: again\n"))
+    assert call("lifecycle", "task", "--check", str(same)).code == 0
+    answer = call("lifecycle", "task", "--check", str(drifted))
+    assert answer.code == 1
+    assert answer.lines == [
+        "The document draws error --> pending; the lifecycle task does not.", "The lifecycle task draws running --> pending; the document does not."]
+    allowed = call("lifecycle", "task", "--check", str(drifted), "--allow", "error --> pending", "--allow", "running-->pending")
+    assert allowed.code == 0
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    (("task", "--check", "nowhere.md"), 1, "nowhere.md cannot be read: No such file"),
+    (("task", "--check", "empty.md"), 1, "empty.md has no ```mermaid block"),
+    (("task", "--check", "drawn.md", "--allow", "A - B"), 2, "--allow 'A - B' is no arrow"),
+    (("--check", "drawn.md"), 2, "need the NAME of the lifecycle"),
+])
+def test_check_says_what_it_cannot_compare(call: Call, here: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    """In one sentence."""
+    (here / "empty.md").write_text("nothing")
+    (here / "drawn.md").write_text(DRAWN.format(more=""))
+    answer = call("lifecycle", *arguments)
+    assert answer.code == code
+    assert says in answer.sentence
+
+
+# ---------------------------------------------------------------- jobs
+def test_a_job_from_enqueue_to_cancel(call: Call, shop: str) -> None:
+    """Stored, listed, shown, cancelled, shown again; verify is content all the while."""
+    id = enqueued(call, "greet", '{"name": "ann"}', "--tag", "team=a", "--priority", "3", "--delay", "1h", "--queue", "slow")
+    listed = call("jobs").lines
+    assert listed[0].split()[:4] == ["id", "kind", "state", "attempt"]
+    assert listed[1].split()[:6] == [id, "greet", "PENDING", "0", "3/3", "slow"]
+    shown = call("show", id).out
+    assert '{"name": "ann", "times": 1}' in shown
+    assert "slow, priority 3" in shown
+    assert "team=a" in shown
+    assert call("cancel", id, "--reason", "no more").out == f"{id} ended as CANCELLED\n"
+    shown = call("show", id)
+    assert shown.lines[-1].split()[2:] == ["1", "1", "cancel", "PENDING", "CANCELLED", "operator:olga", "no", "more"]
+    assert "ABORTED" in shown.out
+    assert call("verify").out == "1 job checked: every rule holds.\n"
+
+
+def test_json_is_whole(call: Call, shop: str) -> None:
+    """What is listed or shown for people is there for programs, and more."""
+    id = enqueued(call, "greet", '{"name": "ann"}')
+    assert [job["id"] for job in call("jobs", "--json").json] == [id]
+    shown = call("show", id, "--json").json
+    assert shown["job"]["payload"] == {"name": "ann", "times": 1}
+    assert [entry["event"] for entry in shown["history"]] == ["enqueue"]
+    assert call("verify", "--json").json == {"ok": True, "checked": 1, "violations": [], "left_out": 0}
+    assert call("cancel", id, "--by", "ann", "--json").json["state"] == "CANCELLED"
+    assert call("enqueue", "greet", '{"name": "bob"}', "--json").json["created"] is True
+
+
+def test_a_key_that_is_taken_answers_with_its_holder(call: Call, shop: str) -> None:
+    """The id alone is on standard output; what else there is to say is not."""
+    first = call("enqueue", "greet", '{"name": "ann"}', "--idempotency-key", "k")
+    again = call("enqueue", "greet", '{"name": "ann"}', "--idempotency-key", "k")
+    assert (first.out, first.err) == (again.out, "")
+    assert again.err == "It was there already, under this key.\n"
+    other = call("enqueue", "greet", '{"name": "bob"}', "--idempotency-key", "k")
+    assert other.code == 1
+    assert "belongs to job" in other.sentence
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    (("greet", "{"), 2, "The payload is not JSON"),
+    (("greet", "[1]"), 2, "The payload is no JSON object"),
+    (("greet", '{"times": "many"}'), 1, "greet"),
+    (("fly", "{}"), 1, "This app has no kind 'fly': it has greet, send"),
+    (("greet", '{"name": "x"}', "--delay", "soon"), 2, "--delay 'soon' is no length of time"),
+    (("greet", '{"name": "x"}', "--tag", "team"), 2, "--tag 'team' has no value"),
+    (("greet", '{"name": "x"}', "--unique-key", "x" * 300), 1, "300 characters"),
+    (("send", '{"parcel": 1}', "--ttl", "1d"), 1, "cannot have a ttl"),
+])
+def test_what_cannot_be_enqueued_is_not_stored(call: Call, shop: str, arguments: tuple[str, ...], code: int, says: str) -> None:
+    """One sentence, and no job."""
+    answer = call("enqueue", *arguments)
+    assert says in answer.sentence
+    assert answer.code == code
+    assert call("jobs", "--json").json == []
+
+
+def test_a_payload_may_come_from_standard_input(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is too long for a command line."""
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"name": "ann", "times": 7}'))
+    id = enqueued(call, "greet", "-")
+    assert call("show", id, "--json").json["job"]["payload"]["times"] == 7
+
+
+def test_jobs_are_filtered_and_paged(call: Call, shop: str) -> None:
+    """Newest first; the hint names the next page."""
+    ids = [enqueued(call, "greet", json.dumps({"name": str(n)}), "--tag", f"parity={n % 2}") for n in range(4)]
+    enqueued(call, "send", '{"parcel": 1}')
+    call("cancel", ids[0])
+
+    def found(*arguments: str) -> list[str]:
+        return [job["id"] for job in call("jobs", "--json", *arguments).json]
+
+    assert found("--kind", "greet") == ids[::-1]
+    assert found("--state", "CANCELLED") == found("--phase", "failed") == ids[:1]
+    assert found("--tag", "parity=1") == [ids[3], ids[1]]
+    assert found("--queue", "nowhere") == []
+    page = call("jobs", "--kind", "greet", "--limit", "2")
+    assert page.err == f"There may be more: interlock jobs --after {ids[2]}\n"
+    assert found("--kind", "greet", "--after", ids[2]) == [ids[1], ids[0]]
+    assert "is none: give pending" in call("jobs", "--phase", "asleep").sentence
+
+
+def test_a_job_that_is_gone_still_has_its_history(call: Call, shop: str, place: Place) -> None:
+    """Retention deletes the job, not what happened to it."""
+    id = enqueued(call, "greet", '{"name": "ann"}')
+    call("cancel", id)
+    assert place.open(real_time=True).prune(phase="failed", age=0, limit=10) == 1
+    answer = call("show", id)
+    assert answer.lines[0] == f"Job {id} is gone: retention deleted it. Its history stays."
+    assert "CANCELLED" in answer.lines[-1]
+    missing = call("show", "01890000-0000-7000-8000-000000000000")
+    assert missing.code == 1
+    assert "There is no job" in missing.sentence
+
+
+def test_a_job_that_cannot_be_cancelled_says_why(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+    """It has ended otherwise; it is not there; or its way out runs a function that only the app has (protocol 4)."""
+    assert "there is no job" in call("cancel", "nonsense").sentence.lower()
+    id = enqueued(call, "send", '{"parcel": 1}')
+    if place.schema == "interlock":
+        monkeypatch.delenv("INTERLOCK_APP")
+        answer = call("cancel", id, "--database", place.url)
+        assert answer.code == 1
+        assert "with -A module:app" in answer.sentence
+        monkeypatch.setenv("INTERLOCK_APP", shop)
+    assert call("cancel", id).code == 0
+
+
+# ---------------------------------------------------------------- what is stored is shown, never obeyed
+def test_stored_text_is_not_obeyed(call: Call, shop: str) -> None:
+    """No escape sequence, no markup, no turned direction reaches the terminal; in JSON they are numbers."""
+    nasty = "\x1b[2J[bold red]x[/] \u202egnp.exe \x9b1m\rover"
+    id = enqueued(call, "greet", json.dumps({"name": nasty}), "--unique-key", "key\x1b]0;owned\x07", "--tag", "a=[blink]")
+    call("cancel", id, "--reason", nasty, "--by", "eve\x1b[1m")
+    for answer in (call("show", id), call("jobs"), call("show", id, "--json"), call("jobs", "--json")):
+        assert not {character for character in answer.out if character in "\x1b\x9b\x07\r\u202e\x7f"}
+    shown = call("show", id).out
+    assert "[bold red]x[/]" in shown
+    assert "[blink]" in shown
+    assert call("show", id, "--json").json["job"]["payload"]["name"] == nasty
+
+
+def test_an_errors_sentence_is_not_obeyed(call: Call) -> None:
+    """What comes back from a database or a caller is shown the same way."""
+    answer = call("lifecycle", "x\x1b[31m[bold]")
+    assert "\x1b" not in answer.err
+    assert "[bold]" in answer.sentence
+
+
+def test_ids_are_never_cut_in_a_pipe(call: Call, shop: str) -> None:
+    """However long the other columns are."""
+    id = enqueued(call, "greet", '{"name": "ann"}', "--queue", "q" * 200)
+    assert call("jobs").lines[1].startswith(id)
+    assert "q" * 200 in call("jobs").out
+
+
+def test_plain_keeps_lines_only_where_asked() -> None:
+    """One line in a table, several in an error."""
+    assert screen.plain("a\nb\tc") == "a b c"
+    assert screen.plain("a\nb\x00", lines=True) == "a\nb\ufffd"
+
+
+# ---------------------------------------------------------------- verify
+def test_verify_names_each_violation(call: Call, shop: str, place: Place) -> None:
+    """A job moved behind the database's back is found, and the exit code is 1."""
+    id = enqueued(call, "greet", '{"name": "ann"}')
+    place.raw.disable("jobs_update")
+    place.raw("UPDATE {jobs} SET state = 'RUNNING', phase = 'running'")
+    answer = call("verify")
+    assert answer.code == 1
+    assert any(line.startswith(f"projection: job {id}: It is in RUNNING, and its executions say PENDING") for line in answer.lines)
+    assert "violations." in answer.lines[-1]
+    told = call("verify", "--json")
+    assert told.code == 1
+    assert {each["job_id"] for each in told.json["violations"]} == {id}
+
+
+# ---------------------------------------------------------------- audit archive
+@pytest.fixture
+def gone(call: Call, shop: str, place: Place) -> list[str]:
+    """Three jobs that retention has deleted."""
+    ids = [enqueued(call, "greet", json.dumps({"name": str(n)})) for n in range(3)]
+    for id in ids:
+        call("cancel", id, "--reason", "é\n")
+    assert place.open(real_time=True).prune(phase="failed", age=0, limit=10) == 3
+    return ids
+
+
+def test_archive_moves_history_into_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
+    """Every entry is a line; the digest is the file's; the rows are gone, and verify is content."""
+    answer = call("audit", "archive", "--before", "0s", "--to", "a.jsonl")
+    content = (here / "a.jsonl").read_bytes()
+    assert answer.lines == ["3 jobs, 6 entries", f"{hashlib.sha256(content).hexdigest()}  a.jsonl"]
+    entries = [json.loads(line) for line in content.decode().splitlines()]
+    assert [(entry["job_id"], entry["event"]) for entry in entries] == [(id, event) for id in gone for event in ("enqueue", "cancel")]
+    assert place.raw("SELECT count(*) FROM {audit}") == [(0,)]
+    assert place.raw("SELECT count(*) FROM {archived}") == [(3,)]
+    assert call("verify").code == 0
+
+
+def test_archive_never_writes_over_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
+    """Nor leaves one behind where there is nothing to archive."""
+    (here / "a.jsonl").write_text("precious")
+    answer = call("audit", "archive", "--before", "0s", "--to", "a.jsonl")
+    assert answer.code == 2
+    assert "never written over" in answer.sentence
+    assert (here / "a.jsonl").read_text() == "precious"
+    assert place.raw("SELECT count(*) FROM {audit}") == [(6,)]
+    assert "nothing to archive" in call("audit", "archive", "--before", "90d", "--to", "b.jsonl").out
+    assert not (here / "b.jsonl").exists()
+
+
+def test_archive_that_cannot_be_written_drops_nothing(call: Call, gone: list[str], place: Place) -> None:
+    """The rows leave only after the file has them."""
+    answer = call("audit", "archive", "--before", "0s", "--to", "no/such/folder.jsonl")
+    assert answer.code == 1
+    assert "still in the database" in answer.sentence
+    assert place.raw("SELECT count(*) FROM {audit}") == [(6,)]
+
+
+def test_a_batch_is_on_the_disk_before_its_rows_go(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`write` returns after fsync; a batch whose transaction is run again takes its own place."""
+    synced: list[int] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_size), real(number)))
+    file, entry = ArchiveFile(here / "a.jsonl"), AuditEntry("j", 0, 0, None, "enqueue", None, "PENDING", "app", None, EPOCH)
+    file.write([entry])
+    size = (here / "a.jsonl").stat().st_size
+    assert synced[-1] == size > 0
+    file.write([entry])
+    file.settle()
+    file.write([replace(entry, version=1), replace(entry, version=2)])
+    file.settle()
+    digest = file.close()
+    lines = (here / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line)["version"] for line in lines] == [0, 1, 2]
+    assert (file.entries, digest) == (3, hashlib.sha256((here / "a.jsonl").read_bytes()).hexdigest())
+
+
+# ---------------------------------------------------------------- demo
+def test_demo_ends_clean(here: Path) -> None:
+    """On SQLite, in plain lines: real processes are killed and frozen, and nothing is doubled."""
+    done = subprocess.run([sys.executable, "-m", "interlock", "demo"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    told, _, last = done.stdout.rpartition("\n\n")
+    assert "\x1b" not in done.stdout
+    assert told.count("REFUSED bob on job") == FROZEN
+    assert "kill -9, exit code -9" in told
+    lines = dict(line.split(maxsplit=1) for line in last.splitlines() if not line.startswith("try next"))
+    assert len(last.splitlines()) <= 8
+    assert lines["jobs"] == "40 enqueued, 40 succeeded"
+    assert lines["recovered"].startswith("8 jobs")
+    assert lines["effects"] == "43 asked, 40 applied, 0 doubled"
+    assert lines["verify"] == "40 jobs checked: every rule holds."
+    assert "worker" in lines["note"]
+
+
+def test_demo_leaves_something_to_look_at(call: Call, here: Path) -> None:
+    """What it says to try next works."""
+    done = subprocess.run([sys.executable, "-m", "interlock", "demo", "--fast"], capture_output=True, text=True, check=True, timeout=60)
+    command = next(line.removeprefix("try next").strip() for line in done.stdout.splitlines() if line.startswith("try next"))
+    answer = call(*command.split()[1:])
+    assert answer.code == 0
+    assert "SUCCEEDED" in answer.out
+
+
+def test_demo_on_postgres_leaves_the_server_as_it_was(postgres_url: str, here: Path) -> None:
+    """Its schema is its own, and goes with it."""
+    import psycopg
+
+    def schemas() -> list[str]:
+        with psycopg.connect(postgres_url) as connection:
+            return [row[0] for row in connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'interlock_demo%'")]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", "demo", "--fast", "--postgres", postgres_url], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "43 asked, 40 applied, 0 doubled" in done.stdout
+    assert schemas() == []
+
+
+@pytest.mark.parametrize("changes", [
+    {"effects": Effects(41, 1)}, {"effects": Effects(39, 0)}, {"succeeded": 39}, {"refused": 0}, {"recovered": 0},
+    {"report": Report(ok=False, checked=JOBS, violations=[Violation("INV_001", "j", "x")])},
+])
+def test_demo_is_clean_only_if_all_of_it_is(changes: dict[str, Any]) -> None:
+    """Each figure of the last screen decides about the exit code."""
+    good = Tally(Effects(JOBS, 0), 43, KILLED + FROZEN, JOBS, FROZEN, Report(checked=JOBS))
+    assert good.clean
+    assert not replace(good, **changes).clean
+
+
+def test_demo_counts_doubles(tmp_path: Path) -> None:
+    """The shop's own table takes a second charge of a job, so that one would be seen."""
+    from interlock.cli.demo.shop import Shop
+
+    shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}", "interlock", 1.0)
+    shop.open()
+    with shop.app.transaction() as tx:
+        for job in ("a", "b", "b", "b"):
+            shop.apply(tx, job, "ann")
+    assert shop.effects() == Effects(applied=4, doubled=2)
+    assert isinstance(shop.app, App)
+    shop.app.close()
