@@ -1,0 +1,73 @@
+"""`python -m benchmarks [--jobs N] [--history N] [--only STORE] [--postgres URL]`: prints a table, and writes JSON with --json FILE."""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from .bench import Bench, Figure
+from .databases import postgres, postgres_floor, sqlite, sqlite_floor
+
+STORES = ("postgresql", "sqlite", "sqlite+pysqlite3")
+
+
+def measure(bench: Bench, floor: list[Figure], jobs: int) -> list[Figure]:
+    """The same work on every store; single steps on fewer jobs, since they cost a commit each."""
+    figures = list(floor)
+    few = max(200, jobs // 40)
+    figures.append(bench.timed("enqueue one by one", lambda: bench.enqueue_singly(few)))
+    bench.drain(1000)
+    figures.append(bench.timed("enqueue in bulk of 1,000", lambda: bench.enqueue_in_bulk(jobs)))
+    bench.drain(1000)
+    for batch in (1, 10, 100, 250, 1000):
+        bench.enqueue_in_bulk(few if batch == 1 else jobs)
+        figures.append(bench.timed(f"claim + finish, batch {batch}", lambda batch=batch: bench.drain(batch)))
+    bench.enqueue_in_bulk(jobs)
+    figures.append(bench.timed("claim + finish by every status, batch 250", lambda: bench.drain_by_every_status(250)))
+    for figure in figures:
+        base = floor[0] if "bulk" in figure.what else floor[1]
+        figure.ratio = figure.cpu_us / base.cpu_us if base.cpu_us else None
+    return figures
+
+
+def run(name: str, directory: Path, jobs: int, history: int, url: str | None) -> list[Figure]:
+    with postgres(directory, url) if name == "postgresql" else sqlite(directory, name) as (bench, where):
+        if history:
+            bench.enqueue_in_bulk(history)
+            bench.drain(1000)
+        floor = postgres_floor(where, jobs, 250) if name == "postgresql" else sqlite_floor(where, name, jobs, 250)
+        return measure(bench, floor, jobs)
+
+
+def show(figures: list[Figure], console: Console) -> None:
+    table = Table("store", "what", "jobs", "jobs/s", "database CPU µs/job", "× floor")
+    for f in figures:
+        table.add_row(f.store, f.what, f"{f.jobs:,}", f"{f.per_second:,.0f}", f"{f.cpu_us:.1f}", f"{f.ratio:.1f}" if f.ratio else "–")
+    console.print(table)
+    console.print("SQLite runs inside this process: its CPU includes Python's. The floor is one bare table without rules or audit, in the same run.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--history", type=int, default=0, help="finished jobs in the tables before anything is measured; statistics are never analysed")
+    parser.add_argument("--only", choices=STORES, action="append")
+    parser.add_argument("--postgres", metavar="URL", help="measure this server instead of one of our own; schemas bench and bench_floor are dropped")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    console = Console()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for name in given.only or STORES:
+            console.print(f"measuring {name} …")
+            figures += run(name, Path(directory), given.jobs, given.history, given.postgres)
+    show(figures, console)
+    if given.json:
+        given.json.write_text(json.dumps([f.as_json() for f in figures], indent=1))
+
+
+if __name__ == "__main__":
+    main()
