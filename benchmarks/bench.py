@@ -11,6 +11,7 @@ from interlock.outcome import Finished, Returned, Started
 from interlock.store import KindFacts, Lease, NewJob, Store, Way
 
 STANDARD = builtin("standard")
+POLICY = Policy()
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Bench:
         """The fast path: a claim writes IN_PROGRESS, the report DONE."""
         now, done, ways = self.store.now(), 0, self.ways("IN_PROGRESS")
         while leases := self.store.claim("bench", ways, ["default"], batch):
-            moves = [decide(STANDARD, lease.job, lease, Returned("1", boundary=False), Policy(), now, 0.5, actor="bench") for lease in leases]
+            moves = [decide(STANDARD, lease.job, lease, Returned("1", boundary=False), POLICY, now, 0.5, actor="bench") for lease in leases]
             assert not self.store.move(moves)
             done += len(leases)
         return done
@@ -74,7 +75,7 @@ class Bench:
         now, done, ways = self.store.now(), 0, self.ways("LEASED")
         while leases := self.store.claim("bench", ways, ["default"], batch):
             for outcome in (Started(), Returned("1", boundary=True), Finished()):
-                moves = [decide(STANDARD, lease.job, lease, outcome, Policy(), now, 0.5, actor="bench") for lease in leases]
+                moves = [decide(STANDARD, lease.job, lease, outcome, POLICY, now, 0.5, actor="bench") for lease in leases]
                 assert not self.store.move(moves)
                 leases = [Lease(lease.job, lease.holder, move.to_status, lease.owner, lease.seconds) for lease, move in zip(leases, moves, strict=True)]
             done += len(leases)

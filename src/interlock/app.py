@@ -13,8 +13,8 @@ from .call import Call
 from .clock import Seconds, SystemClock, seconds
 from .database import Database
 from .declaration import Declaration
-from .enqueue import aenqueue, enqueue
-from .errors import NotFound, UsageError
+from .enqueue import aenqueue, enqueue, enqueue_foreign
+from .errors import UsageError
 from .job import AuditEntry, Execution, Job
 from .kind import JobDecorator, Kind
 from .lifecycle import Lifecycle, builtin
@@ -127,10 +127,10 @@ class App(Generic[TxT]):
         return await aenqueue(await asyncio.to_thread(self.database.store), mine, conn)
 
     def enqueue_named(self, kind: str, payload: Mapping[str, Any], /) -> Enqueued:
-        """Store a job of the kind of this name, from its payload by name."""
-        if kind not in self.kinds:
-            raise NotFound(f"This app has no kind {kind!r}: it has {', '.join(sorted(self.kinds)) or 'none'}. Import the module that declares it.")
-        return self.enqueue_many([self.kinds[kind].named(payload)])[0]
+        """Store a job of the kind of this name, from its payload by name. The kind may be another program's: then the payload is not checked here."""
+        if kind in self.kinds:
+            return self.enqueue_many([self.kinds[kind].named(payload)])[0]
+        return enqueue_foreign(self.database.store(), kind, payload)
 
     def _mine(self, call: Call) -> Call:
         kind = self.kinds.get(call.declaration.name)

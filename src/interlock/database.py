@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from .clock import Clock
 from .lifecycle import Lifecycle
 from .store import KindFacts, Migrated
-from .stores import SQLITE, OpenStore, open_store
+from .stores import OpenStore, open_store
 
 VARIABLES = ("INTERLOCK_DATABASE_URL", "DATABASE_URL")
 FALLBACK = "sqlite:///interlock.db"
@@ -47,7 +47,7 @@ class Database:
             if pid not in self._stores:
                 url = self.url
                 store = open_store(url, self._schema, self.clock)
-                if url.partition("://")[0] in SQLITE and store.is_empty():
+                if store.is_new():
                     store.migrate(*self._declared())
                 self._stores[pid] = store
             return self._stores[pid]

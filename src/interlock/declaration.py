@@ -75,7 +75,9 @@ class Declaration:
 
     def facts(self) -> KindFacts:
         """What `migrate` writes down about this kind."""
-        return KindFacts(self.name, self.lifecycle.name, tuple(sorted(self.hooks)))
+        return KindFacts(
+            self.name, self.lifecycle.name, tuple(sorted(self.hooks)), queue=self.queue, tries=self.tries, key_until=tuple(sorted(self.key_until)),
+            admits=self.admit is not None)
 
     def ways(self, version: int) -> list[Way]:
         """How a claimer takes jobs of this kind, from each state that they wait in, under this version of its lifecycle."""

@@ -1,11 +1,13 @@
 """Enqueueing: calls become jobs in one transaction, and each kind's `admit` may refuse there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from .call import Call
-from .errors import Refused
+from .errors import NotFound, Refused, UsageError
+from .ids import uuid7
+from .payload import encode
 from .store import Enqueued, NewJob
 from .stores import OpenStore
 
@@ -23,6 +25,20 @@ def enqueue(store: OpenStore, calls: Sequence[Call], *, conn: Any, transaction: 
         return store.enqueue(jobs, conn=conn, admit=admit)
     with transaction() as handle:
         return store.enqueue(jobs, conn=handle, admit=admit)
+
+
+def enqueue_foreign(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> Enqueued:
+    """Store a job of a kind whose code is elsewhere, as that code was last migrated."""
+    facts = store.kind(kind)
+    if facts is None or facts.lifecycle_version is None:
+        raise NotFound(f"Nobody has declared a kind {kind!r} here: import the module that declares it, or run its migration (interlock migrate -A module:app).")
+    if facts.admits:
+        raise UsageError(f"{kind} judges every new job by a function of its own, which this process does not have: enqueue it where it is declared.")
+    lifecycle = store.lifecycle(facts.lifecycle, facts.lifecycle_version)
+    job = NewJob(
+        uuid7(), kind, lifecycle.name, facts.lifecycle_version, lifecycle.initial, encode(payload), facts.tries, queue=facts.queue,
+        resting=tuple(sorted(lifecycle.resting)))
+    return store.enqueue([job])[0]
 
 
 async def aenqueue(store: OpenStore, calls: Sequence[Call], conn: Any) -> list[Enqueued]:

@@ -61,9 +61,11 @@ class Operator:
 
     def _take(self, lifecycle: Lifecycle, job: Job, event: Literal["cancel", "reject"], reason: str | None) -> bool:
         known = self.kinds.get(job.kind)
-        take = decide_take(lifecycle, job, event, known.policy if known else Policy(), actor=self.actor, reason=reason)
+        foreign = None if known else self.store.kind(job.kind)
+        policy = known.policy if known else Policy(key_until=foreign.key_until if foreign else ())
+        take = decide_take(lifecycle, job, event, policy, actor=self.actor, reason=reason)
         state = take.arrow.target
-        if known is None and state in self.store.hooks(job.kind):
+        if foreign and state in foreign.hooks:
             raise TransitionRefused(
                 f"Job {job.id} cannot go to {state} from here: {job.kind} runs a function of its own there, which this process does not have. "
                 f"Do it where {job.kind} is declared: with its app, or with -A module:app.")

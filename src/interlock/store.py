@@ -102,11 +102,20 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """What the database keeps of a kind: its lifecycle, and the states whose entry runs a hook that only its own code has."""
+    """What the database keeps of a kind, for processes that do not have its code."""
 
     name: str
     lifecycle: str
     hooks: tuple[str, ...] = ()
+    """The states whose entry runs a function that only the kind's own code has."""
+    queue: str = "default"
+    tries: int = 3
+    key_until: tuple[str, ...] = ()
+    """The states whose entry releases the idempotency key."""
+    admits: bool = False
+    """A function of the kind's own code judges every new job."""
+    lifecycle_version: int | None = None
+    """The version that its code was migrated with; the store answers it."""
 
 
 # ---------------------------------------------------------------- what comes out
@@ -314,8 +323,8 @@ class Store(Protocol):
         """Waiting jobs of these kinds whose TTL has ended, the longest ended first."""
         ...
 
-    def hooks(self, kind: str) -> frozenset[str]:
-        """The states on whose entry this kind runs a hook, as `migrate` last wrote them."""
+    def kind(self, name: str) -> KindFacts | None:
+        """What `migrate` last wrote down of this kind; None if nobody has declared it here."""
         ...
 
     def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:

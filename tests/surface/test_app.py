@@ -26,6 +26,7 @@ from interlock import (
     SyncRun,
     TransitionRefused,
 )
+from interlock.errors import UsageError
 from interlock.move import decide
 from interlock.outcome import Outcome, Returned
 from interlock.store import Lease
@@ -191,8 +192,18 @@ def test_a_kind_can_be_enqueued_by_name(shop: Shop) -> None:
     assert shop.app.get(shop.app.enqueue_named("greet", {"name": "Ann"}).id).payload == {"name": "Ann", "times": 1}
     with pytest.raises(PayloadError, match="name: Field required"):
         shop.app.enqueue_named("greet", {})
-    with pytest.raises(NotFound, match="it has chore, greet, paint"):
+    with pytest.raises(NotFound, match="Nobody has declared a kind 'sing' here"):
         shop.app.enqueue_named("sing", {})
+
+
+def test_a_producer_that_cannot_import_the_handler_enqueues_by_name(shop: Shop, place: Place) -> None:
+    """As the kind was migrated: its lifecycle, queue and tries. One that judges its jobs by code is refused, with a sentence."""
+    producer: App[Any] = App(place.url, schema=place.schema)
+    job = producer.get(producer.enqueue_named("chore", {}).id)
+    assert (job.kind, job.lifecycle, job.state, job.tries, job.queue) == ("chore", "task", "pending", 3, "default")
+    with pytest.raises(UsageError, match="enqueue it where it is declared"):
+        producer.enqueue_named("paint", {"user": 1})
+    producer.close()
 
 
 # ---------------------------------------------------------------- value

@@ -15,6 +15,10 @@ class OpenStore(Store, Protocol):
         """Whether nothing of ours is in the database yet."""
         ...
 
+    def is_new(self) -> bool:
+        """Whether this is a file that nobody has put anything into, so that ours may be put there unasked. A server's database never is."""
+        ...
+
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         """`enqueue` in the caller's own transaction, where its connection is an async one: in the caller's thread and loop."""
         ...

@@ -182,8 +182,8 @@ def _sqlite(conn: Any, store: Lender) -> Run:
             f"conn= is of {library}, but this app opens the file with {store.driver}; two SQLite libraries in one process drop each other's locks. Use one.")
     _in_transaction(conn.isolation_level is not None or conn.in_transaction, 'begin a transaction first, with conn.execute("BEGIN")')
     if not conn.in_transaction:
-        # The library begins by itself only before a plain write; our first statement is a savepoint, which would then be the transaction.
-        conn.execute("BEGIN")
+        # The library begins by itself only before a plain write; our first statement is a read or a savepoint. Immediate, since we are going to write.
+        conn.execute("BEGIN IMMEDIATE")
 
     def run(statement: Statement) -> Rows:
         if statement.many:
@@ -224,7 +224,7 @@ def _sqlalchemy(conn: Any, store: Lender) -> Run:
     autocommit = lent.get_isolation_level() == "AUTOCOMMIT" or getattr(lent.connection.dbapi_connection, "autocommit", False) is True
     _in_transaction(not autocommit, "use an engine without isolation_level='AUTOCOMMIT'")
     if lent.dialect.name == "sqlite" and not lent.connection.driver_connection.in_transaction:
-        lent.exec_driver_sql("BEGIN")  # as in _sqlite
+        lent.exec_driver_sql("BEGIN IMMEDIATE")  # as in _sqlite
 
     def run(statement: Statement) -> Rows:
         # `::` is a cast here, not a parameter.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..job import AuditEntry, Execution, Job, Phase, Status
 from ..move import Move, Take
-from ..store import Lease
+from ..store import KindFacts, Lease
 
 Row = Any
 When = Callable[[Any], Any]
@@ -63,7 +63,20 @@ def take_columns(take: Take) -> dict[str, Any]:
     }
 
 
+def kind_columns(kind: KindFacts, version: int | None) -> dict[str, Any]:
+    return {
+        "name": kind.name, "lifecycle": kind.lifecycle, "version": version, "queue": kind.queue, "tries": kind.tries, "hooks": json.dumps(sorted(kind.hooks)),
+        "key_until": json.dumps(sorted(kind.key_until)), "admits": kind.admits,
+    }
+
+
 # ---------------------------------------------------------------- rows to values
+def kind(row: Row) -> KindFacts:
+    """A row of the query `kind`."""
+    name, lifecycle, hooks, queue, tries, key_until, admits, version = row
+    return KindFacts(name, lifecycle, tuple(json.loads(hooks)), queue, tries, tuple(json.loads(key_until)), bool(admits), version)
+
+
 def job(row: Row, when: When) -> Job:
     """A row of the columns that the fragment `job` lists, perhaps followed by the live execution's progress."""
     fields: list[Any] = [

@@ -4,7 +4,6 @@ The functions are replaced, never the triggers: replacing one waits for nobody, 
 They are single expressions over constants, declared immutable, so that the trigger's WHEN clause inlines them.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -14,7 +13,7 @@ from psycopg import Connection, sql
 from ...errors import InterlockError
 from ...lifecycle import Lifecycle
 from ...store import KindFacts, Migrated
-from ..codec import array, text_array
+from ..codec import array, kind_columns, text_array
 from ..enqueue import Statement
 from ..queryfile import PARAMETER
 from .pool import Run, runner
@@ -51,7 +50,7 @@ def migrate(conn: Connection[Any], queries: Mapping[str, str], schema: str, life
     run = runner(conn)
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
-        run(Statement(queries["register_kind"], {"name": kind.name, "lifecycle": kind.lifecycle, "hooks": json.dumps(sorted(kind.hooks))}, answers=False))
+        run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
     conn.execute(enforcement(run, queries, schema).encode())
     return Migrated(versions, tuple(notes))
 
@@ -133,7 +132,7 @@ def as_text(queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecy
         given: dict[str, str] = {"name": lifecycle.name, "digest": lifecycle.digest, "initial": lifecycle.initial, "version": "1"}
         parts.append(_inlined(queries["register"], given))
         parts += [_inlined(queries[name], given | columns) for name, columns in registration(lifecycle).items()]
-    parts += [_inlined(queries["register_kind"], {"name": k.name, "lifecycle": k.lifecycle, "hooks": json.dumps(sorted(k.hooks))}) for k in kinds]
+    parts += [_inlined(queries["register_kind"], {name: str(value) for name, value in kind_columns(kind, 1).items()}) for kind in kinds]
     one = [(lifecycle, f"{lifecycle.name}/1:") for lifecycle in lifecycles]
     parts.append(functions(
         schema,

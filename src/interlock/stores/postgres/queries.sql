@@ -402,8 +402,8 @@ SELECT to_regclass(:table::text) IS NOT NULL
 -- name: instance
 SELECT instance::text FROM interlock.schema_version ORDER BY version LIMIT 1
 
--- name: hooks
-SELECT hooks::text FROM interlock.kinds WHERE name = :name::text
+-- name: kind
+SELECT name, lifecycle, hooks::text, queue, tries, key_until::text, admits, lifecycle_version FROM interlock.kinds WHERE name = :name::text
 
 -- name: lifecycle
 SELECT l.initial, e.source, e.event, e.target FROM interlock.lifecycles l JOIN interlock.lifecycle_edges e ON e.lifecycle = l.name AND e.version = l.version
@@ -427,9 +427,13 @@ INSERT INTO interlock.lifecycle_phases (lifecycle, version, state, phase)
 SELECT :name::text, :version::int, p.* FROM unnest(:state::text::text[], :phase::text::text[]) AS p
 
 -- name: register_kind
-INSERT INTO interlock.kinds (name, lifecycle, hooks) VALUES (:name::text, :lifecycle::text, :hooks::text::jsonb)
-ON CONFLICT (name) DO UPDATE SET lifecycle = excluded.lifecycle, hooks = excluded.hooks, registered_at = clock_timestamp()
-WHERE (kinds.lifecycle, kinds.hooks) IS DISTINCT FROM (excluded.lifecycle, excluded.hooks)
+INSERT INTO interlock.kinds (name, lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits)
+SELECT :name::text, :lifecycle::text, coalesce(:version::text::int, (SELECT max(version) FROM interlock.lifecycles WHERE name = :lifecycle::text), 0),
+  :queue::text, :tries::text::int, :hooks::text::jsonb, :key_until::text::jsonb, :admits::text::boolean
+ON CONFLICT (name) DO UPDATE SET lifecycle = excluded.lifecycle, lifecycle_version = excluded.lifecycle_version, queue = excluded.queue, tries = excluded.tries,
+  hooks = excluded.hooks, key_until = excluded.key_until, admits = excluded.admits, registered_at = clock_timestamp()
+WHERE (kinds.lifecycle, kinds.lifecycle_version, kinds.queue, kinds.tries, kinds.hooks, kinds.key_until, kinds.admits)
+  IS DISTINCT FROM (excluded.lifecycle, excluded.lifecycle_version, excluded.queue, excluded.tries, excluded.hooks, excluded.key_until, excluded.admits)
 
 -- name: live_versions
 -- Versions that the database still has to know: the two newest of each lifecycle (a rolling deploy runs both), and any that a live job is pinned to.

@@ -1,6 +1,5 @@
 """Reading on PostgreSQL."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ import psycopg
 from ...errors import NotFound, NotMigrated
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...store import Dossier
+from ...store import Dossier, KindFacts
 from .. import codec
 from ..enqueue import Rows, Statement
 from . import columns
@@ -64,9 +63,9 @@ class Reading:
         rows = self.pool.steadily(steady, Statement(self.queries["expired"], {"kinds": columns.names(kinds), "limit": limit}))[0] if kinds else ()
         return [codec.job(row, as_is) for row in rows]
 
-    def hooks(self, kind: str) -> frozenset[str]:
-        rows = self._ask("hooks", {"name": kind})
-        return frozenset(json.loads(rows[0][0])) if rows else frozenset()
+    def kind(self, name: str) -> KindFacts | None:
+        rows = self._ask("kind", {"name": name})
+        return codec.kind(rows[0]) if rows else None
 
     def version_of(self, lifecycle: Lifecycle) -> int:
         key = (lifecycle.name, lifecycle.digest)

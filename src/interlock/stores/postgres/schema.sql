@@ -61,11 +61,16 @@ CREATE TABLE interlock.lifecycle_phases (
 );
 
 CREATE TABLE interlock.kinds (
-  name          text PRIMARY KEY,
-  lifecycle     text NOT NULL,
-  hooks         jsonb NOT NULL DEFAULT '[]',
-  max_running   int CHECK (max_running >= 0),
-  registered_at timestamptz NOT NULL DEFAULT clock_timestamp()
+  name              text PRIMARY KEY,
+  lifecycle         text NOT NULL,
+  lifecycle_version int  NOT NULL,
+  queue             text NOT NULL,
+  tries             int  NOT NULL,
+  hooks             jsonb NOT NULL DEFAULT '[]',
+  key_until         jsonb NOT NULL DEFAULT '[]',
+  admits            boolean NOT NULL DEFAULT false,
+  max_running       int CHECK (max_running >= 0),
+  registered_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 CREATE TABLE interlock.queues (

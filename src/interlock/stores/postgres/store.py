@@ -78,6 +78,9 @@ class PostgresStore(Settle, Reading):
     def is_empty(self) -> bool:
         return self.pool.transact(lambda conn: enforce.version_in(conn, self.schema)) is None
 
+    def is_new(self) -> bool:
+        return False
+
     @override
     def check(self) -> None:
         """Is the schema there, and of this code's version? Asked once."""

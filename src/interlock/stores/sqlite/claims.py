@@ -1,4 +1,4 @@
-"""Claims on SQLite: what is due is picked by one read, and written row by row in the same transaction."""
+"""Claims on SQLite: what is due is picked by one read, and written in the same transaction, all jobs of one way at once."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -33,10 +33,10 @@ class Claims:
 
     def _claim_due(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int) -> list[Lease]:
         now = self.moment()
-        self._aside = {id: until for id, until in self._aside.items() if until > now.at}
+        self._aside = {id: until for id, until in list(self._aside.items()) if until > now.at}
         asked = {"queues": rows.array(sorted(set(queues))), "kinds": rows.kinds(ways), "now": now.text, "limit": limit, "most": limit}
         # A read first: an idle worker that asked for the write lock would wake the others by it.
-        if not self.file.read(lambda run: self._pick(run, asked | {"limit": 1, "most": 1})):
+        if not self.file.read(lambda run: self._within_limits(run, asked | {"limit": 1, "most": 1}, None)):
             return []
         try:
             return self._claim(asked, ways, by, now, None)
@@ -62,12 +62,16 @@ class Claims:
     def _claim(self, asked: dict[str, Any], ways: Sequence[Way], by: str, now: Moment, only: Collection[str] | None) -> list[Lease]:
         with self.file.write() as conn:
             run = runner(conn)
-            places = {id: place for place, id in enumerate(self._within_limits(run, asked, only))}
-            claimed = [leased for way in ways if places for leased in self._claim_by(run, way, places, by, now)]
+            due = self._within_limits(run, asked, only)
+            places = {id: place for place, (id, _) in enumerate(due)}
+            waiting: dict[tuple[str, str], list[str]] = {}
+            for id, where in due:
+                waiting.setdefault(where, []).append(id)
+            claimed = [leased for way in ways if (ids := waiting.get((way.kind, way.state))) for leased in self._claim_by(run, way, ids, by, now)]
         return sorted(claimed, key=lambda leased: places[leased.job.id])
 
-    def _claim_by(self, run: Run, way: Way, ids: Collection[str], by: str, now: Moment) -> list[Lease]:
-        """Those of the jobs that wait where this way begins."""
+    def _claim_by(self, run: Run, way: Way, ids: Sequence[str], by: str, now: Moment) -> list[Lease]:
+        """The jobs that wait where this way begins."""
         given = {
             "ids": rows.array(ids), "kind": way.kind, "state": way.state, "target": way.target, "status": way.status, "arrows": len(way.path),
             "lifecycle_version": way.version, "by": by, "now": now.text, "until": now.plus(way.lease),
@@ -83,20 +87,20 @@ class Claims:
                 run(Statement(self.queries["claim.remark"], given, answers=False))
         return [lease(row, when, holder=1, status=way.status, owner=by, seconds=way.lease) for row in claimed]
 
-    def _within_limits(self, run: Run, asked: dict[str, Any], only: Collection[str] | None) -> list[str]:
-        """The ids to claim, in order. Where kinds or queues are limited, all candidates are read, since the first ones may have to be passed over."""
+    def _within_limits(self, run: Run, asked: dict[str, Any], only: Collection[str] | None) -> list[tuple[str, tuple[str, str]]]:
+        """What to claim, in order: id, and kind and state. Where there are limits, all candidates are read, since the first may have to be passed over."""
         room = {(what, name): free for what, name, free in run(Statement(self.queries["limits"], {}))}
         picked = self._pick(run, asked | {"most": -1} if room else asked)
-        ids: list[str] = []
-        for id, kind, queue in picked:
+        due: list[tuple[str, tuple[str, str]]] = []
+        for id, kind, state, queue in picked:
             if only is not None and id not in only:
                 continue
             limited = [line for line in (("kind", kind), ("queue", queue)) if line in room]
             if all(room[line] > 0 for line in limited):
-                ids.append(id)
+                due.append((id, (kind, state)))
                 for line in limited:
                     room[line] -= 1
-        return ids[: asked["limit"]]
+        return due[: asked["limit"]]
 
     def _pick(self, run: Run, asked: dict[str, Any]) -> Sequence[Sequence[Any]]:
         return run(Statement(self.queries["pick"], asked | {"aside": rows.array(self._aside)}))

@@ -1,6 +1,5 @@
 """What `migrate` does on SQLite: the schema, and the registered lifecycles and kinds as rows. The triggers look these up, so nothing is ever created anew."""
 
-import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -9,6 +8,7 @@ from typing import Any
 from ...errors import InterlockError
 from ...lifecycle import Lifecycle
 from ...store import KindFacts, Migrated
+from ..codec import kind_columns
 from ..commit import Run
 from ..enqueue import Statement
 from ..queryfile import PARAMETER
@@ -42,7 +42,7 @@ def migrate(run: Run, queries: Mapping[str, str], schema: str, lifecycles: Seque
         raise InterlockError(newer(schema, found))
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
-        run(Statement(queries["register_kind"], _kind(kind), answers=False))
+        run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
     return Migrated(versions, tuple(notes))
 
 
@@ -78,10 +78,6 @@ def _given(lifecycle: Lifecycle) -> dict[str, Any]:
     return {"name": lifecycle.name, "digest": lifecycle.digest, "initial": lifecycle.initial}
 
 
-def _kind(kind: KindFacts) -> dict[str, Any]:
-    return {"name": kind.name, "lifecycle": kind.lifecycle, "hooks": json.dumps(sorted(kind.hooks))}
-
-
 def _statements(text: str) -> Iterator[str]:
     """The statements of a script. The driver's own way to run a script would commit first."""
     lines: list[str] = []
@@ -99,7 +95,7 @@ def as_text(queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecy
     for lifecycle in lifecycles:
         parts.append(_inlined(queries["register"], _given(lifecycle)))
         parts += [_inlined(queries[name], row) for name, batch in registration(lifecycle, 1).items() for row in batch]
-    parts += [_inlined(queries["register_kind"], _kind(kind)) for kind in kinds]
+    parts += [_inlined(queries["register_kind"], kind_columns(kind, 1)) for kind in kinds]
     return "\n".join([*parts, "COMMIT;", ""])
 
 
@@ -109,4 +105,4 @@ def _inlined(statement: str, params: Mapping[str, Any]) -> str:
 
 
 def _literal(value: str | int) -> str:
-    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+    return str(int(value)) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

@@ -119,17 +119,17 @@ mortal_heads(queue, kind, states, priority) AS (
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority < h.priority AND {mortal} ORDER BY j.priority DESC LIMIT 1) FROM mortal_heads h WHERE h.priority IS NOT NULL),
 picked(queue, kind, priority, place) AS (
   SELECT h.queue, h.kind, h.priority, p.value FROM heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
-    SELECT j.due_at || j.id AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready
+    SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.due_at <= :now AND {ready}
       AND instr(h.states, ' ' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
     ORDER BY j.due_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL
   UNION ALL
   SELECT h.queue, h.kind, h.priority, p.value FROM mortal_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
-    SELECT j.due_at || j.id AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal
+    SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now AND {mortal}
       AND instr(h.states, ' ' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
     ORDER BY j.expires_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL)
-SELECT substr(place, 28), kind, queue FROM picked ORDER BY priority DESC, place LIMIT :most + 0
+SELECT substr(place, 28, 36), kind, substr(place, 64), queue FROM picked ORDER BY priority DESC, place LIMIT :most + 0
 
 -- name: claim
 -- The jobs of one way, as they are when claimed.
@@ -332,14 +332,17 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = :table
 -- name: instance
 SELECT instance FROM interlock_schema_version ORDER BY version LIMIT 1
 
+-- name: instance.tables
+SELECT count(*) FROM sqlite_schema
+
 -- name: instance.version
 SELECT max(version) FROM interlock_schema_version
 
 -- name: instance.first
 INSERT INTO interlock_schema_version (version) VALUES (:version)
 
--- name: hooks
-SELECT hooks FROM interlock_kinds WHERE name = :name
+-- name: kind
+SELECT name, lifecycle, hooks, queue, tries, key_until, admits, lifecycle_version FROM interlock_kinds WHERE name = :name
 
 -- name: lifecycle
 SELECT l.initial, e.source, e.event, e.target FROM interlock_lifecycles l JOIN interlock_lifecycle_edges e ON e.lifecycle = l.name AND e.version = l.version
@@ -361,9 +364,12 @@ ON CONFLICT DO NOTHING
 INSERT INTO interlock_lifecycle_phases (lifecycle, version, state, phase) VALUES (:name, :version, :state, :phase)
 
 -- name: register_kind
-INSERT INTO interlock_kinds (name, lifecycle, hooks) VALUES (:name, :lifecycle, :hooks)
-ON CONFLICT (name) DO UPDATE SET lifecycle = excluded.lifecycle, hooks = excluded.hooks, registered_at = excluded.registered_at
-WHERE (lifecycle, hooks) IS NOT (excluded.lifecycle, excluded.hooks)
+INSERT INTO interlock_kinds (name, lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits)
+VALUES (:name, :lifecycle, coalesce(:version, (SELECT max(version) FROM interlock_lifecycles WHERE name = :lifecycle), 0), :queue, :tries, :hooks, :key_until, :admits)
+ON CONFLICT (name) DO UPDATE SET lifecycle = excluded.lifecycle, lifecycle_version = excluded.lifecycle_version, queue = excluded.queue, tries = excluded.tries,
+  hooks = excluded.hooks, key_until = excluded.key_until, admits = excluded.admits, registered_at = excluded.registered_at
+WHERE (lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits)
+  IS NOT (excluded.lifecycle, excluded.lifecycle_version, excluded.queue, excluded.tries, excluded.hooks, excluded.key_until, excluded.admits)
 
 -- name: stranded
 -- Live jobs of a lifecycle in a state that its new version lacks.

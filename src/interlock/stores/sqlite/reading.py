@@ -1,6 +1,5 @@
 """Reading on SQLite."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 from ...errors import NotFound, NotMigrated
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...store import Dossier
+from ...store import Dossier, KindFacts
 from .. import codec
 from ..commit import Run
 from ..enqueue import Rows, Statement
@@ -63,9 +62,9 @@ class Reading:
         given = {"kinds": rows.array(sorted(set(kinds))), "now": self.moment().text, "limit": limit}
         return [codec.job(row, when) for row in self._ask("expired", given)]
 
-    def hooks(self, kind: str) -> frozenset[str]:
-        found = self._ask("hooks", {"name": kind})
-        return frozenset(json.loads(found[0][0])) if found else frozenset()
+    def kind(self, name: str) -> KindFacts | None:
+        found = self._ask("kind", {"name": name})
+        return codec.kind(found[0]) if found else None
 
     def version_of(self, lifecycle: Lifecycle) -> int:
         key = (lifecycle.name, lifecycle.digest)

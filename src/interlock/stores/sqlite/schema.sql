@@ -60,11 +60,16 @@ CREATE TABLE interlock_lifecycle_phases (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE interlock_kinds (
-  name          TEXT NOT NULL PRIMARY KEY,
-  lifecycle     TEXT NOT NULL,
-  hooks         TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(hooks)),
-  max_running   INTEGER CHECK (max_running >= 0),
-  registered_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+  name              TEXT NOT NULL PRIMARY KEY,
+  lifecycle         TEXT NOT NULL,
+  lifecycle_version INTEGER NOT NULL,
+  queue             TEXT NOT NULL,
+  tries             INTEGER NOT NULL,
+  hooks             TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(hooks)),
+  key_until         TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(key_until)),
+  admits            INTEGER NOT NULL DEFAULT 0 CHECK (admits IN (0, 1)),
+  max_running       INTEGER CHECK (max_running >= 0),
+  registered_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE interlock_queues (

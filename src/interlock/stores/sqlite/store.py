@@ -80,6 +80,9 @@ class SqliteStore(Claims, Leases, Settle, Reading):
     def is_empty(self) -> bool:
         return self._found() is None
 
+    def is_new(self) -> bool:
+        return not self.file.exists() or self.file.read(lambda run: run(Statement(self.queries["instance.tables"], {}))[0][0]) == 0
+
     def _found(self) -> int | None:
         # A file that is not there is not made by looking.
         return self.file.read(lambda run: enforce.version_in(run, self.queries, self.schema)) if self.file.exists() else None
