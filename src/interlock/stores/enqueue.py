@@ -1,7 +1,7 @@
 """Enqueue, written once for both dialects and for every kind of connection: a generator of statements that never touches a connection itself.
 
-Keys are raced through the database: what another holds is not inserted, a *separate* statement reads the holders, and whoever is still missing (its holder
-ended meanwhile) goes round again.
+Keys are raced through the database: what another holds is not inserted, a *separate* statement reads the holders, and where one is still missing (it ended
+meanwhile) all that was not found goes round again.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -27,6 +27,10 @@ class Statement:
 Row = Any
 """A tuple, as the driver gives it; the query that asked for it says what stands in it."""
 Rows = Sequence[Row]
+
+SAVE = Statement("SAVEPOINT interlock_round", {}, answers=False)
+UNDO = Statement("ROLLBACK TO SAVEPOINT interlock_round", {}, answers=False)
+KEEP = Statement("RELEASE SAVEPOINT interlock_round", {}, answers=False)
 Plan = Generator[Statement, Rows, list[Enqueued]]
 
 
@@ -48,24 +52,31 @@ class Dialect(Protocol):
 
 def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob], None] | None) -> Plan:
     """Store the jobs or find their holders; answers stand in the order asked."""
-    answers: dict[int, Enqueued] = {}
+    found: dict[int, Enqueued] = {}
+    stored: set[str] = set()
+    raced = len(jobs) > 1 and any(job.idempotency_key or job.unique_key for job in jobs)
     for _ in range(ROUNDS):
-        waiting = [n for n in range(len(jobs)) if n not in answers]
-        if not waiting:
-            break
-        first = _first_of_each_key(jobs, waiting)
-        stored = yield from _insert(dialect, [jobs[n] for n in first])
-        for n in first:
-            if jobs[n].id in stored:
-                answers[n] = Enqueued(jobs[n].id, True)
-                if admit is not None:
-                    admit(jobs[n])
-        missing = [n for n in waiting if n not in answers]
+        if raced:
+            yield SAVE
+        asked = [n for n in range(len(jobs)) if n not in found]
+        stored = yield from _insert(dialect, [jobs[n] for n in _first_of_each_key(jobs, asked)])
+        missing = [n for n in asked if jobs[n].id not in stored]
         if missing:
-            yield from _find(dialect, jobs, missing, answers)
-    if len(answers) < len(jobs):
+            found |= yield from _find(dialect, jobs, missing)
+        complete = all(n in found for n in missing)
+        if raced and not complete:
+            # Who waits for a key while holding others may wait for ever, so before another round everything is let go.
+            yield UNDO
+        if raced:
+            yield KEEP
+        if complete:
+            break
+    else:
         raise InterlockError(f"enqueue: a key changed hands {ROUNDS} times while we asked for it. Nothing was stored; ask again.")
-    return [answers[n] for n in range(len(jobs))]
+    for job in jobs:
+        if admit is not None and job.id in stored:
+            admit(job)
+    return [found.get(n) or Enqueued(job.id, True) for n, job in enumerate(jobs)]
 
 
 def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[int]:
@@ -91,7 +102,8 @@ def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Ro
     return stored
 
 
-def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int], answers: dict[int, Enqueued]) -> Generator[Statement, Rows, None]:
+def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int]) -> Generator[Statement, Rows, dict[int, Enqueued]]:
+    answers: dict[int, Enqueued] = {}
     rows = yield dialect.holders([jobs[n] for n in missing])
     resting: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
@@ -107,3 +119,4 @@ def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int], answ
         answers[n] = Enqueued(str(holder), False)
     for states, ids in resting.items():
         yield dialect.hasten(ids, states)
+    return answers

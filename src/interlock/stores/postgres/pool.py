@@ -1,6 +1,7 @@
 """Connections to PostgreSQL, and the transactions on them."""
 
 import random
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -44,12 +45,17 @@ class Pool:
     def __init__(self, url: str) -> None:
         self.url = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._pool: ConnectionPool[Connection[Any]] | None = None
+        self._opening = threading.Lock()
 
     def _open(self) -> ConnectionPool[Connection[Any]]:
-        if self._pool is None:
-            # Times are read as they are stored; the zone is a parameter that poolers pass on.
-            self._pool = ConnectionPool(self.url, min_size=0, max_size=16, kwargs={"autocommit": True, "options": "-c TimeZone=UTC"}, open=True, timeout=30)
-        return self._pool
+        if pool := self._pool:
+            return pool
+        with self._opening:
+            if self._pool is None:
+                # Times are read as they are stored; the zone is a parameter that poolers pass on.
+                settings = {"autocommit": True, "options": "-c TimeZone=UTC"}
+                self._pool = ConnectionPool(self.url, min_size=0, max_size=16, kwargs=settings, open=True, timeout=30)
+            return self._pool
 
     def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -52,11 +52,14 @@ noted AS (
 SELECT id::text FROM stored
 
 -- name: holders
--- A statement of its own: one that also inserts would not see the rival it waited for.
-SELECT a.ord, i.id::text, i.payload::text, i.state, u.id::text
+-- A statement of its own: one that also inserts would not see the rival it waited for. Where the holder of a unique key has ended since it kept us out, it is still
+-- the answer: it was the one active job when we asked.
+SELECT a.ord, i.id::text, i.payload::text, i.state, coalesce(u.id, l.id)::text
 FROM unnest(:ord::text::int[], :kind::text::text[], :idempotency_key::text::text[], :unique_key::text::text[]) AS a(ord, kind, idempotency_key, unique_key)
 LEFT JOIN interlock.jobs i ON i.kind = a.kind AND i.idempotency_key = a.idempotency_key AND i.idempotency_key IS NOT NULL AND NOT i.key_released
 LEFT JOIN interlock.jobs u ON u.kind = a.kind AND u.unique_key = a.unique_key AND u.unique_key IS NOT NULL AND u.phase IN ('pending', 'running')
+LEFT JOIN LATERAL (
+  SELECT x.id FROM interlock.jobs x WHERE u.id IS NULL AND x.kind = a.kind AND x.unique_key = a.unique_key AND x.unique_key IS NOT NULL ORDER BY x.id DESC LIMIT 1) l ON true
 
 -- name: hasten
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now)

@@ -157,6 +157,8 @@ CREATE INDEX jobs_expiring ON interlock.jobs (kind, expires_at) WHERE phase = 'p
 CREATE UNIQUE INDEX jobs_idempotency ON interlock.jobs (kind, idempotency_key) WHERE idempotency_key IS NOT NULL AND NOT key_released;
 -- One active job per key.
 CREATE UNIQUE INDEX jobs_unique ON interlock.jobs (kind, unique_key) WHERE unique_key IS NOT NULL AND phase IN ('pending', 'running');
+-- Who held a key last.
+CREATE INDEX jobs_unique_holders ON interlock.jobs (kind, unique_key, id) WHERE unique_key IS NOT NULL;
 -- What retention deletes.
 CREATE INDEX jobs_finished ON interlock.jobs (phase, finished_at) WHERE finished_at IS NOT NULL;
 

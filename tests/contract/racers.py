@@ -1,0 +1,30 @@
+"""What runs in the processes of a race. Each opens the database for itself, in real time, and answers what it got."""
+
+import random
+
+from interlock.clock import SystemClock
+from interlock.stores import open_store
+from tests.contract.kit import ways
+
+
+def claim_all(url: str, schema: str, name: str) -> list[tuple[int, list[str]]]:
+    """Claim in bites of random size until nothing is left; each bite's limit and what came of it."""
+    store = open_store(url, schema, SystemClock())
+    draw, bites, empty = random.Random(name), [], 0
+    while empty < 3:
+        limit = draw.randint(1, 100)
+        leases = store.claim(name, ways("mail", lease=600.0), ["default"], limit)
+        bites.append((limit, [lease.job.id for lease in leases]))
+        empty = 0 if leases else empty + 1
+    store.close()
+    return bites
+
+
+def adopt_all(url: str, schema: str, name: str) -> list[str]:
+    """Adopt ended leases until nothing is left."""
+    store = open_store(url, schema, SystemClock())
+    got: list[str] = []
+    while leases := store.adopt(name, ["mail"], 600.0, 37):
+        got += [lease.job.id for lease in leases]
+    store.close()
+    return got

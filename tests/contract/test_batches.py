@@ -1,0 +1,284 @@
+"""Batches: one bad row does not stop the others, no order deadlocks, and a reply that was lost is asked for again."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier, Event
+from typing import Any
+
+import pytest
+
+from interlock.job import Job
+from interlock.move import Move
+from interlock.outcome import Advanced, Cancelled, Errored, Failed, Handed, Held, Lost, Released, Returned, Started
+from interlock.store import Beat, Lease, Store
+from tests.contract.kit import again, check, claim, claimed, close, commit, decided, fail, finish, forged, make, many, settle, started, walked
+from tests.kit import Place, Raw, SettableClock
+
+
+def batch(store: Store, n: int = 250, kind: str = "mail") -> list[Lease]:
+    store.enqueue(many(n, kind))
+    leases = claim(store, kind, n)
+    assert len(leases) == n
+    return leases
+
+
+# ---------------------------------------------------------------- protocol 9: one bad row
+def undrawn(store: Store, lease: Lease) -> Move:
+    return forged(lease, "EXPIRED", "expire")
+
+
+def stale(store: Store, lease: Lease) -> Move:
+    fail(store, lease)
+    return decided(lease, Returned("1", boundary=False))
+
+
+def no_json(store: Store, lease: Lease) -> Move:
+    return decided(lease, Returned('{"half":', boundary=False))
+
+
+def surrogate(store: Store, lease: Lease) -> Move:
+    return replace(decided(lease, Failed("x")), error="half \ud800 a pair")
+
+
+def too_many_tries(store: Store, lease: Lease) -> Move:
+    return replace(decided(lease, Errored("busy", retryable=True)), tries_left=99)
+
+
+def unknown_status(store: Store, lease: Lease) -> Move:
+    return replace(decided(lease, Failed("x")), to_status="RESTING")  # type: ignore[arg-type]
+
+
+def never_was(store: Store, lease: Lease) -> Move:
+    return replace(decided(lease, Failed("x")), job_id=many(1)[0].id)
+
+
+def no_id(store: Store, lease: Lease) -> Move:
+    return replace(decided(lease, Failed("x")), job_id="nonsense")
+
+
+@pytest.mark.parametrize("bad", [undrawn, stale, no_json, surrogate, too_many_tries, unknown_status, never_was, no_id])
+@pytest.mark.parametrize("position", [0, 137, 249])
+def test_one_bad_row_stands_alone(store: Store, raw: Raw, bad: Callable[[Store, Lease], Move], position: int) -> None:
+    """249 good rows beside each kind of bad one: they are all written, the bad one is named, and nothing of it is stored."""
+    leases = batch(store)
+    victim = leases[position]
+    wrong = bad(store, victim)
+    moves = [decided(lease, Returned('"good"', boundary=False)) for lease in leases]
+    moves[position] = wrong
+    before = raw("SELECT * FROM {jobs} WHERE id = :id", id=victim.job.id), store.executions(victim.job.id), store.history(victim.job.id)
+    (refusal,) = store.move(moves)
+    assert refusal.job_id == wrong.job_id
+    assert store.counts()["standard"]["SUCCEEDED"] == 249
+    assert (raw("SELECT * FROM {jobs} WHERE id = :id", id=victim.job.id), store.executions(victim.job.id), store.history(victim.job.id)) == before
+
+
+def test_a_bad_row_says_why_the_database_could_not_store_it(store: Store) -> None:
+    """The error of the culprit, with what stands in its place; a stale one has none."""
+    leases = batch(store, 10)
+    moves = [decided(lease, Failed("x")) for lease in leases]
+    moves[3] = undrawn(store, leases[3])
+    moves[7] = stale(store, leases[7])
+    refusals = {refusal.job_id: refusal for refusal in store.move(moves)}
+    assert set(refusals) == {leases[3].job.id, leases[7].job.id}
+    bad, old = refusals[leases[3].job.id], refusals[leases[7].job.id]
+    assert "interlock refuses" in (bad.error or "")
+    assert (bad.attempt, bad.holder, bad.status, bad.state) == (1, 1, "IN_PROGRESS", "RUNNING")
+    assert (old.error, old.status) == (None, "ABORTED")
+
+
+def test_the_culprit_can_still_be_failed(store: Store) -> None:
+    """A report that cannot be stored ends as a failure that says so, by the same holder."""
+    lease = claimed(store)
+    assert store.move([no_json(store, lease)])[0].error
+    assert settle(store, lease, Failed("unstorable: the result is no JSON")).job.state == "FAILED"
+
+
+def test_many_bad_rows_are_all_named(store: Store) -> None:
+    """However many there are."""
+    leases = batch(store, 100)
+    moves = [undrawn(store, lease) if n % 7 == 0 else decided(lease, Returned("1", boundary=False)) for n, lease in enumerate(leases)]
+    refusals = store.move(moves)
+    assert {refusal.job_id for refusal in refusals} == {lease.job.id for lease in leases[::7]}
+    assert all(refusal.error for refusal in refusals)
+    assert store.counts() == {"standard": {"SUCCEEDED": 85, "RUNNING": 15}}
+
+
+def test_moves_of_one_and_of_two_arrows_go_together(store: Store) -> None:
+    """Within one batch, with one that the database refuses at its second arrow."""
+    leases = batch(store, 20, "paint")
+    moves = [decided(lease, Failed("broken") if n % 2 else Returned("1", boundary=False)) for n, lease in enumerate(leases)]
+    moves[5] = replace(moves[5], phase="succeeded")
+    (refusal,) = store.move(moves)
+    assert (refusal.job_id, refusal.state, refusal.status) == (leases[5].job.id, "running", "IN_PROGRESS")
+    assert store.counts() == {"image": {"completed": 10, "dead_letter": 9, "running": 1}}
+    for lease in leases:
+        check(store, lease.job.id)
+
+
+def test_a_job_named_twice_is_a_mistake_of_the_caller(store: Store, raw: Raw) -> None:
+    """Protocol 8: it is refused in words before anything is written."""
+    leases = batch(store, 10)
+    before = raw.dump()
+    with pytest.raises(ValueError, match="once"):
+        store.move([decided(lease, Failed("x")) for lease in [*leases, leases[4]]])
+    assert raw.dump() == before
+
+
+def test_a_forged_entry_in_the_audit_sets_one_job_aside(store: Store, raw: Raw, caplog: pytest.LogCaptureFixture) -> None:
+    """A job whose next arrow cannot be written is left out of the claim, and the others are claimed."""
+    jobs = [each.id for each in store.enqueue(many(50))]
+    raw.copy("audit", "job_id = :id AND version = 0", {"version": "1"}, id=jobs[17])
+    leases = claim(store, limit=100)
+    assert {lease.job.id for lease in leases} == set(jobs) - {jobs[17]}
+    assert store.get(jobs[17]).state == "PENDING"
+    assert store.executions(jobs[17]) == []
+    assert jobs[17] in caplog.text
+    assert claim(store) == []
+    store.enqueue(many(1))
+    assert len(claim(store, limit=1)) == 1
+
+
+def test_a_forged_entry_in_the_audit_stops_one_move(store: Store, raw: Raw) -> None:
+    """The report of a job whose next arrow is written already is refused, and the others stand."""
+    leases = batch(store, 20)
+    raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=leases[3].job.id)
+    (refusal,) = store.move([decided(lease, Returned("1", boundary=False)) for lease in leases])
+    assert refusal.job_id == leases[3].job.id
+    assert refusal.error
+    assert store.counts() == {"standard": {"SUCCEEDED": 19, "RUNNING": 1}}
+
+
+# ---------------------------------------------------------------- protocol 7: no order deadlocks
+def test_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
+    """Reports, renewals, enqueues and takes of the same rows in opposite orders wait for each other, and none fails."""
+    other = place.open(real_time=True)
+    leases = batch(live, 200)
+    barrier = Barrier(4)
+
+    def advance(store: Store, order: list[Lease]) -> None:
+        barrier.wait()
+        for _ in range(10):
+            assert store.move([decided(lease, Advanced("RUNNING")) for lease in order]) == []
+
+    def renew(store: Store, order: list[Lease]) -> None:
+        barrier.wait()
+        for _ in range(10):
+            assert store.renew("ann", [Beat(lease.fence, 60.0) for lease in order]).lost == []
+
+    with ThreadPoolExecutor(4) as pool:
+        tasks = [
+            pool.submit(advance, live, leases), pool.submit(advance, other, leases[::-1]),
+            pool.submit(renew, live, leases[::-1]), pool.submit(renew, other, leases)]
+        for task in tasks:
+            task.result(timeout=60)
+
+
+def test_bulk_enqueues_of_the_same_keys_in_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
+    """Each caller gets an answer, and each key one job."""
+    other = place.open(real_time=True)
+    keys = [f"k{n:03}" for n in range(200)]
+    barrier = Barrier(2)
+
+    def enqueue(store: Store, order: list[str]) -> list[str]:
+        barrier.wait()
+        return [each.id for each in store.enqueue([make(idempotency_key=key) for key in order])]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(enqueue, live, keys), pool.submit(enqueue, other, keys[::-1])
+        assert first.result(timeout=60) == second.result(timeout=60)[::-1]
+
+
+# ---------------------------------------------------------------- protocol 10: an ambiguous reply
+OUTCOMES = [Returned('"v"', boundary=False), Returned('"v"', boundary=True), Errored("busy", retryable=True), Failed("x"), Lost(), Released("stopping"),
+            Cancelled(None, "olga"), Held("look"), Handed("ext", 5.0)]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
+def test_a_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) -> None:
+    """The second sending finds its own work done: it is not refused and changes nothing but a heartbeat."""
+    leases = batch(store, 20)
+    moves = [decided(lease, outcome) for lease in leases]
+    assert store.move(moves[:10]) == []
+    before = {lease.job.id: (store.get(lease.job.id), store.history(lease.job.id)) for lease in leases[:10]}
+    assert store.move(moves) == []
+    assert {lease.job.id: (store.get(lease.job.id), store.history(lease.job.id)) for lease in leases[:10]} == before
+    assert store.move(moves) == []
+    for lease in leases:
+        check(store, lease.job.id)
+
+
+@pytest.mark.parametrize("steps", [[Started()], [Started(), Advanced("STREAMING")], [Started(), Failed("x")]], ids=str)
+def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> None:
+    """Starts and stages too, whose arrow is not walked twice."""
+    lease = claimed(store, "deliver")
+    for outcome in steps:
+        move = decided(lease, outcome)
+        lease = settle(store, lease, outcome)
+    arrows = walked(store, lease.job.id)
+    assert store.move([move]) == []
+    assert walked(store, lease.job.id) == arrows
+    check(store, lease.job.id)
+
+
+def test_a_move_of_two_arrows_sent_again_counts_as_done(store: Store) -> None:
+    """A failure that was buried at once is buried once."""
+    lease = claimed(store, "paint")
+    move = decided(lease, Failed("broken"))
+    assert store.move([move]) == []
+    assert store.move([move]) == []
+    assert len(walked(store, lease.job.id)) == 3
+
+
+def test_a_release_sent_again_counts_as_done_though_another_runs_the_job(store: Store, raw: Raw) -> None:
+    """What we gave back stays given back: that someone has claimed it since does not make our own work refused."""
+    lease = claimed(store)
+    move = decided(lease, Released("stopping"))
+    assert store.move([move]) == []
+    claim(store, by="bob")
+    before = raw.dump()
+    assert store.move([move]) == []
+    assert raw.dump() == before
+
+
+def test_another_outcome_from_the_same_holder_is_refused(store: Store) -> None:
+    """Only the same move counts as done: a second opinion is refused."""
+    lease = claimed(store)
+    finish(store, lease)
+    assert len(store.move([decided(lease, Failed("x"))])) == 1
+    assert len(store.move([decided(lease, Returned('"v"', boundary=True))])) == 1
+
+
+# ---------------------------------------------------------------- protocol 6: renewal beside a report
+def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) -> None:
+    """While a function runs inside the commit of one job, a renewal neither loses that job nor, for its sake, the others."""
+    other = place.open(real_time=True)
+    leases = batch(live, 20)
+    inside, leave = Event(), Event()
+
+    def body(tx: object, job: Job) -> None:
+        inside.set()
+        leave.wait(2)
+
+    def renew() -> Any:
+        inside.wait(10)
+        # Where the whole database has one writer the renewal waits for it; where rows are locked it says busy and goes on.
+        pool.submit(leave.wait, 1).add_done_callback(lambda _: leave.set())
+        return other.renew("ann", [Beat(lease.fence, 60.0) for lease in leases])
+
+    with ThreadPoolExecutor(3) as pool:
+        asked = pool.submit(renew)
+        assert live.commit(decided(leases[7], Returned("1", boundary=True)), body) is None
+        renewal = asked.result(timeout=30)
+    assert renewal.lost == []
+    assert len(renewal.renewed) + len(renewal.busy) == 20
+    assert set(renewal.busy) <= {leases[7].fence}
+    assert other.renew("ann", [Beat(lease.fence, 60.0) for lease in leases]).busy == []
+
+
+def test_a_refused_renewal_is_beside_the_point_of_a_finished_job(store: Store, clock: SettableClock) -> None:
+    """A beat that crosses the report of its own job is lost, and the job is done all the same."""
+    lease = commit(store, started(store))
+    done = close(store, lease)
+    assert store.renew("ann", [Beat(done.fence, 30.0)]).lost == [lease.fence]
+    assert again(store, lease).job.state == "SUCCEEDED"

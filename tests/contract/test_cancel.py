@@ -1,0 +1,120 @@
+"""request_cancel and remark: a wish, and a word in the history."""
+
+import pytest
+
+from interlock.outcome import Errored, Lost, Outcome, Released, Returned, Snoozed
+from interlock.store import Store
+from tests.contract.kit import again, check, claim, claimed, commit, decided, finish, lose, make, settle, started, stored
+from tests.kit import EPOCH, Raw, SettableClock
+
+
+def test_a_running_job_is_asked_to_stop(store: Store, other: Store) -> None:
+    """The wish is on the job, and in its history as a remark; the state stays."""
+    lease = claimed(store)
+    assert other.request_cancel(lease.job.id, by="olga", reason="too late")
+    job = store.get(lease.job.id)
+    assert (job.state, job.version, job.cancel_requested_at, job.cancel_requested_by, job.cancel_reason) == ("RUNNING", 1, EPOCH, "olga", "too late")
+    last = store.history(job.id)[-1]
+    assert (last.event, last.actor, last.reason, last.to_state, last.version) == ("cancel_requested", "olga", "too late", None, 1)
+    assert last.n > 0
+    check(store, job.id)
+
+
+def test_asking_twice_is_one_request(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """The first wish stands, and nothing is added by the second."""
+    lease = claimed(store)
+    store.request_cancel(lease.job.id, by="olga", reason=None)
+    before = raw.dump()
+    clock.advance(5)
+    assert store.request_cancel(lease.job.id, by="otto", reason="again")
+    assert raw.dump() == before
+
+
+def test_what_does_not_run_is_not_asked(store: Store, raw: Raw) -> None:
+    """Waiting, ended, past its commit, or unknown: False, and nothing changed."""
+    committed = commit(store, claimed(store)).job
+    ended = finish(store, claimed(store)).job
+    waiting = stored(store)
+    before = raw.dump()
+    for id in (waiting.id, ended.id, committed.id, make().id):
+        assert store.request_cancel(id, by="olga", reason=None) is False
+    assert raw.dump() == before
+
+
+def test_a_requested_job_may_still_succeed(store: Store) -> None:
+    """A wish is no order: what was finished before it was heard has succeeded."""
+    lease = claimed(store)
+    store.request_cancel(lease.job.id, by="olga", reason=None)
+    assert finish(store, lease).job.state == "SUCCEEDED"
+    check(store, lease.job.id)
+
+
+@pytest.mark.parametrize("outcome", [Lost(), Released("stopping"), Snoozed(60.0, "later"), Errored("busy", retryable=True)])
+def test_a_requested_job_that_would_wait_again_is_cancelled(store: Store, outcome: Outcome) -> None:
+    """Protocol 28: the lost, released, snoozed or failed attempt of a job that was asked to stop ends it, in the asker's name."""
+    lease = claimed(store)
+    store.request_cancel(lease.job.id, by="olga", reason="enough")
+    job = settle(store, again(store, lease), outcome).job
+    assert (job.state, job.phase) == ("CANCELLED", "failed")
+    last = store.history(job.id)[-1]
+    assert (last.event, last.actor, last.reason) == ("cancel", "olga", "enough")
+    check(store, job.id)
+
+
+def test_a_dead_workers_job_that_was_asked_to_stop_is_cancelled_by_the_keeper(store: Store, clock: SettableClock) -> None:
+    """The wish outlives the worker that did not hear it; where the cancel is drawn from the waiting state, both arrows are written."""
+    lease = claimed(store, "deliver")
+    store.request_cancel(lease.job.id, by="olga", reason=None)
+    clock.advance(31)
+    (lost,) = lose(store, "deliver")
+    assert (lost.job.state, lost.job.lease_losses) == ("CANCELLED", 1)
+    check(store, lease.job.id)
+
+
+def test_where_no_cancel_is_drawn_the_wish_ends_with_the_attempt(store: Store, clock: SettableClock) -> None:
+    """A job that waits again could not be stopped there: it is not kept waiting for ever, but claimed again, and its history still has the wish."""
+    lease = claimed(store, "chore")
+    assert store.request_cancel(lease.job.id, by="olga", reason=None)
+    clock.advance(31)
+    (lost,) = lose(store, "chore")
+    assert (lost.job.state, lost.job.phase, lost.job.cancel_requested_at) == ("pending", "pending", None)
+    assert [each.job.id for each in claim(store, "chore")] == [lease.job.id]
+    assert "cancel_requested" in [entry.event for entry in store.history(lease.job.id)]
+    check(store, lease.job.id)
+
+
+def test_a_request_waits_for_no_commit_that_won(store: Store) -> None:
+    """Once COMMITTED the request is refused, and the value stands."""
+    lease = started(store)
+    move = decided(lease, Returned("1", boundary=True))
+    assert store.move([move]) == []
+    assert not store.request_cancel(lease.job.id, by="olga", reason=None)
+
+
+# ---------------------------------------------------------------- remarks
+def test_a_remark_is_a_line_that_is_no_arrow(store: Store) -> None:
+    """It stands behind the arrow of the job's present version, in order, and changes nothing else."""
+    lease = claimed(store)
+    for word in ("first", "second"):
+        store.remark(lease.job.id, attempt=1, event="refused", actor="ann", reason=word)
+    history = store.history(lease.job.id)
+    assert [(entry.version, entry.n, entry.event, entry.reason) for entry in history[2:]] == [(1, 1, "refused", "first"), (1, 2, "refused", "second")]
+    assert again(store, lease).job == lease.job
+    assert finish(store, lease).job.state == "SUCCEEDED"
+    check(store, lease.job.id)
+
+
+def test_an_ended_job_may_be_remarked_upon(store: Store) -> None:
+    """Protocol 35: a refused party says so also after the end."""
+    job = finish(store, claimed(store)).job
+    store.remark(job.id, attempt=None, event="refused", actor="bob", reason="came late")
+    assert store.history(job.id)[-1].reason == "came late"
+    assert store.get(job.id) == job
+    check(store, job.id)
+
+
+def test_a_job_that_is_gone_gets_no_remark(store: Store, raw: Raw) -> None:
+    """Nothing is written for a job that is not there, and nobody is disturbed."""
+    before = raw.dump()
+    store.remark(make().id, attempt=1, event="refused", actor="ann", reason=None)
+    assert raw.dump() == before

@@ -1,0 +1,185 @@
+"""commit: a move with the caller's own function inside its transaction."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from interlock.job import Job
+from interlock.machine import Arrow
+from interlock.outcome import Failed, Finished, Returned
+from interlock.store import Store
+from tests.contract.kit import check, claim, claimed, commit, decided, finish, forged, lose, settle, stored, taken
+from tests.kit import Raw, SettableClock
+
+Open = Callable[[], AbstractContextManager[Any]]
+
+
+@pytest.fixture(params=["our transaction", "the caller's"])
+def transaction(request: pytest.FixtureRequest, raw: Raw) -> Open | None:
+    """Who opens the transaction: every promise holds for both."""
+    raw("CREATE TABLE {effects} (job text, what text)")
+    return None if request.param == "our transaction" else raw.transaction
+
+
+class Body:
+    """A caller's function that writes to the caller's own table."""
+
+    def __init__(self, raw: Raw, raises: Exception | None = None) -> None:
+        self.raw, self.raises, self.seen = raw, raises, []
+
+    def __call__(self, tx: Any, job: Job) -> None:
+        self.seen.append(job)
+        tx.execute(self.raw.words(f"INSERT INTO {{effects}} VALUES ('{job.id}', '{job.state}')"))
+        if self.raises is not None:
+            raise self.raises
+
+    @property
+    def effects(self) -> list[tuple[str, str]]:
+        return self.raw("SELECT job, what FROM {effects}")
+
+
+@pytest.mark.parametrize("boundary", [True, False])
+def test_what_the_function_writes_lands_with_the_move(store: Store, raw: Raw, transaction: Open | None, boundary: bool) -> None:
+    """One transaction: the effect is there exactly if the job is past its commit."""
+    lease, body = claimed(store), Body(raw)
+    assert store.commit(decided(lease, Returned('"v"', boundary=boundary)), body, transaction=transaction) is None
+    assert body.effects == [(lease.job.id, "RUNNING")]
+    assert store.executions(lease.job.id)[0].status == ("COMMITTED" if boundary else "DONE")
+    check(store, lease.job.id)
+
+
+def test_the_function_sees_the_job_as_it_was(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """It is called once, with the job that it is about to move."""
+    lease, body = claimed(store, payload='{"to":"ann"}'), Body(raw)
+    store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    (job,) = body.seen
+    assert (job.id, job.payload, job.attempt, job.version, job.state) == (lease.job.id, {"to": "ann"}, 1, lease.job.version, "RUNNING")
+
+
+def test_a_function_that_raises_changes_nothing(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """Its exception goes through; neither what it wrote nor the move is stored, and the job can still be moved."""
+    lease = claimed(store)
+    before = raw.dump()
+    body = Body(raw, PermissionError("no"))
+    with pytest.raises(PermissionError, match="no"):
+        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    assert (raw.dump(), body.effects) == (before, [])
+    assert finish(store, lease).job.state == "SUCCEEDED"
+
+
+def test_a_stale_commit_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None, clock: SettableClock) -> None:
+    """Refused with what stands there, and nothing is written."""
+    lease, body = claimed(store, lease=30.0), Body(raw)
+    clock.advance(31)
+    lose(store)
+    before = raw.dump()
+    refusal = store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    assert refusal is not None
+    assert (refusal.status, refusal.ended_by, body.seen, body.effects) == ("ABORTED", "lose", [], [])
+    assert raw.dump() == before
+
+
+def test_a_commit_that_was_adopted_meanwhile_is_refused(store: Store, other: Store, raw: Raw, transaction: Open | None, clock: SettableClock) -> None:
+    """Possession is checked where the rows are locked, not where the handler ended."""
+    lease, body = claimed(store, lease=30.0), Body(raw)
+    clock.advance(31)
+    (adopted,) = other.adopt("bob", ["mail"], 30.0, 1)
+    refusal = store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    assert refusal is not None
+    assert (refusal.holder, body.seen) == (2, [])
+    assert other.commit(decided(adopted, Returned("1", boundary=True)), body, transaction=transaction) is None
+    assert len(body.effects) == 1
+
+
+def test_a_move_that_the_database_refuses_takes_the_function_back(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """What the function wrote is rolled back with the move that it was to land with."""
+    lease, body = claimed(store), Body(raw)
+    before = raw.dump()
+    with pytest.raises(Exception, match="interlock refuses"):
+        store.commit(forged(lease, "EXPIRED", "expire"), body, transaction=transaction)
+    assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
+
+
+def test_an_ambiguous_commit_sent_again_is_done(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """Protocol 10: the second sending finds its own work done, does not call the function and is not refused."""
+    lease, body = claimed(store), Body(raw)
+    move = decided(lease, Returned("1", boundary=True))
+    assert store.commit(move, body, transaction=transaction) is None
+    before = raw.dump()
+    assert store.commit(move, body, transaction=transaction) is None
+    assert (len(body.seen), len(body.effects), raw.dump()) == (1, 1, before)
+
+
+def test_two_arrows_land_with_one_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """A failure that is buried at once runs its function once, in the transaction of both arrows."""
+    lease, body = claimed(store, "paint"), Body(raw)
+    assert store.commit(decided(lease, Failed("broken")), body, transaction=transaction) is None
+    assert (store.get(lease.job.id).state, len(body.effects)) == ("dead_letter", 1)
+    check(store, lease.job.id)
+
+
+def test_a_finish_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """Also the move from the commit boundary to the end."""
+    lease, body = commit(store, claimed(store)), Body(raw)
+    assert store.commit(decided(lease, Finished()), body, transaction=transaction) is None
+    assert (store.get(lease.job.id).state, len(body.effects)) == ("SUCCEEDED", 1)
+
+
+# ---------------------------------------------------------------- of a job that waits
+def test_a_take_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """A waiting job is carried out together with what the function writes."""
+    job, body = stored(store), Body(raw)
+    assert store.commit(taken(job, reason="no longer wanted"), body, transaction=transaction) is None
+    assert (store.get(job.id).state, body.effects) == ("CANCELLED", [(job.id, "PENDING")])
+    check(store, job.id)
+
+
+def test_a_stale_take_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """A job that was claimed meanwhile is not taken."""
+    job, body = stored(store), Body(raw)
+    take = taken(job)
+    claim(store)
+    before = raw.dump()
+    refusal = store.commit(take, body, transaction=transaction)
+    assert refusal is not None
+    assert (refusal.state, body.seen, raw.dump()) == ("RUNNING", [], before)
+
+
+def test_a_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """Nothing changes, and the exception goes through."""
+    job = stored(store)
+    before = raw.dump()
+    with pytest.raises(PermissionError):
+        store.commit(taken(job), Body(raw, PermissionError()), transaction=transaction)
+    assert raw.dump() == before
+
+
+def test_a_take_along_an_undrawn_arrow_is_rolled_back(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """The database refuses it, and the function's writes go with it."""
+    job, body = stored(store), Body(raw)
+    before = raw.dump()
+    with pytest.raises(Exception, match="interlock refuses"):
+        store.commit(replace(taken(job), arrow=Arrow("PENDING", "reject", "REJECTED")), body, transaction=transaction)
+    assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
+
+
+# ---------------------------------------------------------------- the transaction is closed to its user
+def test_a_function_that_ends_the_transaction_is_found_out(store: Store, raw: Raw) -> None:
+    """Protocol 26: a function that commits by itself does not leave a job half moved without a word."""
+    raw("CREATE TABLE {effects} (job text, what text)")
+    lease = claimed(store)
+
+    def body(tx: Any, job: Job) -> None:
+        tx.commit()
+
+    @contextmanager
+    def own() -> Iterator[Any]:
+        with raw.transaction() as connection:
+            yield connection
+
+    with pytest.raises(Exception):  # noqa: B017, PT011 - in which words is the store's own affair
+        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=own)
+    assert settle(store, lease, Failed("it misbehaved")).job.state == "FAILED"

@@ -1,0 +1,216 @@
+"""Races: real connections, real threads, real processes, real time."""
+
+import multiprocessing
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from threading import Barrier, Event
+from typing import Any
+
+from interlock.job import Job
+from interlock.outcome import Failed, Returned
+from interlock.store import NewJob, Store
+from interlock.verify import verify
+from tests.contract.kit import check, claim, claimed, decided, make, many, stored, taken
+from tests.contract.racers import adopt_all, claim_all
+from tests.kit import Place
+
+THREADS = 64
+KEYS = 1000
+BITE = 50
+
+
+failed = Event()
+"""Set by the first of a race to fail, so that the others need not go on."""
+
+
+def together(n: int, work: Callable[[int], Any]) -> list[Any]:
+    """`work(0) ... work(n - 1)` in as many threads, begun at one moment; the first exception of any goes through."""
+    barrier = Barrier(n)
+    failed.clear()
+
+    def run(number: int) -> Any:
+        barrier.wait()
+        try:
+            return work(number)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(run, range(n)))
+
+
+def processes(n: int, work: Callable[..., Any], *given: Any) -> list[Any]:
+    with ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return [task.result(timeout=120) for task in [pool.submit(work, *given, f"p{number}") for number in range(n)]]
+
+
+def bites(keys: Sequence[str], seed: int) -> Iterator[list[str]]:
+    """The keys in an order of one's own, in lists that are enqueued at once."""
+    shuffled = random.Random(seed).sample(list(keys), len(keys))
+    for start in range(0, len(shuffled), BITE):
+        if failed.is_set():
+            return
+        yield shuffled[start : start + BITE]
+
+
+# ---------------------------------------------------------------- keys
+def test_64_threads_with_1000_idempotency_keys_make_1000_jobs(live: Store, place: Place) -> None:
+    """FM_001: each caller gets an answer to each key, the same one for all; none gets an error."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    keys = [f"key {n}" for n in range(KEYS)]
+
+    def enqueue(number: int) -> dict[str, tuple[str, bool]]:
+        answers: dict[str, tuple[str, bool]] = {}
+        for bite in bites(keys, number):
+            found = stores[number % 4].enqueue([make(idempotency_key=key, payload=f'{{"key":"{key}"}}') for key in bite])
+            answers |= {key: (each.id, each.created) for key, each in zip(bite, found, strict=True)}
+        return answers
+
+    answers = together(THREADS, enqueue)
+    assert live.counts() == {"standard": {"PENDING": KEYS}}
+    ids = {key: {each[key][0] for each in answers} for key in keys}
+    assert all(len(found) == 1 for found in ids.values())
+    assert sum(created for each in answers for _, created in each.values()) == KEYS
+
+
+def test_unique_keys_race_jobs_that_are_claimed_and_finished(live: Store, place: Place) -> None:
+    """However fast their holders end: every caller gets an answer, no key has two active jobs, and every stored job was somebody's."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    keys = [f"key {n}" for n in range(KEYS)]
+    over = Event()
+
+    def work(number: int) -> int:
+        finished = 0
+        while not over.is_set():
+            leases = claim(stores[number % 4], limit=50, by=f"w{number}")
+            moves = [decided(lease, Returned("1", boundary=False) if n % 2 else Failed("x")) for n, lease in enumerate(leases)]
+            assert stores[number % 4].move(moves) == []
+            finished += len(moves)
+            over.wait(0.005 if leases else 0.02)
+        return finished
+
+    def enqueue(number: int) -> list[tuple[str, bool]]:
+        store = stores[number % 4]
+        return [(each.id, each.created) for bite in bites(keys, number) for each in store.enqueue([make(unique_key=key) for key in bite])]
+
+    with ThreadPoolExecutor(4) as workers:
+        working = [workers.submit(work, number) for number in range(4)]
+        try:
+            answers = together(THREADS, enqueue)
+        finally:
+            over.set()
+        finished = sum(task.result() for task in working)
+    created = {id for answer in answers for id, new in answer if new}
+    assert {id for answer in answers for id, _ in answer} == created
+    assert sum(live.counts()["standard"].values()) == len(created) >= KEYS
+    assert finished > 0
+    active = "SELECT 1 FROM {jobs} WHERE phase IN ('pending', 'running') GROUP BY unique_key HAVING count(*) > 1"
+    assert place.raw(active) == []
+
+
+def test_one_key_that_changes_hands_all_the_time_makes_no_caller_fail(live: Store, place: Place) -> None:
+    """The worst case of protocol 21: one unique key, wanted by all, whose holder ends the moment it is stored."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    over = Event()
+
+    def work(number: int) -> None:
+        while not over.is_set():
+            leases = claim(stores[number], limit=5, by=f"w{number}")
+            assert stores[number].move([decided(lease, Returned("1", boundary=False)) for lease in leases]) == []
+
+    def enqueue(number: int) -> list[str]:
+        return [stores[number % 4].enqueue([make(unique_key="u")])[0].id for _ in range(40)]
+
+    with ThreadPoolExecutor(4) as workers:
+        working = [workers.submit(work, number) for number in range(4)]
+        try:
+            answers = together(16, enqueue)
+        finally:
+            over.set()
+        for task in working:
+            task.result()
+    assert {id for answer in answers for id in answer} == {job.id for job in live.jobs(limit=10_000)}
+
+
+# ---------------------------------------------------------------- claims
+def test_8_processes_claim_10000_jobs_once_each(live: Store, place: Place) -> None:
+    """FM_004: each job is claimed exactly once, and no bite is bigger than was asked for."""
+    live.enqueue(many(10_000))
+    answers = processes(8, claim_all, place.url, place.schema)
+    assert all(len(ids) <= limit for answer in answers for limit, ids in answer)
+    claims = Counter(id for answer in answers for _, ids in answer for id in ids)
+    assert len(claims) == 10_000
+    assert set(claims.values()) == {1}
+    assert place.raw("SELECT count(*), min(attempt), max(attempt), max(holder) FROM {executions}") == [(10_000, 1, 1, 1)]
+    assert live.counts() == {"standard": {"RUNNING": 10_000}}
+
+
+def test_8_processes_adopt_2000_executions_once_each(live: Store, place: Place) -> None:
+    """Keepers that sweep together take each ended lease once."""
+    live.enqueue(many(2000))
+    assert len(claim(live, limit=2000, by="dead", lease=0.0)) == 2000
+    adoptions = Counter(id for answer in processes(8, adopt_all, place.url, place.schema) for id in answer)
+    assert len(adoptions) == 2000
+    assert set(adoptions.values()) == {1}
+    assert place.raw("SELECT min(holder), max(holder) FROM {executions}") == [(2, 2)]
+
+
+def test_a_limit_holds_under_concurrent_claims(live: Store, place: Place) -> None:
+    """Sixteen claimers of a kind that may run ten at once get ten between them."""
+    place.raw("UPDATE {kinds} SET max_running = 10 WHERE name = 'mail'")
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    live.enqueue(many(200))
+    got = together(16, lambda number: [len(claim(stores[number % 4], limit=7, by=f"w{number}")) for _ in range(3)])
+    assert sum(map(sum, got)) == 10
+
+
+# ---------------------------------------------------------------- one job, many hands
+def test_many_settle_one_job_and_one_succeeds(live: Store, place: Place) -> None:
+    """FM_023: holders of every age report at once; only the present one is heard, and the job ends once."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    for _ in range(10):
+        lease = claimed(live, lease=0.0)
+        holders = [lease]
+        while len(holders) < 8:
+            holders += live.adopt("k", ["mail"], 0.0, 1)
+        refusals = together(8, lambda number: stores[number % 4].move([decided(holders[number], Returned(f"{number}", boundary=False))]))  # noqa: B023 - joined in the loop
+        assert [bool(refused) for refused in refusals] == [True] * 7 + [False]
+        assert live.get(lease.job.id).result == 7
+        check(live, lease.job.id)
+
+
+def test_cancel_expire_and_claim_race_and_one_wins(live: Store, place: Place) -> None:
+    """A waiting job that is claimed, cancelled and expired at once goes one of the three ways, whole."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    ways_taken: Counter[str] = Counter()
+    for _ in range(30):
+        job: Job = stored(live)
+
+        def go(number: int) -> bool:
+            if number == 0:
+                return bool(claim(stores[0], limit=1))
+            return not stores[number].take([taken(job, "cancel" if number == 1 else "expire")])  # noqa: B023 - joined in the loop
+
+        assert sum(together(3, go)) == 1
+        ways_taken[live.get(job.id).state] += 1
+        check(live, job.id)
+    assert set(ways_taken) <= {"RUNNING", "CANCELLED", "EXPIRED"}
+
+
+def test_enqueues_in_callers_transactions_race_without_error(live: Store, place: Place) -> None:
+    """Callers that hold their transactions open for a while still get one job per key."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+
+    def enqueue(number: int) -> str:
+        store, answers = stores[number % 4], []
+        for _ in range(5):
+            with store.transaction() as tx:
+                jobs: list[NewJob] = [make(idempotency_key="k")]
+                answers += store.enqueue(jobs, conn=tx)
+        return {each.id for each in answers}.pop()
+
+    assert len(set(together(12, enqueue))) == 1
+    assert verify(live).ok

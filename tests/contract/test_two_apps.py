@@ -1,0 +1,90 @@
+"""Two apps on one database: each moves only what it knows."""
+
+import pytest
+
+from interlock.outcome import Failed, Lost, Returned
+from interlock.store import KindFacts, Store
+from interlock.verify import verify
+from tests.contract.kit import LIFECYCLES, check, claim, claimed, decided, hooks_of, make, stored, taken, ways
+from tests.kit import Place
+
+COURIER = ([LIFECYCLES["delivery"]], [KindFacts("deliver", "delivery")])
+STUDIO = ([LIFECYCLES["image"]], [KindFacts("paint", "image", ("dead_letter",))])
+Apps = tuple[Store, Store]
+
+
+@pytest.fixture(params=["courier first", "studio first"])
+def apps(request: pytest.FixtureRequest, place: Place) -> Apps:
+    """A courier and a studio, each with its own process, that migrated in either order."""
+    courier, studio = place.open(), place.open()
+    for store, declared in ((courier, COURIER), (studio, STUDIO)) if request.param == "courier first" else ((studio, STUDIO), (courier, COURIER)):
+        store.migrate(*declared)
+    place.freeze()
+    return courier, studio
+
+
+def test_neither_migration_takes_the_others_arrows(apps: Apps) -> None:
+    """Protocol 14: what the database accepts is the union, whoever registered it and in whichever order."""
+    courier, studio = apps
+    for store, kind in ((courier, "deliver"), (studio, "paint")):
+        lease = claimed(store, kind)
+        assert store.move([decided(lease, Failed("broken"))]) == []
+        check(store, lease.job.id)
+    assert courier.counts() == {"delivery": {"FAILED": 1}, "image": {"dead_letter": 1}}
+    assert verify(courier).ok
+
+
+def test_each_claims_only_its_kinds(apps: Apps) -> None:
+    """Protocol 4: though they share a queue, neither is given the other's jobs."""
+    courier, studio = apps
+    courier.enqueue([make("deliver"), make("deliver")])
+    studio.enqueue([make("paint")])
+    assert [lease.job.kind for lease in claim(courier, "deliver")] == ["deliver", "deliver"]
+    assert [lease.job.kind for lease in claim(studio, "paint")] == ["paint"]
+
+
+def test_each_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
+    """A courier's keeper that buried a studio job would leak its credits."""
+    courier, studio = apps
+    claimed(courier, "deliver")
+    lease = claimed(studio, "paint")
+    place.clock.advance(31)
+    assert [each.job.kind for each in courier.adopt("k", ["deliver"], 30.0, 9)] == ["deliver"]
+    assert studio.executions(lease.job.id)[0].holder == 1
+
+
+def test_each_expires_only_its_kinds(apps: Apps, place: Place) -> None:
+    """The other's jobs are not even read."""
+    courier, studio = apps
+    mine = stored(courier, "deliver", ttl=1.0)
+    stored(studio, "paint", ttl=1.0)
+    place.clock.advance(2)
+    assert [job.id for job in courier.expired(["deliver"], 9)] == [mine.id]
+    assert courier.take([taken(mine, "expire")]) == []
+
+
+def test_each_knows_the_others_hooks(apps: Apps) -> None:
+    """Which states only the other's code may lead a job into is written in the database."""
+    courier, studio = apps
+    assert hooks_of(courier, "paint") == {"dead_letter"}
+    assert hooks_of(studio, "deliver") == frozenset()
+
+
+def test_a_second_deploy_of_one_does_not_disturb_the_other(apps: Apps, place: Place) -> None:
+    """Neither its jobs in hand nor its registrations."""
+    courier, studio = apps
+    lease = claimed(studio, "paint")
+    courier.migrate(*COURIER)
+    assert hooks_of(studio, "paint") == {"dead_letter"}
+    assert studio.move([decided(lease, Returned("1", boundary=False))]) == []
+    assert courier.lifecycle("image", 1) == LIFECYCLES["image"]
+
+
+def test_an_operator_reads_the_others_lifecycle_from_the_database(apps: Apps) -> None:
+    """To show a job, or to verify it, no code of its app is needed."""
+    courier, studio = apps
+    lease = claimed(studio, "paint")
+    studio.move([decided(lease, Lost())])
+    job = courier.get(lease.job.id)
+    assert courier.lifecycle(job.lifecycle, job.lifecycle_version).waiting >= {job.state}
+    assert [way.kind for way in ways("paint")] == ["paint", "paint"]

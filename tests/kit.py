@@ -1,0 +1,271 @@
+"""Databases for tests: one face over both stores, a clock that tests set, and raw SQL that is written once."""
+
+import itertools
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from interlock.clock import SystemClock
+from interlock.stores import OpenStore, open_store
+from interlock.stores.queryfile import to_pyformat
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+TABLES = ("jobs", "executions", "audit", "receipts", "archived", "lifecycles", "lifecycle_edges", "kinds", "queues", "schema_version")
+KEYS = {"jobs": ("id",), "executions": ("job_id", "attempt"), "audit": ("job_id", "version", "n")}
+
+Rows = list[tuple[Any, ...]]
+Dump = dict[str, list[str]]
+
+
+class SettableClock:
+    """A clock that stands still until a test moves it; `on_change` tells a database that keeps its own."""
+
+    def __init__(self) -> None:
+        self._now = EPOCH
+        self.on_change: Callable[[datetime], None] | None = None
+
+    def now(self) -> datetime:
+        return self._now
+
+    def advance(self, seconds: float) -> datetime:
+        self._now += timedelta(seconds=seconds)
+        if self.on_change is not None:
+            self.on_change(self._now)
+        return self._now
+
+
+class Raw:
+    """SQL that does not come from the store: `{jobs}` is a table, `:name` a parameter, `{later}` a time after `updated_at`."""
+
+    refusal: type[Exception]
+    """What the driver raises when the database itself says no."""
+    later: str
+
+    def table(self, name: str) -> str:
+        raise NotImplementedError
+
+    def run(self, sql: str, params: dict[str, Any]) -> Rows:
+        raise NotImplementedError
+
+    def script(self, sql: str) -> None:
+        """Run many statements."""
+        raise NotImplementedError
+
+    def columns(self, name: str) -> list[str]:
+        raise NotImplementedError
+
+    def upsert(self, name: str, columns: Sequence[str], select: str) -> str:
+        """Insert what `select` gives, in place of what stands there under the same key."""
+        raise NotImplementedError
+
+    def empty(self, name: str) -> str:
+        """The statement that empties a table with one word."""
+        raise NotImplementedError
+
+    def lines(self, name: str) -> list[str]:
+        """Every row of a table as text, sorted."""
+        raise NotImplementedError
+
+    def transaction(self) -> Any:
+        """A caller's own transaction on this database, as a context manager that gives its handle."""
+        raise NotImplementedError
+
+    def disable(self, *triggers: str) -> None:
+        """Take triggers away, to see that something misses them."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ the same for every dialect
+    def __call__(self, sql: str, **params: Any) -> Rows:
+        return self.run(self.words(sql), params)
+
+    def words(self, sql: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda found: self.later if found[1] == "later" else self.table(found[1]), sql)
+
+    def copy(self, name: str, where: str, changes: dict[str, str], *, replacing: bool = False, **params: Any) -> Rows:
+        """Insert a copy of the rows of `where`, with these columns changed to these expressions; replacing what stands under the same key, if asked."""
+        columns = self.columns(name)
+        select = f"SELECT {', '.join(changes.get(column, column) for column in columns)} FROM {self.table(name)} WHERE {where}"
+        plain = f"INSERT INTO {self.table(name)} ({', '.join(columns)}) {select}"
+        return self.run(self.words(self.upsert(name, columns, select) if replacing else plain), params)
+
+    def dump(self) -> Dump:
+        """All that is stored."""
+        return {name: self.lines(name) for name in TABLES}
+
+
+class SqliteRaw(Raw):
+    refusal = sqlite3.IntegrityError
+    later = "strftime('%Y-%m-%dT%H:%M:%S', updated_at, '+1 second') || '.000000Z'"
+
+    def __init__(self, file: Path) -> None:
+        self._db = sqlite3.connect(file, isolation_level=None, timeout=10, check_same_thread=False)
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._file = file
+
+    def table(self, name: str) -> str:
+        return f"interlock_{name}"
+
+    def run(self, sql: str, params: dict[str, Any]) -> Rows:
+        return self._db.execute(sql, params).fetchall()
+
+    def script(self, sql: str) -> None:
+        self._db.executescript(sql)
+
+    def columns(self, name: str) -> list[str]:
+        return [row[1] for row in self._db.execute(f"PRAGMA table_info({self.table(name)})")]
+
+    def upsert(self, name: str, columns: Sequence[str], select: str) -> str:
+        return f"INSERT OR REPLACE INTO {self.table(name)} ({', '.join(columns)}) {select}"
+
+    def empty(self, name: str) -> str:
+        return f"DELETE FROM {self.table(name)}"
+
+    def lines(self, name: str) -> list[str]:
+        return sorted(map(repr, self._db.execute(f"SELECT * FROM {self.table(name)}")))
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self._file, isolation_level=None, timeout=10)
+        try:
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+        finally:
+            connection.close()
+
+    def disable(self, *triggers: str) -> None:
+        for trigger in triggers:
+            self._db.execute(f"DROP TRIGGER interlock_{trigger}")
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class PostgresRaw(Raw):
+    refusal = psycopg.errors.IntegrityError
+    later = "updated_at + interval '1 second'"
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._url, self._schema = url, schema
+        self._db = psycopg.connect(url, autocommit=True)
+
+    def table(self, name: str) -> str:
+        return f"{self._schema}.{name}"
+
+    def run(self, sql: str, params: dict[str, Any]) -> Rows:
+        cursor = self._db.execute(to_pyformat(sql), params)
+        return cursor.fetchall() if cursor.description else []
+
+    def script(self, sql: str) -> None:
+        self._db.execute(sql)
+
+    def columns(self, name: str) -> list[str]:
+        return [column.name for column in self._db.execute(f"SELECT * FROM {self.table(name)} LIMIT 0").description or ()]
+
+    def upsert(self, name: str, columns: Sequence[str], select: str) -> str:
+        rest = ", ".join(f"{column} = excluded.{column}" for column in columns)
+        return f"INSERT INTO {self.table(name)} ({', '.join(columns)}) {select} ON CONFLICT ({', '.join(KEYS[name])}) DO UPDATE SET {rest}"
+
+    def empty(self, name: str) -> str:
+        return f"TRUNCATE {self.table(name)} CASCADE"
+
+    def lines(self, name: str) -> list[str]:
+        return sorted(row[0] for row in self._db.execute(f"SELECT t::text FROM {self.table(name)} t"))
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection]:
+        with psycopg.connect(self._url) as connection:
+            yield connection
+
+    def disable(self, *triggers: str) -> None:
+        for trigger in triggers:
+            self._db.execute(f"DROP TRIGGER {trigger} ON {self.table(trigger.partition('_')[0])}")
+
+    def close(self) -> None:
+        self._db.close()
+
+
+@dataclass
+class Place:
+    """One empty database of a test, and the ways into it."""
+
+    url: str
+    schema: str
+    make_raw: Callable[[], Raw]
+    clock: SettableClock = field(default_factory=SettableClock)
+    _stores: list[OpenStore] = field(default_factory=list)
+    _raw: Raw | None = None
+    _closed: bool = False
+
+    def open(self, *, real_time: bool = False) -> OpenStore:
+        """Another process's view: a store of its own on this database."""
+        store = open_store(self.url, self.schema, SystemClock() if real_time else self.clock)
+        self._stores.append(store)
+        return store
+
+    @property
+    def raw(self) -> Raw:
+        if self._raw is None:
+            self._raw = self.make_raw()
+        return self._raw
+
+    def freeze(self) -> None:
+        """Give the test its clock, once the schema is there. A store on SQLite was given it when it was opened."""
+
+    def recycle(self) -> bool:
+        """Forget every job, where that is quicker than another database."""
+        return False
+
+    def close(self) -> None:
+        self._closed = True
+        for store in self._stores:
+            store.close()
+        if self._raw is not None:
+            self._raw.close()
+
+
+class PostgresPlace(Place):
+    def freeze(self) -> None:
+        self.raw.script(f"""
+          CREATE TABLE {self.schema}.test_clock (now timestamptz NOT NULL);
+          INSERT INTO {self.schema}.test_clock VALUES ('{self.clock.now().isoformat()}');
+          CREATE OR REPLACE FUNCTION {self.schema}.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT now FROM {self.schema}.test_clock'""")
+        self.clock.on_change = lambda now: self.raw.script(f"UPDATE {self.schema}.test_clock SET now = '{now.isoformat()}'")
+
+    def recycle(self) -> bool:
+        tables = ", ".join(self.raw.table(name) for name in ("jobs", "executions", "audit", "receipts", "archived"))
+        self.raw.script(f"SET session_replication_role = replica; TRUNCATE {tables}; SET session_replication_role = origin")
+        return True
+
+    def close(self) -> None:
+        if not self._closed:
+            self.raw.script(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
+        super().close()
+
+
+_numbers = itertools.count()
+
+
+def sqlite_place(directory: Path) -> Place:
+    file = directory / f"jobs_{next(_numbers)}.db"
+    return Place(f"sqlite:///{file}", "interlock", lambda: SqliteRaw(file))
+
+
+def postgres_place(url: str) -> Place:
+    schema = f"t_{next(_numbers)}"
+    return PostgresPlace(url, schema, lambda: PostgresRaw(url, schema))
