@@ -17,6 +17,8 @@ from .errors import (
     PayloadError,
     Refused,
     TransitionRefused,
+    Unavailable,
+    UsageError,
 )
 from .job import AuditEntry, Execution, Job
 from .kind import Kind
@@ -61,5 +63,7 @@ __all__ = [
     "SyncRun",
     "TransitionRefused",
     "Tx",
+    "Unavailable",
+    "UsageError",
     "Violation",
 ]

@@ -12,6 +12,7 @@
     ├── Cancelled           the job was asked to stop
     ├── LifecycleError      a lifecycle that can never work
     ├── NotApplied          raised by a caller inside an effect
+    ├── Unavailable         the database cannot be used now, whatever is asked of it
     └── UsageError          a call or declaration that can never work; also a ValueError
 """
 
@@ -76,6 +77,10 @@ class LifecycleError(InterlockError):
 
 class NotApplied(InterlockError):
     """Raised by a caller inside an effect: the outside call surely did not happen, so there is no doubt to settle."""
+
+
+class Unavailable(InterlockError):
+    """The database cannot be used now, whatever is asked of it. Nothing was done."""
 
 
 class UsageError(InterlockError, ValueError):

@@ -183,7 +183,7 @@ def test_a_file_that_another_holds_for_long_is_said_in_a_sentence(opens: Opens, 
     waiting = File(path, UNSAFE, patience=0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(waiting):
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(InterlockError, match="locked by another process"), waiting.write():
+        with pytest.raises(InterlockError, match="has been locked"), waiting.write():
             pass
         other.execute("COMMIT")
         with waiting.write() as connection:

@@ -1,8 +1,8 @@
 """Callers' own connections: enqueue and commit inside a transaction that is not ours.
 
 A borrowed connection is used in its caller's thread, never committed, rolled back or kept. Known are `sqlite3` (and `pysqlite3`), `psycopg` sync and async,
-SQLAlchemy's `Connection` and `Session` and their async forms, Django's connection, and our own `Tx`. They are recognised by their classes' names, so that none has
-to be installed.
+SQLAlchemy's `Connection` and `Session` and their async forms, Django's connection, and our own `Tx`. They are recognised by their classes' names, so that none
+has to be installed.
 """
 
 from collections.abc import Callable, Sequence

@@ -58,8 +58,8 @@ def hops(move: Move) -> list[Hop]:
 
 def take_columns(take: Take) -> dict[str, Any]:
     return {
-        "job_id": take.job_id, "version": take.version, "source": take.arrow.source, "target": take.arrow.target, "event": take.arrow.event, "phase": take.phase,
-        "releases_key": take.releases_key, "actor": take.actor, "reason": take.reason,
+        "job_id": take.job_id, "version": take.version, "source": take.arrow.source, "target": take.arrow.target, "event": take.arrow.event,
+        "phase": take.phase, "releases_key": take.releases_key, "actor": take.actor, "reason": take.reason,
     }
 
 

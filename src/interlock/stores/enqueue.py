@@ -113,7 +113,7 @@ def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int]) -> G
             continue
         if row[1] is not None and row[2] != job.payload:
             raise KeyReused(
-                f"idempotency key {job.idempotency_key!r} of kind {job.kind!r} belongs to job {row[1]} with another payload. Nothing was stored; use another key.")
+                f"idempotency key {job.idempotency_key!r} of kind {job.kind!r} belongs to job {row[1]} with another payload. Nothing was stored: use another key")
         if row[1] is not None and row[3] in job.resting:
             resting.setdefault(job.resting, []).append(row[1])
         answers[n] = Enqueued(str(holder), False)

@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from ...errors import Unavailable
 from ..commit import Run
 from ..enqueue import Rows, Statement
-from .library import Library, Unavailable
+from .library import Library
 from .turn import Turn
 
 T = TypeVar("T")
@@ -106,8 +107,8 @@ class File:
                     raise
                 if tried == TRIES - 1:
                     raise Unavailable(
-                        f"{self.path} has been locked by another process for {self._patience * TRIES:.0f} s, so this was not done; "
-                        f"a process that stopped inside its transaction frees it when it goes on or ends") from error
+                        f"{self.path} has been locked for {self._patience * TRIES:.0f} s, so this was not done. If the lock is a transaction of your own, "
+                        f"hand its connection on with conn=; if it is a process that stopped inside its transaction, that one must go on or end.") from error
                 time.sleep(random.uniform(0, 0.02 * 2**tried))
         raise AssertionError("unreachable")
 

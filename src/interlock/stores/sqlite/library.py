@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
-from ...errors import InterlockError, UsageError
+from ...errors import Unavailable, UsageError
 
 MODULES = {"sqlite": "sqlite3", "sqlite+pysqlite3": "pysqlite3"}
 # STRICT tables came with 3.37, RETURNING with 3.35.
@@ -21,10 +21,6 @@ STATEMENTS = 256
 # cannot open, locking protocol, no database.
 _UNWELL = frozenset({5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 26})
 _BUSY = frozenset({5, 6})
-
-
-class Unavailable(InterlockError):
-    """The file cannot be used now, whatever is asked of it."""
 
 
 def wal_safe(version: tuple[int, ...]) -> bool:

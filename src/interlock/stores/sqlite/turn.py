@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from types import TracebackType
 
-from .library import Unavailable
+from ...errors import Unavailable
 
 
 class Turn:
