@@ -72,10 +72,6 @@ def _sqlalchemy_async(driver: str, session: bool) -> Callable[..., Awaitable[Non
     return run
 
 
-class _Undo(Exception):
-    """Rolls a Django block back."""
-
-
 async def _django(url: str, enqueue: Enqueue, _: AEnqueue, commit: bool) -> None:
     import asyncio
 
@@ -91,9 +87,7 @@ def _django_in_a_thread(url: str, enqueue: Enqueue, commit: bool) -> None:
         with transaction.atomic(using=connection.alias):
             enqueue(connection)
             if not commit:
-                raise _Undo
-    except _Undo:
-        pass
+                transaction.set_rollback(True, using=connection.alias)
     finally:
         connection.close()
 

@@ -13,7 +13,6 @@ from sqlalchemy import create_engine
 
 from interlock.errors import KeyReused, UsageError
 from interlock.stores import OpenStore
-
 from tests.contract.kit import FACTS, LIFECYCLES, make, stored
 from tests.contract.stacks import POSTGRES, SQLITE, Stack, django_connection, sqlite_path
 from tests.kit import Place, postgres_place, sqlite_place

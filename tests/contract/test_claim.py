@@ -1,6 +1,7 @@
 """claim: due jobs are leased, each to one worker."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -229,3 +230,11 @@ def test_a_started_job_comes_back_with_a_new_attempt(store: Store, clock: Settab
     assert (second.job.attempt, second.holder, second.job.tries_left) == (2, 1, 2)
     assert [(each.attempt, each.status, each.lease_owner) for each in store.executions(lease.job.id)] == [(1, "ABORTED", "ann"), (2, "LEASED", "bob")]
     check(store, lease.job.id)
+
+
+def test_a_job_of_another_lifecycle_is_left_alone(store: Store) -> None:
+    """A kind that was declared anew on another lifecycle: its old jobs are not pinned to versions of the new one, though a state has the same name."""
+    stored(store, "mail")
+    foreign = [replace(way, lifecycle="state_model") for way in ways("mail")]
+    assert store.claim("ann", foreign, ["default"], 10) == []
+    assert len(claim(store)) == 1

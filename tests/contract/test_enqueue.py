@@ -127,7 +127,7 @@ def test_admit_that_raises_keeps_everything_out(store: Store, raw: Raw) -> None:
 def test_a_callers_transaction_decides_whether_the_job_exists(store: Store, other: Store, raw: Raw) -> None:
     """FM_002: the job exists exactly if the caller's transaction commits, and no worker sees it before."""
     before = raw.dump()
-    with pytest.raises(ZeroDivisionError), store.transaction() as tx:  # noqa: PT012 - the block is the transaction
+    with pytest.raises(ZeroDivisionError), store.transaction() as tx:
         store.enqueue(many(3), conn=tx)
         raise ZeroDivisionError
     assert raw.dump() == before
@@ -139,7 +139,7 @@ def test_a_callers_transaction_decides_whether_the_job_exists(store: Store, othe
 
 def test_the_callers_own_driver_connection_will_do(store: Store, raw: Raw) -> None:
     """A plain connection of the driver serves as `conn`: used, and never committed, rolled back or closed."""
-    with pytest.raises(ZeroDivisionError), raw.transaction() as connection:  # noqa: PT012 - the block is the transaction
+    with pytest.raises(ZeroDivisionError), raw.transaction() as connection:
         store.enqueue([make()], conn=connection)
         raise ZeroDivisionError
     assert store.counts() == {}

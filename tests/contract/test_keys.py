@@ -132,7 +132,7 @@ def test_a_pruned_job_gives_its_key_back(store: Store, clock: SettableClock) -> 
 
 def test_a_key_that_was_rolled_back_is_free(store: Store) -> None:
     """A key taken in a transaction that did not commit was never taken."""
-    with pytest.raises(ZeroDivisionError), store.transaction() as tx:  # noqa: PT012 - the block is the transaction
+    with pytest.raises(ZeroDivisionError), store.transaction() as tx:
         store.enqueue([make(idempotency_key="k")], conn=tx)
         raise ZeroDivisionError
     assert store.enqueue([make(idempotency_key="k", payload='{"a":2}')])[0].created

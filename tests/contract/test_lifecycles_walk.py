@@ -166,7 +166,7 @@ def test_every_undrawn_arrow_is_refused_by_the_database(store: Store, raw: Raw, 
             if target == state or (state, target) in held:
                 continue
             success = {"to_status": "DONE", "ended_by": "succeed"} if target in lifecycle.successes and walker.lease.status != "LEASED" else {}
-            (refusal,) = store.move([forged(walker.lease, target, "advance", **success)])
+            (refusal,) = store.move([forged(walker.lease, target, "lose", **success)])
             assert refusal.error, (state, target)
             assert "interlock refuses" in refusal.error
             refused += 1

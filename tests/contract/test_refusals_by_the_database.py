@@ -41,6 +41,7 @@ def refuse(raw: Raw, scene: Scene, sql: str, why: str) -> None:
 
 
 ENDED = "finished_at = updated_at, updated_at = {later}"
+NOBODY = "00000000-0000-7000-8000-000000000000"
 FRESH = "updated_at = {later}"
 
 
@@ -68,7 +69,7 @@ FRESH = "updated_at = {later}"
     ("waiting", f"lifecycle = 'state_model', {FRESH}", "interlock refuses"),
     ("running", "priority = 9", "not refreshed"),
     ("running", "priority = 9, updated_at = created_at", "not refreshed"),
-    ("waiting", f"id = '{uuid7()}', {FRESH}", "never change"),
+    ("waiting", f"id = '{NOBODY}', {FRESH}", "never change"),
     ("running", f"kind = 'chore', {FRESH}", "never change"),
     ("running", f"created_at = {{later}}, {FRESH}", "never change"),
     ("running", f"idempotency_key = 'other', {FRESH}", "never change"),
@@ -214,7 +215,7 @@ def test_an_execution_walks_its_statuses(scene: Scene, raw: Raw) -> None:
     ("retried", {"attempt": "2", "holder": "2", "ended_by": "'cancel'"}),
     ("retried", {"attempt": "2", "external_id": "'x'", "ended_by": "'cancel'"}),
     ("retried", {"attempt": "0", "ended_by": "'cancel'"}),
-    ("retried", {"job_id": f"'{uuid7()}'", "ended_by": "'cancel'"}),
+    ("retried", {"job_id": f"'{NOBODY}'", "ended_by": "'cancel'"}),
 ], ids=str)
 def test_no_insert_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: str, changes: dict[str, str]) -> None:
     """A second live one, a second committed one, one that begins at its end, one with another's hand on it, one without a job."""

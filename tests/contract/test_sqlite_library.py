@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from interlock.clock import SystemClock
 from interlock.errors import InterlockError, NotMigrated, UsageError
 from interlock.job import Status
 from interlock.outcome import Returned
+from interlock.store import Beat
+from interlock.stores import open_store
 from interlock.stores.sqlite import library as libraries
 from interlock.stores.sqlite.file import File
 from interlock.stores.sqlite.library import Library, library, locate, wal_safe
@@ -369,3 +372,39 @@ def test_an_execution_of_no_job_is_refused_also_where_foreign_keys_are_off(opens
     columns = "job_id, attempt, holder, status, kind, lease_owner, lease_expires_at, heartbeat_at, leased_at, started_at, state"
     given = columns.replace("job_id", f"'{make().id}'").replace("status", f"'{status}'")
     stands(store, path, f"INSERT INTO interlock_executions ({columns}) SELECT {given} FROM interlock_executions")
+
+
+class Stepping:
+    """A clock that goes on by five seconds whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        self.at += timedelta(seconds=5)
+        return self.at
+
+
+def test_a_lease_begins_when_the_file_is_ours(tmp_path: Path) -> None:
+    """Protocol 19: a writer may wait for the file for longer than a lease, and must not be born dead."""
+    clock = Stepping()
+    store = open_store(f"sqlite:///{tmp_path / 'jobs.db'}", "interlock", clock)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    stored(store)
+    (lease,) = claim(store, lease=1.0)
+    (execution,) = store.executions(lease.job.id)
+    assert execution.lease_expires_at == clock.at + timedelta(seconds=1)
+    store.renew("ann", [Beat(lease.fence, 2.0)])
+    assert store.executions(lease.job.id)[0].lease_expires_at == clock.at + timedelta(seconds=2)
+    store.close()
+
+
+def test_a_connection_that_commits_by_itself_is_known_by_its_newer_name_too(opens: Opens, path: str) -> None:
+    """From Python 3.12 on `autocommit=True` leaves isolation_level as it was."""
+    store = opens()
+
+    class Newer(sqlite3.Connection):
+        autocommit = True
+
+    with closing(sqlite3.connect(path, factory=Newer)) as connection, pytest.raises(UsageError, match="BEGIN"):
+        store.enqueue([make()], conn=connection)

@@ -5,18 +5,20 @@ SQLAlchemy's `Connection` and `Session` and their async forms, Django's connecti
 has to be installed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..errors import UsageError
 from ..job import Job
 from ..move import Move, Take
 from ..store import Enqueued, NewJob
 from .commit import Run, Settling, committing
-from .enqueue import Dialect, Plan, Rows, Statement, enqueueing
+from .enqueue import Dialect, Rows, Statement, enqueueing
 from .queryfile import to_pyformat
 from .tx import PlainTx
+
+T = TypeVar("T")
 
 
 class Lender(Settling, Protocol):
@@ -29,31 +31,31 @@ class Lender(Settling, Protocol):
     """`sqlite` or `postgresql`."""
 
     def instance(self) -> str: ...
-    def whose(self, run: Run) -> str | None:
-        """The instance that this connection sees; None if there is no Interlock schema in its database."""
+    def whose(self) -> Generator[Statement, Rows, str | None]:
+        """The instance that a connection sees; None if there is no Interlock schema in its database."""
         ...
 
 
 # ---------------------------------------------------------------- running a plan
-def drive(plan: Plan, run: Run) -> list[Enqueued]:
+def drive(plan: Generator[Statement, Rows, T], run: Run) -> T:
     """Run a plan's statements until it answers."""
     try:
         statement = next(plan)
         while True:
             statement = plan.send(run(statement))
     except StopIteration as answer:
-        answers: list[Enqueued] = answer.value
-        return answers
+        value: T = answer.value
+        return value
 
 
-async def adrive(plan: Plan, run: Callable[[Statement], Any]) -> list[Enqueued]:
+async def adrive(plan: Generator[Statement, Rows, T], run: Callable[[Statement], Awaitable[Rows]]) -> T:
     try:
         statement = next(plan)
         while True:
             statement = plan.send(await run(statement))
     except StopIteration as answer:
-        answers: list[Enqueued] = answer.value
-        return answers
+        value: T = answer.value
+        return value
 
 
 def admitting(admit: Callable[[Any, NewJob], None] | None, tx: object) -> Callable[[NewJob], None] | None:
@@ -102,12 +104,16 @@ async def aenqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: C
 
 
 async def _enqueue_awaiting(store: Lender, conn: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    from psycopg.rows import tuple_row
+
     _check_psycopg(conn, store)
 
     async def run(statement: Statement) -> Rows:
-        cursor = await conn.execute(to_pyformat(statement.sql), statement.params)
+        cursor = conn.cursor(row_factory=tuple_row)
+        await cursor.execute(to_pyformat(statement.sql), statement.params)
         return await cursor.fetchall() if statement.answers else ()
 
+    _same_instance(await adrive(store.whose(), run), store)
     await run(SAVE)
     try:
         answer = await adrive(enqueueing(store.dialect, jobs, None), run)
@@ -130,9 +136,9 @@ def borrow(conn: object, store: Lender) -> Run:
     """What runs statements on the caller's connection. `UsageError`, and nothing done, if it cannot be the right one."""
     library, name = _kind_of(conn)
     if isinstance(conn, PlainTx):
-        return borrow(conn.connection, store)
+        return borrow(PlainTx.connection(conn), store)
     if library in ("sqlite3", "pysqlite3") and name == "Connection":
-        run = _sqlite(conn, store)
+        run = _sqlite(conn, library, store)
     elif library == "psycopg" and name == "Connection":
         run = _psycopg(conn, store)
     elif library == "sqlalchemy" and name in ("Session", "Connection", "scoped_session"):
@@ -145,9 +151,25 @@ def borrow(conn: object, store: Lender) -> Run:
         raise UsageError(
             f"conn= does not take a {type(conn).__module__}.{type(conn).__name__}; it takes a connection of sqlite3, psycopg, SQLAlchemy or Django, "
             "or a Tx of app.transaction()")
-    if store.whose(run) != store.instance():
-        raise UsageError("conn= is a connection to another database than this app's, so the job would not be stored where its workers look; nothing was stored")
+    _same_instance(drive(store.whose(), run), store)
+    if store.database == "sqlite" and library in ("sqlite3", "pysqlite3", "sqlalchemy"):
+        _begin(conn)
     return run
+
+
+def _same_instance(seen: str | None, store: Lender) -> None:
+    if seen != store.instance():
+        raise UsageError("conn= is a connection to another database than this app's, so the job would not be stored where its workers look; nothing was stored")
+
+
+def _begin(conn: Any) -> None:
+    """SQLite's libraries begin by themselves only before a plain write, and ours begins with a savepoint. Immediate, since we are going to write."""
+    if hasattr(conn, "exec_driver_sql") or hasattr(conn, "add"):
+        lent = conn.connection() if hasattr(conn, "add") else conn
+        if not lent.connection.driver_connection.in_transaction:
+            lent.exec_driver_sql("BEGIN IMMEDIATE")
+    elif not conn.in_transaction:
+        conn.execute("BEGIN IMMEDIATE")
 
 
 def _kind_of(conn: object) -> tuple[str, str]:
@@ -174,16 +196,14 @@ def _in_transaction(yes: bool, how: str) -> None:
         raise UsageError(f"conn= commits each statement by itself, so the job could outlive your rollback; {how}")
 
 
-def _sqlite(conn: Any, store: Lender) -> Run:
+def _sqlite(conn: Any, library: str, store: Lender) -> Run:
     _same_database(store, "sqlite")
-    library = type(conn).__module__.split(".")[0]
     if library != store.driver:
         raise UsageError(
             f"conn= is of {library}, but this app opens the file with {store.driver}; two SQLite libraries in one process drop each other's locks. Use one.")
-    _in_transaction(conn.isolation_level is not None or conn.in_transaction, 'begin a transaction first, with conn.execute("BEGIN")')
-    if not conn.in_transaction:
-        # The library begins by itself only before a plain write; our first statement is a read or a savepoint. Immediate, since we are going to write.
-        conn.execute("BEGIN IMMEDIATE")
+    # `autocommit` is a newer way to say it, and leaves `isolation_level` as it was.
+    by_itself = conn.isolation_level is None or getattr(conn, "autocommit", None) is True
+    _in_transaction(conn.in_transaction or not by_itself, 'begin a transaction first, with conn.execute("BEGIN")')
 
     def run(statement: Statement) -> Rows:
         if statement.many:
@@ -223,8 +243,6 @@ def _sqlalchemy(conn: Any, store: Lender) -> Run:
     # Some dialects report the server's level here, whatever the driver does, so both are asked.
     autocommit = lent.get_isolation_level() == "AUTOCOMMIT" or getattr(lent.connection.dbapi_connection, "autocommit", False) is True
     _in_transaction(not autocommit, "use an engine without isolation_level='AUTOCOMMIT'")
-    if lent.dialect.name == "sqlite" and not lent.connection.driver_connection.in_transaction:
-        lent.exec_driver_sql("BEGIN IMMEDIATE")  # as in _sqlite
 
     def run(statement: Statement) -> Rows:
         # `::` is a cast here, not a parameter.

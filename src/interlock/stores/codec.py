@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..job import AuditEntry, Execution, Job, Phase, Status
 from ..move import Move, Take
-from ..store import KindFacts, Lease
+from ..store import KindFacts, Lease, Refusal
 
 Row = Any
 When = Callable[[Any], Any]
@@ -54,6 +54,20 @@ def hops(move: Move) -> list[Hop]:
             move.tries_left, 0, None, None, None, None, False, None, None, None, move.actor, move.reason, True)
         for arrow in path[:-1]
     ] + [last]
+
+
+def each_once(moves: Sequence[Move] | Sequence[Take]) -> None:
+    """A statement that names a job twice would write it once, and say nothing."""
+    if len({move.job_id for move in moves}) < len(moves):
+        raise ValueError("a list of moves names each job once")
+
+
+def refusal(move: Move | Take, row: Row) -> Refusal | None:
+    """What stands in a move's place, from a row of the query `present`; None where that is what the move asked for."""
+    if row is None:
+        return Refusal(move.job_id, 0, 0, None, None, None)
+    stands = Refusal(move.job_id, row[1] or 0, row[2] or 0, row[3], row[4], row[5], row[6])
+    return None if isinstance(move, Move) and stands.already(move) else stands
 
 
 def take_columns(take: Take) -> dict[str, Any]:

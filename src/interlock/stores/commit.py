@@ -51,7 +51,7 @@ def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any
         run(RELEASE)
     except Exception as error:  # whatever the driver calls it: the savepoint is gone
         raise InterlockError(
-            f"the function that ran inside the commit of job {move.job_id} ended the transaction itself; it must not commit or roll back. "
-            "The job was not moved.") from error
+            f"the function that ran inside the commit of job {move.job_id} ended the transaction itself, or went on after one of its "
+            "statements had failed; it must do neither. The job was not moved.") from error
     if not store.write(run, move):
         raise Refused(store.standing(run, move))

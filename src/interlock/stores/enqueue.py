@@ -41,8 +41,11 @@ class Dialect(Protocol):
         """Store the jobs whose keys are free; the last statement answers the ids that were stored."""
         ...
 
-    def holders(self, jobs: Sequence[NewJob]) -> Statement:
-        """Rows of (place in `jobs`, holder of the idempotency key, its payload, its state, holder of the unique key)."""
+    def holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
+        """Rows of (place in `jobs`, holder of the idempotency key, its payload, its state, holder of the unique key).
+
+        `tried` says which of them an insert has just been refused for.
+        """
         ...
 
     def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
@@ -59,14 +62,16 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
         if raced:
             yield SAVE
         asked = [n for n in range(len(jobs)) if n not in found]
-        stored = yield from _insert(dialect, [jobs[n] for n in _first_of_each_key(jobs, asked)])
+        first = _first_of_each_key(jobs, asked)
+        stored = yield from _insert(dialect, [jobs[n] for n in first])
         missing = [n for n in asked if jobs[n].id not in stored]
         if missing:
-            found |= yield from _find(dialect, jobs, missing)
+            found |= yield from _find(dialect, jobs, missing, frozenset(first))
         complete = all(n in found for n in missing)
         if raced and not complete:
-            # Who waits for a key while holding others may wait for ever, so before another round everything is let go.
+            # Who waits for a key while holding others may wait for ever, so before another round everything is let go, what was found through it too.
             yield UNDO
+            found.clear()
         if raced:
             yield KEEP
         if complete:
@@ -94,17 +99,19 @@ def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[in
 
 def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Rows, set[str]]:
     stored: set[str] = set()
-    for start in range(0, len(jobs), 1000):
+    # Everyone asks for keys in the same order, also across the statements of a long list.
+    ordered = sorted(jobs, key=lambda job: (job.kind, job.idempotency_key or "", job.unique_key or ""))
+    for start in range(0, len(ordered), 1000):
         rows: Rows = ()
-        for statement in dialect.insert(jobs[start : start + 1000]):
+        for statement in dialect.insert(ordered[start : start + 1000]):
             rows = yield statement
         stored.update(str(row[0]) for row in rows)
     return stored
 
 
-def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int]) -> Generator[Statement, Rows, dict[int, Enqueued]]:
+def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int], tried: frozenset[int]) -> Generator[Statement, Rows, dict[int, Enqueued]]:
     answers: dict[int, Enqueued] = {}
-    rows = yield dialect.holders([jobs[n] for n in missing])
+    rows = yield dialect.holders([jobs[n] for n in missing], [n in tried for n in missing])
     resting: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         n = missing[int(row[0])]
@@ -113,7 +120,7 @@ def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int]) -> G
             continue
         if row[1] is not None and row[2] != job.payload:
             raise KeyReused(
-                f"idempotency key {job.idempotency_key!r} of kind {job.kind!r} belongs to job {row[1]} with another payload. Nothing was stored: use another key")
+                f"idempotency key {job.idempotency_key!r} of {job.kind!r} belongs to job {row[1]} with another payload. Nothing was stored: use another key")
         if row[1] is not None and row[3] in job.resting:
             resting.setdefault(job.resting, []).append(row[1])
         answers[n] = Enqueued(str(holder), False)

@@ -36,6 +36,7 @@ def takes(batch: Sequence[Take]) -> dict[str, Any]:
 def ways(batch: Sequence[Way]) -> dict[str, Any]:
     return {
         "kind": text_array(w.kind for w in batch),
+        "lifecycle": text_array(w.lifecycle for w in batch),
         "state": text_array(w.state for w in batch),
         "lifecycle_version": array(w.version for w in batch),
         "target": text_array(w.target for w in batch),
@@ -85,12 +86,13 @@ def new_jobs(batch: Sequence[NewJob]) -> dict[str, Any]:
         "trace": text_array(j.trace for j in batch),
         "scheduled_for": time_array(j.scheduled_for for j in batch),
         "redrive_of": array(j.redrive_of for j in batch),
-        "by": batch[0].actor,
+        "actor": text_array(j.actor for j in batch),
     }
 
 
-def keys(batch: Sequence[NewJob]) -> dict[str, Any]:
+def keys(batch: Sequence[NewJob], tried: Sequence[bool]) -> dict[str, Any]:
     return {
+        "tried": array(tried),
         "ord": array(range(len(batch))),
         "kind": text_array(j.kind for j in batch),
         "idempotency_key": text_array(j.idempotency_key for j in batch),

@@ -51,7 +51,7 @@ def migrate(conn: Connection[Any], queries: Mapping[str, str], schema: str, life
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
-    conn.execute(enforcement(run, queries, schema).encode())
+    conn.execute(enforcement(run, queries, schema, versions).encode())
     return Migrated(versions, tuple(notes))
 
 
@@ -96,9 +96,9 @@ def registration(lifecycle: Lifecycle) -> dict[str, dict[str, str]]:
     }
 
 
-def enforcement(run: Run, queries: Mapping[str, str], schema: str) -> str:
-    """The three functions, from what is registered and still needed."""
-    live = run(Statement(queries["live_versions"], {}))
+def enforcement(run: Run, queries: Mapping[str, str], schema: str, now: Mapping[str, int]) -> str:
+    """The three functions, from what is registered and still needed; `now` holds the versions of this migration."""
+    live = run(Statement(queries["live_versions"], {"name": text_array(now), "version": array(now.values())}))
     needed = {(name, version) for name, version, _ in live}
     hops = [row for row in run(Statement(queries["enforced_hops"], {})) if (row[0], row[1]) in needed]
     fits = [row for row in run(Statement(queries["enforced_phases"], {})) if (row[0], row[1]) in needed]

@@ -10,8 +10,11 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import Connection
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
+from ...errors import InterlockError, Unavailable
 from ..enqueue import Rows, Statement
 from ..queryfile import to_pyformat
 
@@ -53,8 +56,16 @@ class Pool:
         with self._opening:
             if self._pool is None:
                 # Times are read as they are stored; the zone is a parameter that poolers pass on.
-                settings = {"autocommit": True, "options": "-c TimeZone=UTC"}
-                self._pool = ConnectionPool(self.url, min_size=0, max_size=16, kwargs=settings, open=True, timeout=30)
+                options = f"{conninfo_to_dict(self.url).get('options', '')} -c TimeZone=UTC"
+                try:
+                    psycopg.connect(self.url, options=options, connect_timeout=10).close()
+                except psycopg.OperationalError as error:
+                    # Now, while the cause is at hand: a pool would only say that it got no connection.
+                    raise Unavailable(f"PostgreSQL does not let us in: {str(error).strip()}. Is the server running, and is the URL right?") from error
+                # Each connection is asked for a sign of life before it is lent: one that died while it lay idle is replaced.
+                self._pool = ConnectionPool(
+                    self.url, min_size=0, max_size=16, kwargs={"autocommit": True, "options": options}, open=True, timeout=30,
+                    check=ConnectionPool.check_connection)
             return self._pool
 
     def close(self) -> None:
@@ -64,27 +75,16 @@ class Pool:
 
     @contextmanager
     def begin(self) -> Generator[Connection[Any]]:
-        """A transaction. A connection that died while it lay idle is replaced before anything was asked of it."""
-        pool = self._open()
-        for _ in range(pool.max_size + 1):
-            conn = pool.getconn()
+        """A transaction. One in which a statement has failed is never taken for committed."""
+        with self._open().connection() as conn:
+            conn.execute("BEGIN")
             try:
-                conn.execute("BEGIN")
-            except psycopg.OperationalError:
-                pool.putconn(conn)
-                continue
-            break
-        else:
-            raise psycopg.OperationalError("the database does not answer; is it running?")
-        try:
-            yield conn
-            conn.execute("COMMIT")
-        except BaseException:
-            if not conn.closed:
-                conn.rollback()
-            raise
-        finally:
-            pool.putconn(conn)
+                yield conn
+                _commit(conn)
+            except BaseException:
+                if not conn.closed:
+                    conn.rollback()
+                raise
 
     def steadily(self, steady: str, *statements: Statement) -> list[Rows]:
         """One transaction with plans that stay, sent in one go; again in place where the server asks for that."""
@@ -108,6 +108,13 @@ class Pool:
         return again(once)
 
 
+def _commit(conn: Connection[Any]) -> None:
+    # The server answers such a COMMIT with a rollback, and no error.
+    if conn.info.transaction_status is TransactionStatus.INERROR:
+        raise InterlockError("a statement in this transaction failed, and the block went on as if it had not: nothing of the block was stored")
+    conn.execute("COMMIT")
+
+
 def again(work: Callable[[], T]) -> T:
     for tried in range(TRIES):
         try:
@@ -119,6 +126,6 @@ def again(work: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
-def is_lost(error: BaseException) -> bool:
-    """Was the connection lost, so that nobody knows what became of the statement?"""
-    return isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57"))
+def is_unwell(error: Exception) -> bool:
+    """Is the database unwell, or our code, rather than a value that it cannot store? Then no row is to blame."""
+    return not isinstance(error, psycopg.DataError | psycopg.IntegrityError | InterlockError | ValueError)

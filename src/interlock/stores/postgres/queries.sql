@@ -35,31 +35,34 @@ WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 asked AS MATERIALIZED (
   SELECT * FROM unnest(:id::text::uuid[], :kind::text::text[], :queue::text::text[], :priority::text::int[], :lifecycle::text::text[], :lifecycle_version::text::int[],
     :state::text::text[], :tries::text::int[], :delay::text::float8[], :run_at::text::timestamptz[], :ttl::text::float8[], :idempotency_key::text::text[],
-    :unique_key::text::text[], :payload::text::text[], :tags::text::text[], :trace::text::text[], :scheduled_for::text::timestamptz[], :redrive_of::text::uuid[])
+    :unique_key::text::text[], :payload::text::text[], :tags::text::text[], :trace::text::text[], :scheduled_for::text::timestamptz[], :redrive_of::text::uuid[],
+    :actor::text::text[])
   AS a(id, kind, queue, priority, lifecycle, lifecycle_version, state, tries, delay, run_at, ttl, idempotency_key, unique_key, payload, tags, trace, scheduled_for,
-    redrive_of)),
+    redrive_of, actor)),
 stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left, due_at, expires_at, created_at, updated_at,
     idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of)
   SELECT a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries,
     coalesce(a.run_at, c.now) + a.delay * interval '1 second', c.now + a.ttl * interval '1 second', c.now, c.now,
     a.idempotency_key, a.unique_key, a.payload::json, a.tags::jsonb, a.trace::json, a.scheduled_for, a.redrive_of
-  FROM asked a, clock c ORDER BY a.kind, a.idempotency_key, a.unique_key, a.id
+  FROM asked a, clock c ORDER BY a.kind COLLATE "C", coalesce(a.idempotency_key, '') COLLATE "C", coalesce(a.unique_key, '') COLLATE "C", a.id
   ON CONFLICT DO NOTHING RETURNING id, state, created_at),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
-  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, :by::text FROM stored s)
+  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, a.actor FROM stored s JOIN asked a ON a.id = s.id)
 SELECT id::text FROM stored
 
 -- name: holders
 -- A statement of its own: one that also inserts would not see the rival it waited for. Where the holder of a unique key has ended since it kept us out, it is still
--- the answer: it was the one active job when we asked.
+-- the answer, being the one active job when we asked: the last to end, since a key's holders follow each other. Only its unique key can have kept such a job out.
 SELECT a.ord, i.id::text, i.payload::text, i.state, coalesce(u.id, l.id)::text
-FROM unnest(:ord::text::int[], :kind::text::text[], :idempotency_key::text::text[], :unique_key::text::text[]) AS a(ord, kind, idempotency_key, unique_key)
+FROM unnest(:ord::text::int[], :kind::text::text[], :idempotency_key::text::text[], :unique_key::text::text[], :tried::text::bool[])
+  AS a(ord, kind, idempotency_key, unique_key, tried)
 LEFT JOIN interlock.jobs i ON i.kind = a.kind AND i.idempotency_key = a.idempotency_key AND i.idempotency_key IS NOT NULL AND NOT i.key_released
 LEFT JOIN interlock.jobs u ON u.kind = a.kind AND u.unique_key = a.unique_key AND u.unique_key IS NOT NULL AND u.phase IN ('pending', 'running')
 LEFT JOIN LATERAL (
-  SELECT x.id FROM interlock.jobs x WHERE u.id IS NULL AND x.kind = a.kind AND x.unique_key = a.unique_key AND x.unique_key IS NOT NULL ORDER BY x.id DESC LIMIT 1) l ON true
+  SELECT x.id FROM interlock.jobs x WHERE u.id IS NULL AND a.tried AND a.idempotency_key IS NULL AND x.kind = a.kind AND x.unique_key = a.unique_key
+    AND x.unique_key IS NOT NULL AND x.finished_at IS NOT NULL ORDER BY x.finished_at DESC LIMIT 1) l ON true
 
 -- name: hasten
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now)
@@ -76,9 +79,9 @@ SELECT (SELECT count(*) FROM k) + (SELECT count(*) FROM q)
 -- Walk the ready index by queue, kind and priority, head by head, so that nothing that is delayed, foreign, held or expired is ever stepped through.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 ways AS MATERIALIZED (
-  SELECT * FROM unnest(:kind::text::text[], :state::text::text[], :lifecycle_version::text::int[], :target::text::text[], :status::text::text[], :lease::text::float8[],
+  SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[], :lifecycle_version::text::int[], :target::text::text[], :status::text::text[], :lease::text::float8[],
     :first_event::text::text[], :first_target::text::text[], :second_event::text::text[], :arrows::text::int[])
-  AS w(kind, state, lifecycle_version, target, status, lease, first_event, first_target, second_event, arrows)),
+  AS w(kind, lifecycle, state, lifecycle_version, target, status, lease, first_event, first_target, second_event, arrows)),
 room AS MATERIALIZED (
   SELECT k.name AS kind, k.max_running - (SELECT count(*) FROM interlock.executions r WHERE r.kind = k.name AND r.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
     AND (r.external_id IS NULL OR r.status = 'COMMITTED')) - (SELECT count(*) FROM interlock.executions r WHERE r.kind = k.name
@@ -86,7 +89,9 @@ room AS MATERIALIZED (
   FROM interlock.kinds k WHERE k.max_running IS NOT NULL AND k.name = ANY(:kinds::text::text[])),
 queue_room AS MATERIALIZED (
   SELECT q.name AS queue, q.max_running - (SELECT count(*) FROM interlock.executions r JOIN interlock.jobs j ON j.id = r.job_id
-    WHERE r.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND j.queue = q.name) AS free
+    WHERE r.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (r.external_id IS NULL OR r.status = 'COMMITTED') AND j.queue = q.name)
+    - (SELECT count(*) FROM interlock.executions r JOIN interlock.jobs j ON j.id = r.job_id
+    WHERE r.status IN ('LEASED', 'IN_PROGRESS') AND r.external_id IS NOT NULL AND j.queue = q.name) AS free
   FROM interlock.queues q WHERE q.max_running IS NOT NULL AND q.name = ANY(:queues::text::text[])),
 lines AS MATERIALIZED (
   SELECT q.queue, k.kind, least(:limit::int, r.free, s.free) AS free
@@ -121,7 +126,7 @@ lasting AS MATERIALIZED (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock)
       AND j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-      AND EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state)
+      AND EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle)
       AND j.id <> ALL(:aside::text::uuid[]) AND (:only::text IS NULL OR j.id = ANY(:only::text::uuid[]))
     ORDER BY j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT :limit::int),
@@ -131,7 +136,7 @@ mortal AS MATERIALIZED (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock) AND j.expires_at > (SELECT now FROM clock)
       AND j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-      AND EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state)
+      AND EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle)
       AND j.id <> ALL(:aside::text::uuid[]) AND (:only::text IS NULL OR j.id = ANY(:only::text::uuid[]))
     ORDER BY j.expires_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT :limit::int),
@@ -157,7 +162,7 @@ SELECT id::text FROM chosen
 claimed AS (
   UPDATE interlock.jobs j SET state = w.target, phase = 'running', version = j.version + w.arrows, attempt = j.attempt + 1,
     lifecycle_version = w.lifecycle_version, updated_at = {refreshed}
-  FROM chosen p, clock c, ways w WHERE j.id = p.id AND w.kind = j.kind AND w.state = j.state
+  FROM chosen p, clock c, ways w WHERE j.id = p.id AND w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle
   RETURNING {job}, w.status AS first_status, w.lease, j.id AS job_id, w.state AS waited, w.first_event, w.first_target, w.second_event, w.arrows, c.now),
 leased AS (
   INSERT INTO interlock.executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status, state, leased_at, started_at)
@@ -222,6 +227,8 @@ moved AS (
     result = CASE WHEN h.phase = 'succeeded' THEN coalesce(h.result::json, h.kept_result) END, key_released = j.key_released OR h.releases_key,
     held_at = CASE WHEN h.held_reason IS NOT NULL THEN h.now END, held_reason = h.held_reason,
     cancel_requested_at = CASE WHEN h.ended_by IS NULL OR h.phase <> 'pending' THEN j.cancel_requested_at END,
+    cancel_requested_by = CASE WHEN h.ended_by IS NULL OR h.phase <> 'pending' THEN j.cancel_requested_by END,
+    cancel_reason = CASE WHEN h.ended_by IS NULL OR h.phase <> 'pending' THEN j.cancel_reason END,
     updated_at = greatest(h.now, j.updated_at + interval '1 microsecond')
   FROM held h WHERE j.id = h.job_id AND h.moves_job),
 noted AS (
@@ -288,14 +295,18 @@ FROM unnest(:ord::text::int[], :job_id::text::uuid[], :attempt::text::int[], :ho
 LEFT JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
 
 -- name: strays
+-- Through the two indexes of what is live: the table is full of what has ended.
 SELECT e.job_id::text, e.attempt, e.holder FROM interlock.executions e
-WHERE e.lease_owner = :by::text AND e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
-  AND NOT (e.job_id = ANY(:job_id::text::uuid[])) ORDER BY e.job_id
+WHERE e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR e.status = 'COMMITTED')
+  AND e.lease_owner = :by::text AND e.job_id <> ALL(:job_id::text::uuid[])
+UNION ALL
+SELECT e.job_id::text, e.attempt, e.holder FROM interlock.executions e
+WHERE e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL AND e.lease_owner = :by::text AND e.job_id <> ALL(:job_id::text::uuid[])
 
 -- fragment: adopting
 locked AS MATERIALIZED (
   SELECT e.job_id, e.attempt FROM ended x JOIN interlock.executions e ON e.job_id = x.job_id AND e.attempt = x.attempt JOIN interlock.jobs j ON j.id = e.job_id
-  WHERE (e.lease_expires_at, e.holder) IS NOT DISTINCT FROM (x.lease_expires_at, x.holder)
+  WHERE (e.lease_expires_at, e.holder, e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')) IS NOT DISTINCT FROM (x.lease_expires_at, x.holder, true)
   ORDER BY x.lease_expires_at, x.job_id LIMIT :limit::int FOR NO KEY UPDATE OF e, j SKIP LOCKED),
 adopted AS (
   UPDATE interlock.executions e SET lease_owner = :by::text, holder = e.holder + 1, heartbeat_at = c.now, lease_expires_at = c.now + :lease::float8 * interval '1 second'
@@ -328,7 +339,7 @@ ended AS MATERIALIZED (
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 held AS MATERIALIZED (
   SELECT j.id, j.version, j.attempt, j.cancel_requested_at IS NULL AS fresh FROM interlock.jobs j JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
-  WHERE j.id = :id::text::uuid AND (j.phase, e.status IN ('LEASED', 'IN_PROGRESS')) IS NOT DISTINCT FROM ('running', true) FOR NO KEY UPDATE OF j, e),
+  WHERE j.id = :id::text::uuid AND (j.phase, e.status IN ('LEASED', 'IN_PROGRESS')) IS NOT DISTINCT FROM ('running', true) FOR NO KEY UPDATE OF e, j),
 asked AS (
   UPDATE interlock.jobs j SET cancel_requested_at = c.now, cancel_requested_by = :by::text, cancel_reason = :reason::text, updated_at = {refreshed}
   FROM held h, clock c WHERE j.id = h.id AND h.fresh),
@@ -349,6 +360,10 @@ SELECT h.id, h.version, 1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHE
 DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
   SELECT j.id FROM interlock.jobs j WHERE j.phase = :phase::text AND j.finished_at < (SELECT interlock.clock()) - :age::float8 * interval '1 second' AND j.finished_at IS NOT NULL
   ORDER BY j.finished_at LIMIT :limit::int FOR UPDATE SKIP LOCKED))
+
+-- name: archiving
+-- One archivist at a time, or both would write the same entries.
+LOCK TABLE interlock.archived IN SHARE ROW EXCLUSIVE MODE
 
 -- name: archivable
 SELECT a.job_id::text FROM interlock.audit a
@@ -439,9 +454,11 @@ WHERE (kinds.lifecycle, kinds.lifecycle_version, kinds.queue, kinds.tries, kinds
   IS DISTINCT FROM (excluded.lifecycle, excluded.lifecycle_version, excluded.queue, excluded.tries, excluded.hooks, excluded.key_until, excluded.admits)
 
 -- name: live_versions
--- Versions that the database still has to know: the two newest of each lifecycle (a rolling deploy runs both), and any that a live job is pinned to.
+-- Versions that the database still has to know: the two newest of each lifecycle (a rolling deploy runs both), what was registered a day ago or is migrated to now,
+-- and any that a live job is pinned to.
 SELECT l.name, l.version, l.initial FROM interlock.lifecycles l
 WHERE l.version > (SELECT max(m.version) FROM interlock.lifecycles m WHERE m.name = l.name) - 2 OR l.registered_at > clock_timestamp() - interval '1 day'
+  OR EXISTS (SELECT FROM unnest(:name::text::text[], :version::text::int[]) AS k(name, version) WHERE k.name = l.name AND k.version = l.version)
   OR EXISTS (SELECT FROM interlock.jobs j WHERE j.lifecycle = l.name AND j.lifecycle_version = l.version AND j.phase IN ('pending', 'running'))
 ORDER BY l.name, l.version
 

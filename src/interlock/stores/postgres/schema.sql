@@ -158,7 +158,7 @@ CREATE UNIQUE INDEX jobs_idempotency ON interlock.jobs (kind, idempotency_key) W
 -- One active job per key.
 CREATE UNIQUE INDEX jobs_unique ON interlock.jobs (kind, unique_key) WHERE unique_key IS NOT NULL AND phase IN ('pending', 'running');
 -- Who held a key last.
-CREATE INDEX jobs_unique_holders ON interlock.jobs (kind, unique_key, id) WHERE unique_key IS NOT NULL;
+CREATE INDEX jobs_unique_holders ON interlock.jobs (kind, unique_key, finished_at) WHERE unique_key IS NOT NULL AND finished_at IS NOT NULL;
 -- What retention deletes.
 CREATE INDEX jobs_finished ON interlock.jobs (phase, finished_at) WHERE finished_at IS NOT NULL;
 
@@ -186,6 +186,7 @@ CREATE TABLE interlock.executions (
   usage            json,
   result           json,
   PRIMARY KEY (job_id, attempt),
+  CONSTRAINT executions_ended_by CHECK (ended_by IN ('succeed', 'retry', 'lose', 'fail', 'bury', 'reject', 'cancel', 'expire')),
   CONSTRAINT executions_stamps CHECK (CASE status
     WHEN 'LEASED'      THEN started_at IS NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
     WHEN 'IN_PROGRESS' THEN started_at IS NOT NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
@@ -273,13 +274,13 @@ BEGIN
   USING ERRCODE = 'check_violation';
 END $$;
 
-CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW WHEN (NOT (
+CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW WHEN ((
     interlock.starts(NEW.lifecycle, NEW.lifecycle_version, NEW.state)
     AND NEW.phase = 'pending' AND NEW.version = 0 AND NEW.attempt = 0 AND NEW.tries_left = NEW.tries AND NEW.lease_losses = 0
-    AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL AND NEW.result IS NULL AND NOT NEW.key_released))
+    AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL AND NEW.result IS NULL AND NOT NEW.key_released) IS NOT TRUE)
   EXECUTE FUNCTION interlock.refuse('a job begins in the initial state of a registered lifecycle, pending, with version 0 and attempt 0');
 
-CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW WHEN (NOT (
+CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW WHEN ((
     OLD.finished_at IS NULL
     AND NEW.updated_at > OLD.updated_at
     AND CASE WHEN NEW.state = OLD.state THEN NEW.version = OLD.version AND NEW.attempt - OLD.attempt IN (0, 1)
@@ -288,18 +289,20 @@ CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW WHEN (NOT
     AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
     AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
     AND NEW.idempotency_key IS NOT DISTINCT FROM OLD.idempotency_key AND NEW.unique_key IS NOT DISTINCT FROM OLD.unique_key
-    AND NEW.key_released >= OLD.key_released))
+    AND NEW.key_released >= OLD.key_released) IS NOT TRUE)
   EXECUTE FUNCTION interlock.refuse_job();
 
+-- By the columns that a statement names, so that it costs the others nothing.
+CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('a payload never changes');
 CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
   EXECUTE FUNCTION interlock.refuse('only a job that has ended is deleted');
 
-CREATE TRIGGER executions_insert AFTER INSERT ON interlock.executions FOR EACH ROW WHEN (NOT (
+CREATE TRIGGER executions_insert AFTER INSERT ON interlock.executions FOR EACH ROW WHEN ((
     NEW.holder = 1 AND NEW.external_id IS NULL
-    AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED' AND NEW.ended_by IN ('cancel', 'expire', 'reject')))))
+    AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED' AND NEW.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE)
   EXECUTE FUNCTION interlock.refuse('an execution begins leased, in progress, or as the taker''s own aborted one, with holder 1');
 
-CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW WHEN (NOT (
+CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW WHEN ((
     OLD.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
     AND CASE OLD.status
       WHEN 'LEASED'      THEN NEW.status IN ('LEASED', 'IN_PROGRESS', 'ABORTED')
@@ -308,7 +311,7 @@ CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH R
     AND NEW.job_id = OLD.job_id AND NEW.attempt = OLD.attempt AND NEW.kind = OLD.kind AND NEW.leased_at = OLD.leased_at
     AND NEW.holder - OLD.holder IN (0, 1)
     AND (OLD.started_at IS NULL OR NEW.started_at = OLD.started_at)
-    AND (OLD.committed_at IS NULL OR (NEW.committed_at = OLD.committed_at AND NEW.result::text IS NOT DISTINCT FROM OLD.result::text))))
+    AND (OLD.committed_at IS NULL OR (NEW.committed_at = OLD.committed_at AND NEW.result::text IS NOT DISTINCT FROM OLD.result::text))) IS NOT TRUE)
   EXECUTE FUNCTION interlock.refuse('an execution goes LEASED, IN_PROGRESS, COMMITTED, DONE, or ABORTED before the commit; what has ended or is committed stays; holder grows by one');
 
 CREATE FUNCTION interlock.refuse_orphaning() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -331,6 +334,9 @@ END $$;
 CREATE TRIGGER audit_delete BEFORE DELETE ON interlock.audit FOR EACH ROW EXECUTE FUNCTION interlock.refuse_unarchived();
 CREATE TRIGGER audit_update BEFORE UPDATE ON interlock.audit FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('audit is insert only');
 CREATE TRIGGER edges_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_edges FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('arrows are only added, by migrate');
+CREATE TRIGGER hops_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_hops FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('arrows are only added, by migrate');
+CREATE TRIGGER phases_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_phases FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('arrows are only added, by migrate');
+CREATE TRIGGER lifecycles_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycles FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('lifecycles are only added, by migrate');
 CREATE TRIGGER jobs_truncate BEFORE TRUNCATE ON interlock.jobs FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('jobs are deleted one by one, after they ended');
 CREATE TRIGGER executions_truncate BEFORE TRUNCATE ON interlock.executions FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('executions go together with their job');
 CREATE TRIGGER receipts_truncate BEFORE TRUNCATE ON interlock.receipts FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('receipts go together with their job');

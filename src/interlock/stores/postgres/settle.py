@@ -10,7 +10,7 @@ from ...errors import InterlockError
 from ...job import Job
 from ...move import Move, Take
 from ...store import Beat, Fence, Lease, Refusal
-from ..codec import JOB_WIDTH, array, hops, is_id, lease
+from ..codec import JOB_WIDTH, array, hops, is_id, lease, refusal
 from ..codec import job as job_of
 from ..enqueue import Rows, Statement
 from . import columns
@@ -53,7 +53,7 @@ class Settle:
         attempts = [m.attempt + 1 if isinstance(m, Take) else m.attempt for m in asked]
         rows = run(Statement(self.queries["present"], {"job_id": array(m.job_id for m in asked), "attempt": array(attempts)}))
         found = {row[0]: row for row in rows if row[0] is not None}
-        return [_refusal(move, found.get(move.job_id)) for move in moves]
+        return [refusal(move, found.get(move.job_id)) for move in moves]
 
     # ------------------------------------------------------------ many
     def _move(self, batch: Sequence[Move]) -> list[Refusal]:
@@ -80,7 +80,7 @@ class Settle:
                     raise InterlockError(f"the second arrow of a move of job {missed[0].job_id} does not begin where the first one ends")
                 missing += missed
                 walking = [(move, path) for move, path in walking if move not in missed]
-        return [refusal for refusal in self._standing(run, missing) if refusal is not None] if missing else []
+        return [stands for stands in self._standing(run, missing) if stands is not None] if missing else []
 
     def _take(self, batch: Sequence[Take]) -> list[Refusal]:
         missing = _missing(batch, self._steadily("take", columns.takes(batch)))
@@ -116,10 +116,3 @@ class Settle:
 def _missing(batch: Sequence[T], rows: Rows) -> list[T]:
     done: set[int] = set(rows[0][0] or ())
     return [item for n, item in enumerate(batch, start=1) if n not in done]
-
-
-def _refusal(move: Move | Take, row: Any) -> Refusal | None:
-    if row is None:
-        return Refusal(move.job_id, 0, 0, None, None, None)
-    refusal = Refusal(move.job_id, row[1] or 0, row[2] or 0, row[3], row[4], row[5], row[6])
-    return None if isinstance(move, Move) and refusal.already(move) else refusal

@@ -17,14 +17,14 @@ from ...move import Move, Take
 from ...store import Beat, Enqueued, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
 from .. import borrowed
 from ..archive import digest_of
-from ..codec import JOB_WIDTH, array, lease, text_array
+from ..codec import JOB_WIDTH, array, each_once, is_id, lease, text_array
 from ..commit import Refused, committing
-from ..enqueue import Dialect, Statement, enqueueing
+from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
 from ..queryfile import load
 from ..tx import PlainTx
 from . import columns, enforce
-from .pool import Pool, Run, is_lost, runner
+from .pool import Pool, Run, is_unwell, runner
 from .reading import Reading
 from .settle import Settle, as_is
 
@@ -42,8 +42,8 @@ class PostgresDialect:
     def insert(self, jobs: Sequence[NewJob]) -> list[Statement]:
         return [Statement(self._queries["enqueue"], columns.new_jobs(jobs))]
 
-    def holders(self, jobs: Sequence[NewJob]) -> Statement:
-        return Statement(self._queries["holders"], columns.keys(jobs))
+    def holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
+        return Statement(self._queries["holders"], columns.keys(jobs, tried))
 
     def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
         return Statement(self._queries["hasten"], {"id": array(ids), "resting": text_array(resting)}, answers=False)
@@ -92,6 +92,7 @@ class PostgresStore(Settle, Reading):
         if found != enforce.VERSION:
             raise InterlockError(enforce.newer(self.schema, found))
         self._checked = True
+        self.instance()
 
     def instance(self) -> str:
         """The database's own name for itself: a caller's connection must know the same."""
@@ -99,10 +100,12 @@ class PostgresStore(Settle, Reading):
             self._instance = str(self._ask("instance", {})[0][0])
         return self._instance
 
-    def whose(self, run: Run) -> str | None:
-        if not run(Statement(self.queries["exists"], {"table": f"{self.schema}.schema_version"}))[0][0]:
+    def whose(self) -> Generator[Statement, Rows, str | None]:
+        found = yield Statement(self.queries["exists"], {"table": f"{self.schema}.schema_version"})
+        if not found[0][0]:
             return None
-        return str(run(Statement(self.queries["instance"], {}))[0][0])
+        rows = yield Statement(self.queries["instance"], {})
+        return str(rows[0][0])
 
     # ------------------------------------------------------------ jobs come in
     def enqueue(self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
@@ -128,11 +131,11 @@ class PostgresStore(Settle, Reading):
         try:
             return self._claim(given, by)
         except psycopg.Error as error:
-            if is_lost(error):
+            if is_unwell(error):
                 raise
         picked = [row[0] for row in self._steadily("pick", given | {"aside": self._set_aside()})]
         leases: list[Lease] = []
-        for id, culprit in halved(picked, lambda ids: leases.extend(self._claim(given | {"only": array(ids)}, by)), is_lost):
+        for id, culprit in halved(picked, lambda ids: leases.extend(self._claim(given | {"only": array(ids)}, by)), is_unwell):
             self._put_aside(id, culprit)
         return leases
 
@@ -143,21 +146,24 @@ class PostgresStore(Settle, Reading):
 
     def _set_aside(self) -> str:
         now = time.monotonic()
-        self._aside = {id: until for id, until in self._aside.items() if until > now}
+        self._aside = {id: until for id, until in list(self._aside.items()) if until > now}
         return array(self._aside)
 
     def _put_aside(self, id: str, error: BaseException) -> None:
         """A row that spoils its batch must not stop the others."""
         self._aside[id] = time.monotonic() + _ASIDE
         _log.error("job %s cannot be claimed and is set aside for %d s: %s", id, _ASIDE, error)
-        self.remark(id, attempt=None, event="set_aside", actor="store", reason=str(error))
+        try:
+            self.remark(id, attempt=None, event="set_aside", actor="store", reason=str(error))
+        except psycopg.Error:
+            _log.exception("job %s: that it is set aside could not be remarked", id)
 
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
         self.check()
-        _once(moves)
+        each_once(moves)
         refusals: list[Refusal] = []
         ordered = sorted(moves, key=lambda m: (m.job_id, m.attempt))
-        culprits = halved(ordered, lambda batch: refusals.extend(self._move(batch)), is_lost)
+        culprits = halved(ordered, lambda batch: refusals.extend(self._move(batch)), is_unwell)
         return refusals + [self._unstorable(move, error) for move, error in culprits]
 
     def commit(self, move: Move | Take, body: Callable[[Any, Job], None], *,
@@ -199,18 +205,19 @@ class PostgresStore(Settle, Reading):
 
     def take(self, takes: Sequence[Take]) -> list[Refusal]:
         self.check()
-        _once(takes)
+        each_once(takes)
         refusals: list[Refusal] = []
-        culprits = halved(sorted(takes, key=lambda t: t.job_id), lambda batch: refusals.extend(self._take(batch)), is_lost)
+        culprits = halved(sorted(takes, key=lambda t: t.job_id), lambda batch: refusals.extend(self._take(batch)), is_unwell)
         return refusals + [self._unstorable(take, error) for take, error in culprits]
 
     def request_cancel(self, id: str, *, by: str, reason: str | None) -> bool:
         self.check()
-        return bool(self._steadily("request_cancel", {"id": id, "by": by, "reason": reason})[0][0])
+        return is_id(id) and bool(self._steadily("request_cancel", {"id": id, "by": by, "reason": reason})[0][0])
 
     def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
         self.check()
-        self._write("remark", {"id": job_id, "attempt": attempt, "event": event, "actor": actor, "reason": reason})
+        if is_id(job_id):
+            self._write("remark", {"id": job_id, "attempt": attempt, "event": event, "actor": actor, "reason": reason})
 
     # ------------------------------------------------------------ jobs go
     def prune(self, *, phase: Phase, age: float, limit: int) -> int:
@@ -222,6 +229,7 @@ class PostgresStore(Settle, Reading):
 
         def work(conn: psycopg.Connection[Any]) -> int:
             run: Run = runner(conn)
+            run(Statement(self.queries["archiving"], {}, answers=False))
             ids = [str(row[0]) for row in run(Statement(self.queries["archivable"], {"age": age, "limit": limit}))]
             if not ids:
                 return 0
@@ -243,8 +251,3 @@ class PostgresStore(Settle, Reading):
     def close(self) -> None:
         self._checked = False
         self.pool.close()
-
-
-def _once(moves: Sequence[Move] | Sequence[Take]) -> None:
-    if len({m.job_id for m in moves}) < len(moves):
-        raise ValueError("a list of moves names each job once")

@@ -39,19 +39,19 @@ class Claims:
         if not self.file.read(lambda run: self._within_limits(run, asked | {"limit": 1, "most": 1}, None)):
             return []
         try:
-            return self._claim(asked, ways, by, now, None)
+            return self._claim(asked, ways, by, None)
         except Exception as error:
             if self.file.library.is_unwell(error):
                 raise
-        return self._claim_around(asked, ways, by, now)
+        return self._claim_around(asked, ways, by)
 
-    def _claim_around(self, asked: dict[str, Any], ways: Sequence[Way], by: str, now: Moment) -> list[Lease]:
+    def _claim_around(self, asked: dict[str, Any], ways: Sequence[Way], by: str) -> list[Lease]:
         """A row spoils its batch: claim the others, and set it aside."""
         leases: list[Lease] = []
         picked = [row[0] for row in self.file.read(lambda run: self._pick(run, asked))]
-        culprits = halved(picked, lambda ids: leases.extend(self._claim(asked, ways, by, now, frozenset(ids))), self.file.library.is_unwell)
+        culprits = halved(picked, lambda ids: leases.extend(self._claim(asked, ways, by, frozenset(ids))), self.file.library.is_unwell)
         for id, error in culprits:
-            self._aside[id] = now.at + ASIDE
+            self._aside[id] = self.moment().at + ASIDE
             _log.error("job %s cannot be claimed and is set aside for %d s: %s", id, ASIDE.total_seconds(), error)
             try:
                 self.remark(id, attempt=None, event="set_aside", actor="store", reason=str(error))
@@ -59,10 +59,12 @@ class Claims:
                 _log.exception("job %s: that it is set aside could not be remarked", id)
         return leases
 
-    def _claim(self, asked: dict[str, Any], ways: Sequence[Way], by: str, now: Moment, only: Collection[str] | None) -> list[Lease]:
+    def _claim(self, asked: dict[str, Any], ways: Sequence[Way], by: str, only: Collection[str] | None) -> list[Lease]:
         with self.file.write() as conn:
             run = runner(conn)
-            due = self._within_limits(run, asked, only)
+            # Read when the file is ours: a lease that began before the wait for it might end before it is known.
+            now = self.moment()
+            due = self._within_limits(run, asked | {"now": now.text}, only)
             places = {id: place for place, (id, _) in enumerate(due)}
             waiting: dict[tuple[str, str], list[str]] = {}
             for id, where in due:
@@ -73,7 +75,8 @@ class Claims:
     def _claim_by(self, run: Run, way: Way, ids: Sequence[str], by: str, now: Moment) -> list[Lease]:
         """The jobs that wait where this way begins."""
         given = {
-            "ids": rows.array(ids), "kind": way.kind, "state": way.state, "target": way.target, "status": way.status, "arrows": len(way.path),
+            "ids": rows.array(ids), "kind": way.kind, "lifecycle": way.lifecycle, "state": way.state, "target": way.target, "status": way.status,
+            "arrows": len(way.path),
             "lifecycle_version": way.version, "by": by, "now": now.text, "until": now.plus(way.lease),
         }
         claimed = run(Statement(self.queries["claim"], given))

@@ -24,7 +24,8 @@ class SqliteDialect:
             Statement(self._queries["enqueue.stored"], {"ids": rows.array(job.id for job in jobs)}),
         ]
 
-    def holders(self, jobs: Sequence[NewJob]) -> Statement:
+    def holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
+        del tried  # one writer: who kept a job out of the file still holds its key
         return Statement(self._queries["holders"], {"keys": rows.keys(jobs)})
 
     def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:

@@ -23,8 +23,8 @@ class Leases:
         renewal = Renewal()
         ids = {"ids": rows.array(beat.fence.job_id for beat in beats)}
         if beats:
-            now = self.moment()
             with self.file.write() as conn:
+                now = self.moment()
                 renewed = conn.executemany(self.queries["renew"], [rows.beat(beat, now) for beat in beats]).rowcount
                 run = runner(conn)
                 fences = [beat.fence for beat in beats]
@@ -49,7 +49,8 @@ class Leases:
         with self.file.write() as conn:
             run = runner(conn)
             ended = run(Statement(self.queries[query], asked))
-            given = {"by": by, "now": now.text, "until": now.plus(seconds)}
+            taken = self.moment()
+            given = {"by": by, "now": taken.text, "until": taken.plus(seconds)}
             conn.executemany(self.queries["adopt.execution"], [given | {"job_id": id, "attempt": attempt} for id, attempt in ended])
             adopted = run(Statement(self.queries["adopt.adopted"], {"ids": rows.array(row[0] for row in ended)}))
         w = JOB_WIDTH

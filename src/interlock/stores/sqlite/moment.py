@@ -33,7 +33,3 @@ class Moment:
 
     def plus(self, seconds: float) -> str:
         return text_of(self.at + timedelta(seconds=seconds)) if seconds else self.text
-
-    def refreshing(self, last: str) -> str:
-        """This moment, or where that is not later than the row's last change, one microsecond after it."""
-        return self.text if last < self.text else text_of(datetime.fromisoformat(last) + _MICROSECOND)

@@ -2,8 +2,8 @@
 --
 -- The names are those of the PostgreSQL store; what is one statement there and several here has its name before the dot.
 -- differs: SQLite has one writer, so BEGIN IMMEDIATE stands in for row locks. Lists come as JSON arrays.
--- differs: `:now` is a parameter, from the clock that the store was given, taken before the write lock was asked for. Durations are added to it before they come here.
--- differs: INDEXED BY and CROSS JOIN fix the plans, so there is no `steady`; a file's lock has its own time-out, so there is no `guarded`; `now` is the store's own clock.
+-- differs: `:now` is a parameter, from the clock that the store was given; durations are added to it before they come here.
+-- differs: INDEXED BY and CROSS JOIN fix the plans, so there is no `steady`, and one writer needs no `archiving`; a file's lock has its own time-out, so there is no `guarded`; `now` is the store's own clock.
 -- differs: the triggers look arrows up in the registered rows, so nothing is generated: there are no `live_versions`, `enforced_hops`, `enforced_phases`.
 -- differs: a subquery in FROM cannot see its neighbour. What PostgreSQL writes as LATERAL … LIMIT is here json_each over the array of one correlated subquery; its values
 -- begin with a time of fixed width, so that they sort.
@@ -121,13 +121,13 @@ picked(queue, kind, priority, place) AS (
   SELECT h.queue, h.kind, h.priority, p.value FROM heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.due_at <= :now AND {ready}
-      AND instr(h.states, ' ' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
+      AND instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
     ORDER BY j.due_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL
   UNION ALL
   SELECT h.queue, h.kind, h.priority, p.value FROM mortal_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now AND {mortal}
-      AND instr(h.states, ' ' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
+      AND instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
     ORDER BY j.expires_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL)
 SELECT substr(place, 28, 36), kind, substr(place, 64), queue FROM picked ORDER BY priority DESC, place LIMIT :most + 0
 
@@ -136,7 +136,7 @@ SELECT substr(place, 28, 36), kind, substr(place, 64), queue FROM picked ORDER B
 -- differs: SQLite has no writing CTE, so each table has its statement; and one statement per way, since what is common to its rows is then bound once.
 UPDATE interlock_jobs SET state = :target, phase = 'running', version = version + :arrows, attempt = attempt + 1, lifecycle_version = :lifecycle_version,
   updated_at = {refreshed}
-WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = :kind AND state = :state AND phase = 'pending' RETURNING {claimed}
+WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = :kind AND lifecycle = :lifecycle AND state = :state AND phase = 'pending' RETURNING {claimed}
 
 -- name: claim.execution
 INSERT INTO interlock_executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status, state, leased_at, started_at)
@@ -191,7 +191,9 @@ UPDATE interlock_jobs SET state = :target, phase = :phase, version = version + (
   due_at = coalesce(:due_at, due_at), finished_at = CASE WHEN :phase IN ('succeeded', 'failed') THEN :now END, last_error = coalesce(:error, last_error),
   result = CASE WHEN :phase = 'succeeded' THEN (SELECT e.result FROM interlock_executions e WHERE e.job_id = interlock_jobs.id AND e.attempt = :attempt) END,
   key_released = max(key_released, :releases_key), held_at = CASE WHEN :held_reason IS NOT NULL THEN :now END, held_reason = :held_reason,
-  cancel_requested_at = CASE WHEN :ended_by IS NULL OR :phase <> 'pending' THEN cancel_requested_at END, updated_at = {refreshed}
+  cancel_requested_at = CASE WHEN :ended_by IS NULL OR :phase <> 'pending' THEN cancel_requested_at END,
+  cancel_requested_by = CASE WHEN :ended_by IS NULL OR :phase <> 'pending' THEN cancel_requested_by END,
+  cancel_reason = CASE WHEN :ended_by IS NULL OR :phase <> 'pending' THEN cancel_reason END, updated_at = {refreshed}
 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: move.audit

@@ -43,8 +43,8 @@ class Reading:
 
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
              tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
-        given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": limit, "after": after}
-        return [codec.job(row, when) for row in self._ask("jobs", given)]
+        given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": max(limit, 0), "after": after}
+        return [codec.job(row, when) for row in self._ask("jobs", given)] if after is None or codec.is_id(after) else []
 
     def executions(self, id: str) -> list[Execution]:
         return [codec.execution(row, when) for row in self._ask("executions", {"ids": rows.array([id])})]

@@ -49,8 +49,8 @@ def keys(jobs: Sequence[NewJob]) -> str:
 
 
 def kinds(ways: Sequence[Way]) -> str:
-    """Each kind with its states, every one between spaces, which no state's name has: they are looked up by `instr`."""
+    """Each kind with its states, every one behind its lifecycle's name and between spaces, which no name has: they are looked up by `instr`."""
     states: dict[str, str] = {}
     for way in ways:
-        states[way.kind] = states.get(way.kind, " ") + way.state + " "
+        states[way.kind] = states.get(way.kind, " ") + f"{way.lifecycle}/{way.state} "
     return array(sorted(states.items()))

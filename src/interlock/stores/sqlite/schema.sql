@@ -178,7 +178,7 @@ CREATE TABLE interlock_executions (
   missing_since    TEXT CHECK (missing_since GLOB '????-??-??T??:??:??.??????Z'),
   next_check_at    TEXT CHECK (next_check_at GLOB '????-??-??T??:??:??.??????Z'),
   state            TEXT NOT NULL,
-  ended_by         TEXT,
+  ended_by         TEXT CHECK (ended_by IN ('succeed', 'retry', 'lose', 'fail', 'bury', 'reject', 'cancel', 'expire')),
   error            TEXT,
   external_id      TEXT,
   progress         TEXT CHECK (progress IS NULL OR json_valid(progress)),
@@ -292,6 +292,10 @@ BEGIN
     WHEN NEW.state <> OLD.state THEN RAISE(ABORT, 'interlock refuses this change of a job: its lifecycle draws no such arrow for it')
     ELSE RAISE(ABORT, 'interlock refuses this change of a job: identity, keys and creation never change') END;
 END;
+
+-- By the columns that a statement names, so that it costs the others nothing.
+CREATE TRIGGER interlock_jobs_payload BEFORE UPDATE OF payload ON interlock_jobs
+BEGIN SELECT RAISE(ABORT, 'interlock refuses this UPDATE on jobs: a payload never changes'); END;
 
 CREATE TRIGGER interlock_jobs_delete BEFORE DELETE ON interlock_jobs WHEN OLD.finished_at IS NULL
 BEGIN

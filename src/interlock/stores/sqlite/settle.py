@@ -9,7 +9,7 @@ from ...errors import InterlockError
 from ...job import Job
 from ...move import Move, Take
 from ...store import Refusal
-from ..codec import Hop, hops, take_columns
+from ..codec import Hop, hops, refusal, take_columns
 from ..codec import job as job_of
 from ..commit import Run
 from ..enqueue import Statement
@@ -53,16 +53,15 @@ class Settle:
         """Per move what stands in its place, or None where that is what it asked for."""
         asked = [(move.job_id, move.attempt + 1 if isinstance(move, Take) else move.attempt) for move in moves]
         found = {row[0]: row for row in run(Statement(self.queries["present"], {"asked": rows.array(asked)}))}
-        return [_refusal(move, found.get(move.job_id)) for move in moves]
+        return [refusal(move, found.get(move.job_id)) for move in moves]
 
     # ------------------------------------------------------------ many
     def _settle(self, batch: Sequence[Move | Take]) -> list[Refusal]:
         """One transaction for all of them; a refused one does not touch the others."""
-        now = self.moment()
         with self.file.write() as conn:
             run = runner(conn)
-            missing = self._carry_out(run, batch, now)
-            return [refusal for refusal in self._standing(run, missing) if refusal is not None] if missing else []
+            missing = self._carry_out(run, batch, self.moment())
+            return [stands for stands in self._standing(run, missing) if stands is not None] if missing else []
 
     def _carry_out(self, run: Run, batch: Sequence[Move | Take], now: Moment) -> list[Move | Take]:
         """Write each; answers those whose rows are not what they were decided on."""
@@ -120,10 +119,3 @@ class Settle:
     def _unstorable(self, move: Move | Take, error: Exception) -> Refusal:
         stands = self.file.read(lambda run: self.standing(run, move)) or Refusal(move.job_id, 0, 0, None, None, None)
         return replace(stands, error=str(error))
-
-
-def _refusal(move: Move | Take, row: Sequence[Any] | None) -> Refusal | None:
-    if row is None:
-        return Refusal(move.job_id, 0, 0, None, None, None)
-    refusal = Refusal(move.job_id, row[1] or 0, row[2] or 0, row[3], row[4], row[5], row[6])
-    return None if isinstance(move, Move) and refusal.already(move) else refusal

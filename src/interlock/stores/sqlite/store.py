@@ -16,8 +16,9 @@ from ...move import Move, Take
 from ...store import Beat, Enqueued, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
 from .. import borrowed
 from ..archive import digest_of
-from ..commit import Refused, Run, committing
-from ..enqueue import Dialect, Statement, enqueueing
+from ..codec import each_once
+from ..commit import Refused, committing
+from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
 from ..queryfile import load
 from ..tx import PlainTx
@@ -105,10 +106,12 @@ class SqliteStore(Claims, Leases, Settle, Reading):
             self._instance = str(self._ask("instance", {})[0][0])
         return self._instance
 
-    def whose(self, run: Run) -> str | None:
-        if enforce.version_in(run, self.queries, self.schema) is None:
+    def whose(self) -> Generator[Statement, Rows, str | None]:
+        found = yield Statement(self.queries["exists"], {"table": f"{self.schema}_schema_version"})
+        if not found[0][0]:
             return None
-        return str(run(Statement(self.queries["instance"], {}))[0][0])
+        known = yield Statement(self.queries["instance"], {})
+        return str(known[0][0])
 
     # ------------------------------------------------------------ jobs come in
     def enqueue(self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
@@ -131,8 +134,7 @@ class SqliteStore(Claims, Leases, Settle, Reading):
 
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
         self.check()
-        if len({move.job_id for move in moves}) < len(moves):
-            raise ValueError("a list of moves names each job once")
+        each_once(moves)
         refusals: list[Refusal] = []
         culprits = halved(moves, lambda batch: refusals.extend(self._settle(batch)), self.file.library.is_unwell)
         return refusals + [self._unstorable(move, error) for move, error in culprits]
@@ -161,6 +163,7 @@ class SqliteStore(Claims, Leases, Settle, Reading):
 
     def take(self, takes: Sequence[Take]) -> list[Refusal]:
         self.check()
+        each_once(takes)
         refusals: list[Refusal] = []
         culprits = halved(takes, lambda batch: refusals.extend(self._settle(batch)), self.file.library.is_unwell)
         return refusals + [self._unstorable(take, error) for take, error in culprits]

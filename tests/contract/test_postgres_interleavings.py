@@ -1,0 +1,244 @@
+"""What only a database with many writers can do to us: each interleaving is forced, none is waited for."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from interlock.errors import InterlockError, Unavailable, UsageError
+from interlock.lifecycle import Lifecycle
+from interlock.outcome import Failed, Returned
+from interlock.store import NewJob
+from interlock.stores import OpenStore, open_store
+from interlock.stores.enqueue import Statement
+from interlock.stores.postgres.pool import again
+from interlock.stores.postgres.store import PostgresStore
+from tests.contract.kit import FACTS, LIFECYCLES, claim, decided, finish, make, many, stored
+from tests.kit import Place, postgres_place
+
+
+@pytest.fixture
+def place(postgres_url: str) -> Iterator[Place]:
+    place = postgres_place(postgres_url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def store(place: Place) -> PostgresStore:
+    store = place.open(real_time=True)
+    assert isinstance(store, PostgresStore)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    return store
+
+
+class Meddling:
+    """A dialect between whose insert and look something happens, once."""
+
+    def __init__(self, store: PostgresStore, meddle: Callable[[], object]) -> None:
+        self._real, self._meddle = store.dialect, [meddle]
+
+    def insert(self, jobs: Sequence[NewJob]) -> Any:
+        return self._real.insert(jobs)
+
+    def holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
+        if self._meddle:
+            self._meddle.pop()()
+        return self._real.holders(jobs, tried)
+
+    def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
+        return self._real.hasten(ids, resting)
+
+
+# ---------------------------------------------------------------- protocol 21
+def dead_lettered(store: OpenStore) -> None:
+    """Bury the job that runs, which releases its key."""
+    (lease,) = claim(store, "paint")
+    assert store.move([decided(lease, Failed("broken"))]) == []
+
+
+def test_a_job_whose_idempotency_key_is_released_meanwhile_is_stored(store: PostgresStore, place: Place) -> None:
+    """Not answered by some old holder of its other key: that one never kept it out."""
+    other = place.open(real_time=True)
+    stored(other, "paint", unique_key="u")
+    finish(other, *claim(other, "paint"))
+    stored(other, "paint", idempotency_key="k")
+    store.dialect = Meddling(store, lambda: dead_lettered(other))
+    (answer,) = store.enqueue([make("paint", idempotency_key="k", unique_key="u")])
+    assert answer.created
+    assert store.get(answer.id).phase == "pending"
+
+
+def test_a_holder_that_ends_meanwhile_is_the_answer(store: PostgresStore, place: Place) -> None:
+    """It was the one active job when the caller asked; the last of the key's holders."""
+    other = place.open(real_time=True)
+    old = stored(other, unique_key="u")
+    finish(other, *claim(other))
+    holder = stored(other, unique_key="u")
+    store.dialect = Meddling(store, lambda: finish(other, *claim(other)))
+    (answer,) = store.enqueue([make(unique_key="u")])
+    assert (answer.id, answer.created) == (holder.id, False) != (old.id, False)
+
+
+def test_a_list_that_goes_round_again_names_no_job_of_the_round_before(store: PostgresStore, place: Place) -> None:
+    """What was found through a round that is undone is not there any more."""
+    other = place.open(real_time=True)
+    stored(other, "paint", idempotency_key="k")
+    store.dialect = Meddling(store, lambda: dead_lettered(other))
+    answers = store.enqueue([make("paint", unique_key="a"), make("paint", unique_key="a"), make("paint", idempotency_key="k")])
+    assert [store.get(answer.id).id for answer in answers] == [answer.id for answer in answers]
+    assert answers[0].id == answers[1].id
+    assert [answer.created for answer in answers] == [True, False, True]
+
+
+def test_long_lists_of_the_same_keys_in_opposite_order_wait_for_each_other(store: PostgresStore, place: Place) -> None:
+    """Protocol 7: also across the statements of a list, nobody dies of a deadlock."""
+    keys = [f"k{n}" for n in range(2500)]
+    before = place.raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    found: list[list[str]] = []
+
+    def enqueue(order: Sequence[str]) -> None:
+        answers = place.open(real_time=True).enqueue([make(idempotency_key=key) for key in order])
+        found.append([answer.id for _, answer in sorted(zip(order, answers, strict=True))])
+
+    callers = [threading.Thread(target=enqueue, args=(order,)) for order in (keys, keys[::-1], keys, keys[::-1])]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(found) == 4
+    assert found[0] == found[1] == found[2] == found[3]
+    assert place.raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == before
+
+
+def test_under_repeatable_read_the_caller_gets_the_databases_own_error(store: PostgresStore, place: Place) -> None:
+    """Protocol 22: a snapshot cannot see the rival, so only the caller can try again."""
+    with psycopg.connect(place.url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT 1")
+        stored(place.open(real_time=True), idempotency_key="k")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            store.enqueue([make(idempotency_key="k")], conn=connection)
+
+
+# ---------------------------------------------------------------- protocol 2
+def test_a_holder_that_finishes_while_a_keeper_sweeps_stops_nobody(store: PostgresStore, place: Place) -> None:
+    """The sweep has found four ended leases when one of them finishes: it adopts the other three."""
+    store.enqueue(many(4))
+    leases = claim(store, lease=0.0)
+    raw = place.raw
+    raw.script(f"""CREATE OR REPLACE FUNCTION {place.schema}.clock() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS
+      $$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN clock_timestamp(); END $$""")
+    adopted: list[str] = []
+    with psycopg.connect(place.url, autocommit=True) as gate:
+        gate.execute("SELECT pg_advisory_lock(4711)")
+        keeper = threading.Thread(target=lambda: adopted.extend(lease.job.id for lease in store.adopt("keeper", ["mail"], 30.0, 10)))
+        keeper.start()
+        while not raw("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted"):
+            pass
+        done = "status = 'DONE', committed_at = clock_timestamp(), finished_at = clock_timestamp(), ended_by = 'succeed'"
+        raw(f"UPDATE {{executions}} SET {done} WHERE job_id = :id", id=leases[0].job.id)
+        gate.execute("SELECT pg_advisory_unlock(4711)")
+        keeper.join()
+    assert sorted(adopted) == sorted(lease.job.id for lease in leases[1:])
+
+
+# ---------------------------------------------------------------- protocol 9, 11, 18
+def test_a_database_that_is_unwell_makes_no_row_unstorable(store: PostgresStore, place: Place) -> None:
+    """Protocol 9: a server that only reads refuses everything, so nothing is to be failed for it."""
+    stored(store)
+    (lease,) = claim(store)
+    separator = "&" if "?" in place.url else "?"
+    reader = open_store(f"{place.url}{separator}options=-c%20default_transaction_read_only%3Don", place.schema, place.clock)
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        reader.move([decided(lease, Returned("1", boundary=False))])
+    reader.close()
+    assert store.move([decided(lease, Returned("1", boundary=False))]) == []
+
+
+def test_a_deadlock_is_tried_again_in_place() -> None:
+    """Protocol 11: also a serialization failure and a lock that was not had in time; anything else goes through at once."""
+    for error in (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
+        raised = [error(), error()]
+
+        def work(raised: list[psycopg.Error] = raised) -> str:
+            if raised:
+                raise raised.pop()
+            return "done"
+
+        assert again(work) == "done"
+    calls: list[int] = []
+
+    def broken() -> None:
+        calls.append(1)
+        raise psycopg.errors.UndefinedTable
+
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        again(broken)
+    assert calls == [1]
+
+
+def test_our_planner_switches_never_reach_the_callers_code(store: PostgresStore) -> None:
+    """Protocol 18: neither inside a commit nor on a connection that goes back to the pool."""
+    stored(store)
+    (lease,) = claim(store)
+    seen: list[str] = []
+    move = decided(lease, Returned("1", boundary=True))
+    assert store.commit(move, lambda tx, _: seen.append(tx.execute("SHOW enable_seqscan").fetchone()[0])) is None
+    with store.transaction() as tx:
+        seen += [tx.execute(f"SHOW {name}").fetchone()[0] for name in ("enable_seqscan", "enable_hashjoin", "lock_timeout", "plan_cache_mode")]
+    assert seen == ["on", "on", "on", "0", "auto"]
+
+
+# ---------------------------------------------------------------- transactions and connections
+def test_a_block_that_swallows_an_error_is_not_taken_for_stored(store: PostgresStore) -> None:
+    """The server answers the COMMIT of a failed transaction with a rollback and no error."""
+    with pytest.raises(InterlockError, match="nothing of the block was stored"), store.transaction() as tx:
+        store.enqueue([make()], conn=tx)
+        with suppress(psycopg.errors.DivisionByZero):
+            tx.execute("SELECT 1 / 0")
+    assert store.jobs() == []
+
+
+def test_an_async_connection_is_checked_like_any_other(store: PostgresStore, place: Place, postgres_url: str) -> None:
+    """One to another database is refused; one with its own row factory serves."""
+    elsewhere = postgres_place(postgres_url)
+    elsewhere.open().migrate(list(LIFECYCLES.values()), FACTS)
+    foreign = elsewhere.open()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS interlock_elsewhere")
+        admin.execute("CREATE DATABASE interlock_elsewhere")
+
+    async def ask() -> str:
+        async with await psycopg.AsyncConnection.connect(place.url, dbname="interlock_elsewhere") as connection:
+            with pytest.raises(UsageError, match="another database"):
+                await foreign.aenqueue([make()], conn=connection)
+        async with await psycopg.AsyncConnection.connect(place.url, row_factory=dict_row) as connection:
+            return (await store.aenqueue([make()], conn=connection))[0].id
+
+    id = asyncio.run(ask())
+    assert [job.id for job in store.jobs()] == [id]
+    elsewhere.close()
+
+
+def test_a_server_that_lets_nobody_in_is_said_in_a_sentence(place: Place) -> None:
+    """At once, with the cause; a pool would say after half a minute that it got no connection."""
+    with pytest.raises(Unavailable, match=r"does not let us in: .*nobody_here.*Is the server running"):
+        open_store(place.url.replace("/postgres", "/nobody_here", 1), place.schema, place.clock).counts()
+
+
+def test_going_back_two_versions_locks_no_producer_out(store: PostgresStore, place: Place) -> None:
+    """What is migrated to now is accepted, however old its registration is."""
+    drawn = [("new", "claim", "run"), ("run", "succeed", "done"), ("run", "fail", "bad"), ("run", "retry", "new")]
+    versions = [Lifecycle("step", transitions=[*drawn, *extra]) for extra in ([], [("new", "cancel", "off")], [("new", "expire", "late")])]
+    for version in versions:
+        store.migrate([version], FACTS)
+    place.raw.script(f"DROP TRIGGER lifecycles_update ON {place.schema}.lifecycles")
+    place.raw("UPDATE {lifecycles} SET registered_at = registered_at - interval '9 days'")
+    assert store.migrate([versions[0]], FACTS).versions == {"step": 1}
+    assert store.enqueue([make(lifecycle=versions[0], version=1)])[0].created

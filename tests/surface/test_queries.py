@@ -1,0 +1,34 @@
+"""The two stores speak of the same things by the same names, and say why where they do not."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+STORES = ("sqlite", "postgres")
+
+
+def text(store: str) -> str:
+    return files(f"interlock.stores.{store}").joinpath("queries.sql").read_text()
+
+
+def names(store: str) -> set[str]:
+    """The queries of a store; what is one statement there and several here has its name before the dot."""
+    return {name.partition(".")[0] for name in re.findall(r"^-- name: (\S+)", text(store), re.MULTILINE)}
+
+
+def test_every_query_has_its_sibling_or_a_reason() -> None:
+    """A name that stands in one file only is explained by a `-- differs:` line of the other."""
+    for store, other in (STORES, STORES[::-1]):
+        reasons = " ".join(re.findall(r"^-- differs: (.*)", text(other), re.MULTILINE))
+        assert {name for name in names(store) - names(other) if f"`{name}`" not in reasons} == set()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_three_queries_assign_a_jobs_state(store: str) -> None:
+    """After insert: claim, move and take, and no other."""
+    assigning: set[str] = set()
+    for head, body in re.findall(r"^-- name: (\S+)\n(.*?)(?=^-- (?:name|fragment):|\Z)", text(store), re.MULTILINE | re.DOTALL):
+        if re.search(r"UPDATE \w+[._]jobs(?: j)? SET (?:[^;]*?, )?state = ", body):
+            assigning.add(head.partition(".")[0])
+    assert assigning == {"claim", "move", "take"}
