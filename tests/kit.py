@@ -4,7 +4,7 @@ import itertools
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -81,6 +81,22 @@ class Raw:
         """Take triggers away, to see that something misses them."""
         raise NotImplementedError
 
+    def unchecked(self) -> AbstractContextManager[None]:
+        """A while without triggers, and for ever without statistics: for loading many rows."""
+        raise NotImplementedError
+
+    def numbers(self, count: int) -> str:
+        """A relation of one column `n` that counts from 1."""
+        raise NotImplementedError
+
+    def numbered(self, group: int) -> str:
+        """The id of the nth job of a group."""
+        raise NotImplementedError
+
+    def time(self, at: datetime) -> str:
+        """A moment, as it is stored."""
+        raise NotImplementedError
+
     def close(self) -> None:
         raise NotImplementedError
 
@@ -152,6 +168,24 @@ class SqliteRaw(Raw):
         for trigger in triggers:
             self._db.execute(f"DROP TRIGGER interlock_{trigger}")
 
+    @contextmanager
+    def unchecked(self) -> Iterator[None]:
+        triggers = self("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        for statement in ["BEGIN IMMEDIATE", *(f"DROP TRIGGER {name}" for name, _ in triggers)]:
+            self._db.execute(statement)
+        yield
+        for statement in [*(sql for _, sql in triggers), "COMMIT"]:
+            self._db.execute(statement)
+
+    def numbers(self, count: int) -> str:
+        return f"(WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted LIMIT {count}) SELECT n FROM counted)"
+
+    def numbered(self, group: int) -> str:
+        return f"printf('{group:08x}-0000-7000-8000-%012x', n)"
+
+    def time(self, at: datetime) -> str:
+        return f"'{at:%Y-%m-%dT%H:%M:%S.%f}Z'"
+
     def close(self) -> None:
         self._db.close()
 
@@ -195,6 +229,23 @@ class PostgresRaw(Raw):
     def disable(self, *triggers: str) -> None:
         for trigger in triggers:
             self._db.execute(f"DROP TRIGGER {trigger} ON {self.table(trigger.partition('_')[0])}")
+
+    @contextmanager
+    def unchecked(self) -> Iterator[None]:
+        for name in ("jobs", "executions", "audit"):
+            self.script(f"ALTER TABLE {self.table(name)} SET (autovacuum_enabled = false)")
+        self.script("SET session_replication_role = replica")
+        yield
+        self.script("SET session_replication_role = origin")
+
+    def numbers(self, count: int) -> str:
+        return f"generate_series(1, {count}) AS n"
+
+    def numbered(self, group: int) -> str:
+        return f"('{group:08x}-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
+
+    def time(self, at: datetime) -> str:
+        return f"'{at.isoformat()}'::timestamptz"
 
     def close(self) -> None:
         self._db.close()

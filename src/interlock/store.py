@@ -169,8 +169,6 @@ class Renewal:
     """Locked this moment by our own report or commit: ask again."""
     cancels: list[Fence] = field(default_factory=list)
     """Renewed, and asked to stop."""
-    strays: list[Fence] = field(default_factory=list)
-    """Live executions of this owner that were not listed: claims whose reply was lost."""
 
 
 @dataclass(slots=True)
@@ -258,6 +256,10 @@ class Store(Protocol):
 
     def renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
         """Lease the listed executions on, from now; a row that is locked this moment is *busy*, not waited for. What is not listed is not renewed."""
+        ...
+
+    def strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
+        """The live executions of this owner that it does not know it holds: to be asked after a claim whose reply was lost."""
         ...
 
     def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:

@@ -23,7 +23,7 @@ def test_a_lease_goes_on_from_now(store: Store, clock: SettableClock) -> None:
     lease = claimed(store, lease=30.0)
     clock.advance(10)
     renewal = store.renew("ann", beats(lease, lease=45.0))
-    assert (renewal.renewed, renewal.lost, renewal.busy, renewal.cancels, renewal.strays) == ([lease.fence], [], [], [], [])
+    assert (renewal.renewed, renewal.lost, renewal.busy, renewal.cancels) == ([lease.fence], [], [], [])
     (execution,) = store.executions(lease.job.id)
     assert (execution.heartbeat_at, execution.lease_expires_at) == (EPOCH + timedelta(seconds=10), EPOCH + timedelta(seconds=55))
 
@@ -54,7 +54,7 @@ def test_what_is_not_listed_is_not_renewed(store: Store, clock: SettableClock) -
     first, second = claim(store, by="ann", lease=30.0)
     clock.advance(10)
     renewal = store.renew("ann", beats(first))
-    assert (renewal.renewed, renewal.strays) == ([first.fence], [second.fence])
+    assert (renewal.renewed, store.strays("ann", [first.fence])) == ([first.fence], [second.fence])
     assert ends(store, second) == EPOCH + timedelta(seconds=30)
 
 
@@ -63,7 +63,7 @@ def test_strays_are_named_even_if_nothing_is_listed(store: Store) -> None:
     lease = claimed(store, by="ann")
     store.enqueue(many(1))
     claim(store, by="bob")
-    assert store.renew("ann", []).strays == [lease.fence]
+    assert store.strays("ann", []) == [lease.fence]
 
 
 def test_what_has_ended_is_lost(store: Store) -> None:
@@ -74,7 +74,7 @@ def test_what_has_ended_is_lost(store: Store) -> None:
     fail(store, leases[1])
     settle(store, leases[2], Errored("busy", retryable=True))
     renewal = store.renew("ann", beats(*leases))
-    assert (sorted(renewal.lost, key=str), renewal.renewed, renewal.strays) == (sorted((each.fence for each in leases), key=str), [], [])
+    assert (sorted(renewal.lost, key=str), renewal.renewed) == (sorted((each.fence for each in leases), key=str), [])
 
 
 def test_what_another_holds_is_lost(store: Store, clock: SettableClock, raw: Raw) -> None:
@@ -141,7 +141,7 @@ def test_progress_and_usage_travel_with_the_beat(store: Store, other: Store) -> 
 def test_a_reconciler_may_renew_what_it_adopted(store: Store, clock: SettableClock) -> None:
     """An external execution that was adopted is held like any other, until it is given back."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
-    assert store.renew("ann", []).strays == []
+    assert store.strays("ann", []) == []
     clock.advance(15)
     (adopted,) = store.adopt("rec", ["fetch"], 30.0, 9, external=True)
     assert store.renew("ann", beats(lease)).lost == [lease.fence]
@@ -159,4 +159,3 @@ def test_many_beats_are_answered_each(store: Store, clock: SettableClock) -> Non
     assert set(renewal.lost) == {lease.fence for lease in leases[::3]}
     assert len(renewal.renewed) == 200
     assert not renewal.busy
-    assert not renewal.strays

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -140,6 +142,27 @@ def test_wrong_usage_exits_with_2(call: Call, arguments: tuple[str, ...]) -> Non
     assert call(*arguments).code == 2
 
 
+@pytest.mark.parametrize("command", ["", "migrate", "enqueue", "jobs", "show", "cancel", "verify", "audit archive"])
+def test_help_says_which_database(call: Call, command: str) -> None:
+    """Everywhere the same order."""
+    printed = " ".join(call(*command.split(), "--help").out.split())
+    assert "else the app's own URL, else INTERLOCK_DATABASE_URL, DATABASE_URL, else sqlite:///interlock.db." in printed
+
+
+def test_usage_has_no_braces(call: Call) -> None:
+    """An argument stands there as it is called."""
+    assert "Usage: interlock show [OPTIONS] ID\n" in call("show", "-h").out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize("arguments", [("lifecycle",), ("lifecycle", "--json"), ("--help",)])
+def test_an_answer_that_cannot_be_written_gets_one_sentence(here: Path, arguments: tuple[str, ...]) -> None:
+    """And exit code 1."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "interlock", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "interlock: The answer could not be written: No space left on device.\n")
+
+
 def test_python_m_interlock_is_the_command(here: Path) -> None:
     """Also where scripts are not on the path."""
     done = subprocess.run([sys.executable, "-m", "interlock", "--version"], capture_output=True, text=True, check=True)
@@ -156,7 +179,8 @@ def test_python_m_interlock_is_the_command(here: Path) -> None:
     ("other:app", "is a dict, not an interlock.App"),
     ("needs:app", "needs cannot be imported: it needs no_such_library, which is not installed"),
     ("broken:app", "broken cannot be imported: ZeroDivisionError: division by zero (broken.py, line 2)"),
-    ("wrong:app", "wrong cannot be imported: SyntaxError"),
+    ("wrong:app", "wrong cannot be imported: SyntaxError: invalid syntax (wrong.py, line 1)."),
+    ("empty.py:app", "write it without .py, as in -A empty:app"),
     ("bad:app", "bad cannot be imported: LifecycleError"),
 ])
 def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: str) -> None:
@@ -193,8 +217,23 @@ def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, .
     """Where there is none, there is none after."""
     answer = call(*command)
     assert answer.code == 1
-    assert "There are no jobs at interlock.db: give --database" in answer.sentence
+    assert "There are no jobs at sqlite:///interlock.db (no database was named): there is no such file." in answer.sentence
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(("file", "lacks"), [
+    ("no/where.db", "there is no directory no, which must be made first"), ("new.db", "there is no such file"), ("empty.db", "the file is empty"),
+    ("others.db", "the file has tables of others, and none of Interlock"),
+])
+def test_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) -> None:
+    """Which of the reasons it is, and the command that helps, with the -A and the --database that were given."""
+    (here / "empty.db").touch()
+    (here / "apps.py").write_text("from interlock import App\napp = App()")
+    with sqlite3.connect(here / "others.db") as db:
+        db.execute("CREATE TABLE theirs (id)")
+    answer = call("jobs", "-A", "apps:app", "--database", f"sqlite:///{file}")
+    assert answer.sentence.startswith(f"There are no jobs at sqlite:///{file}: {lacks}. ")
+    assert answer.sentence.endswith(f"interlock migrate -A apps:app --database sqlite:///{file}")
 
 
 def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
@@ -207,11 +246,13 @@ def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
 @pytest.mark.parametrize(("url", "says"), [
     ("mysql://root@localhost/x", "starts with 'mysql'"),
     ("jobs.db", "has no scheme"),
-    ("postgresql://nobody:secret@127.0.0.1:1/x", "PostgreSQL says: connection failed"),
-    ("sqlite:///.", "SQLite says: unable to open"),
+    ("postgresql://nobody:secret@127.0.0.1:1/x", "Connection refused. Is the server running? Check --database."),
+    ("sqlite:///text.db", "SQLite says of sqlite:///text.db: file is not a database. It is a file of another kind, or damaged"),
+    ("sqlite:///.", "SQLite says of sqlite:///.: unable to open"),
 ])
-def test_a_wrong_database_gets_one_sentence(call: Call, url: str, says: str) -> None:
+def test_a_wrong_database_gets_one_sentence(call: Call, here: Path, url: str, says: str) -> None:
     """Soon, and without the password."""
+    (here / "text.db").write_text("this is no database, whatever it is called")
     began = time.monotonic()
     answer = call("jobs", "--database", url)
     assert answer.code == 1
@@ -309,14 +350,22 @@ def test_check_compares_which_states_are_joined(call: Call, here: Path) -> None:
     assert answer.lines == [
         "The document draws error --> pending; the lifecycle task does not.", "The lifecycle task draws running --> pending; the document does not."]
     allowed = call("lifecycle", "task", "--check", str(drifted), "--allow", "error --> pending", "--allow", "running-->pending")
-    assert allowed.code == 0
+    assert (allowed.code, allowed.out) == (0, f"{drifted} draws task as the code does, except for 2 allowed.\n")
+
+
+def test_check_takes_the_name_from_the_document(call: Call, here: Path) -> None:
+    """From its headings or its own name, if there is one lifecycle of that name."""
+    for name, title in (("ours.md", "# The task of a worker"), ("task.md", "# Ours")):
+        (here / name).write_text(DRAWN.format(more="  running --> pending: back\n").replace("# Ours", title))
+        assert call("lifecycle", "--check", name).out == f"{name} draws task as the code does.\n"
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), [
     (("task", "--check", "nowhere.md"), 1, "nowhere.md cannot be read: No such file"),
     (("task", "--check", "empty.md"), 1, "empty.md has no ```mermaid block"),
     (("task", "--check", "drawn.md", "--allow", "A - B"), 2, "--allow 'A - B' is no arrow"),
-    (("--check", "drawn.md"), 2, "need the NAME of the lifecycle"),
+    (("--check", "drawn.md"), 2, "--check needs the NAME of the lifecycle to compare with: drawn.md names none of standard, state_model, task"),
+    (("task", "--allow", "A --> B"), 2, "give --check FILE.md too"),
 ])
 def test_check_says_what_it_cannot_compare(call: Call, here: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
     """In one sentence."""
@@ -339,6 +388,7 @@ def test_a_job_from_enqueue_to_cancel(call: Call, shop: str) -> None:
     assert "slow, priority 3" in shown
     assert "team=a" in shown
     assert call("cancel", id, "--reason", "no more").out == f"{id} ended as CANCELLED\n"
+    assert call("cancel", id).out == f"{id} had already ended as CANCELLED\n"
     shown = call("show", id)
     assert shown.lines[-1].split()[2:] == ["1", "1", "cancel", "PENDING", "CANCELLED", "operator:olga", "no", "more"]
     assert "ABORTED" in shown.out
@@ -374,6 +424,8 @@ def test_a_key_that_is_taken_answers_with_its_holder(call: Call, shop: str) -> N
     (("greet", '{"times": "many"}'), 1, "greet"),
     (("fly", "{}"), 1, "This app has no kind 'fly': it has greet, send"),
     (("greet", '{"name": "x"}', "--delay", "soon"), 2, "--delay 'soon' is no length of time"),
+    (("greet", '{"name": "x"}', "--delay", "90"), 2, "--delay '90' is no length of time: write a number and a unit, s m h d or w"),
+    (("greet", '{"name": "x"}', "--delay", "1h", "--ttl", "5m"), 2, "--ttl 5m is not longer than --delay 1h"),
     (("greet", '{"name": "x"}', "--tag", "team"), 2, "--tag 'team' has no value"),
     (("greet", '{"name": "x"}', "--unique-key", "x" * 300), 1, "300 characters"),
     (("send", '{"parcel": 1}', "--ttl", "1d"), 1, "cannot have a ttl"),
@@ -408,10 +460,42 @@ def test_jobs_are_filtered_and_paged(call: Call, shop: str) -> None:
     assert found("--state", "CANCELLED") == found("--phase", "failed") == ids[:1]
     assert found("--tag", "parity=1") == [ids[3], ids[1]]
     assert found("--queue", "nowhere") == []
-    page = call("jobs", "--kind", "greet", "--limit", "2")
-    assert page.err == f"There may be more: interlock jobs --after {ids[2]}\n"
+    page = call("jobs", "--kind", "greet", "--limit", "2", "--tag", "parity=1")
+    assert page.err.endswith(f" jobs --kind greet --tag parity=1 --limit 2 --after {ids[1]}\n")
     assert found("--kind", "greet", "--after", ids[2]) == [ids[1], ids[0]]
     assert "is none: give pending" in call("jobs", "--phase", "asleep").sentence
+
+
+def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:
+    """The hint repeats what was given, as a shell reads it."""
+    (here / "apps.py").write_text("from interlock import App\napp = App()\n@app.job()\ndef work(run): ...")
+    given = ("-A", "apps:app", "--database", "sqlite:///my jobs.db")
+    call("migrate", *given)
+    id = enqueued(call, "work", *given)
+    assert call("jobs", *given, "--limit", "1").err.endswith(f" jobs -A apps:app --database 'sqlite:///my jobs.db' --limit 1 --after {id}\n")
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("--after", "foo"), "--after 'foo' is no job's id"),
+    (("--kind", "fly"), "--kind 'fly' is none: this app has greet, send"),
+    (("--state", "pending"), "--state 'pending' is none: the lifecycles of this app have PENDING, RUNNING"),
+])
+def test_a_filter_that_can_find_nothing_is_refused(call: Call, shop: str, arguments: tuple[str, ...], says: str) -> None:
+    """A slip is not an empty list."""
+    answer = call("jobs", *arguments)
+    assert answer.code == 2
+    assert says in answer.sentence
+
+
+def test_who_cancels_is_who_is_logged_in(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the environment does not say it."""
+    import pwd
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    id = enqueued(call, "greet", '{"name": "ann"}')
+    call("cancel", id)
+    assert call("show", id, "--json").json["history"][-1]["actor"] == f"operator:{pwd.getpwuid(os.getuid()).pw_name}"
 
 
 def test_a_job_that_is_gone_still_has_its_history(call: Call, shop: str, place: Place) -> None:
@@ -429,7 +513,7 @@ def test_a_job_that_is_gone_still_has_its_history(call: Call, shop: str, place: 
 
 def test_a_job_that_cannot_be_cancelled_says_why(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     """It has ended otherwise; it is not there; or its way out runs a function that only the app has (protocol 4)."""
-    assert "there is no job" in call("cancel", "nonsense").sentence.lower()
+    assert call("cancel", "nonsense").sentence == call("show", "nonsense").sentence
     id = enqueued(call, "send", '{"parcel": 1}')
     if place.schema == "interlock":
         monkeypatch.delenv("INTERLOCK_APP")
@@ -502,6 +586,7 @@ def gone(call: Call, shop: str, place: Place) -> list[str]:
 
 def test_archive_moves_history_into_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
     """Every entry is a line; the digest is the file's; the rows are gone, and verify is content."""
+    assert call("audit", "archive", "--before", "90", "--to", "a.jsonl").code == 2, "90 what?"
     answer = call("audit", "archive", "--before", "0s", "--to", "a.jsonl")
     content = (here / "a.jsonl").read_bytes()
     assert answer.lines == ["3 jobs, 6 entries", f"{hashlib.sha256(content).hexdigest()}  a.jsonl"]
@@ -569,13 +654,29 @@ def test_demo_ends_clean(here: Path) -> None:
     assert "worker" in lines["note"]
 
 
-def test_demo_leaves_something_to_look_at(call: Call, here: Path) -> None:
+def test_demo_leaves_something_to_look_at(here: Path) -> None:
     """What it says to try next works."""
     done = subprocess.run([sys.executable, "-m", "interlock", "demo", "--fast"], capture_output=True, text=True, check=True, timeout=60)
     command = next(line.removeprefix("try next").strip() for line in done.stdout.splitlines() if line.startswith("try next"))
-    answer = call(*command.split()[1:])
-    assert answer.code == 0
-    assert "SUCCEEDED" in answer.out
+    tried = subprocess.run(command, shell=True, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    assert "SUCCEEDED" in tried.stdout
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_demo_that_is_stopped_leaves_nothing(here: Path, tmp_path: Path, name: str) -> None:
+    """Its holders, the frozen one too, end with it; where it can, it says one sentence and removes its file."""
+    number = signal.Signals[name]
+    with subprocess.Popen([sys.executable, "-m", "interlock", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert any("bob is frozen" in line for line in demo.stdout)
+        demo.send_signal(number)
+        # The holders have its standard error too: this ends when the last of them has.
+        said = demo.communicate(timeout=30)[1]
+    if number == signal.SIGKILL:
+        assert (demo.returncode, said) == (-number, "")
+        return
+    assert (demo.returncode, said) == (128 + number, "interlock: the demo was stopped; its processes are ended, and what it made is removed.\n")
+    assert list(tmp_path.glob("interlock-demo-*")) == []
 
 
 def test_demo_on_postgres_leaves_the_server_as_it_was(postgres_url: str, here: Path) -> None:

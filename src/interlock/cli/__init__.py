@@ -1,28 +1,42 @@
 """The command `interlock`. It exits with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if it was called wrongly."""
 
+import errno
+import os
+import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typing_extensions import override
 
 from ..errors import InterlockError
 from . import audit, jobs, lifecycle, migrate, screen, verify
 from .demo import demo
-from .target import Miscalled, unreachable
+from .target import ELSE, Miscalled
+
+
+class Command(TyperCommand):
+    """A command whose usage writes an argument as it is called: ID, not {ID}."""
+
+    @override
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
 
 commands = typer.Typer(
     name="interlock", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Durable jobs whose lifecycle is a declared state machine that the database enforces.",
-    epilog="-A or INTERLOCK_APP names your app; --database, INTERLOCK_DATABASE_URL or DATABASE_URL its database, else the app's own, else sqlite:///interlock.db.",
+    epilog=f"-A or INTERLOCK_APP names your app. The database is what --database names, {ELSE}.",
 )
 commands.command(short_help="See what is promised: holders are killed and frozen")(demo)
 commands.command(short_help="Make or update the tables, register lifecycles")(migrate.migrate)
 commands.command(short_help="List lifecycles, print one, or check a document")(lifecycle.lifecycle)
-commands.command(short_help="Store a job and print its id")(jobs.enqueue)
+commands.command(cls=Command, short_help="Store a job and print its id")(jobs.enqueue)
 commands.command("jobs", short_help="List jobs, newest first")(jobs.listing)
-commands.command(short_help="Show a job, its executions and its history")(jobs.show)
-commands.command(short_help="End a waiting job, or ask a running one to stop")(jobs.cancel)
+commands.command(cls=Command, short_help="Show a job, its executions and its history")(jobs.show)
+commands.command(cls=Command, short_help="End a waiting job, or ask a running one to stop")(jobs.cancel)
 commands.command(short_help="Check every rule over everything that is stored")(verify.verify)
 commands.add_typer(audit.commands, name="audit", short_help="Take the history of deleted jobs out into a file")
 
@@ -43,15 +57,28 @@ def top(version: Annotated[bool, typer.Option("--version", callback=_version, is
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; what Interlock has to say against it is one sentence, never a traceback."""
     try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # What is left to print would be tried again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            screen.complain(f"The answer could not be written: {error.strerror}.")
+        code = 1
+    raise SystemExit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int | str | None:
+    try:
         commands(args=None if arguments is None else list(arguments), prog_name="interlock")
+    except SystemExit as end:
+        return end.code
     except Miscalled as error:
         screen.complain(str(error))
-        raise SystemExit(2) from None
+        return 2
     except InterlockError as error:
         screen.complain(str(error))
-        raise SystemExit(1) from None
-    except Exception as error:
-        if (sentence := unreachable(error)) is None:
-            raise
-        screen.complain(sentence)
-        raise SystemExit(1) from None
+        return 1
+    return 0

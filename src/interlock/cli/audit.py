@@ -14,7 +14,7 @@ from ..job import AuditEntry
 from ..stores.archive import line
 from . import screen
 from .target import AppOption, DatabaseOption, JsonOption, Miscalled, opened
-from .words import duration
+from .words import UNITS, duration
 
 BATCH = 1000
 
@@ -28,7 +28,7 @@ def audit() -> None:
 
 @commands.command()
 def archive(
-    before: Annotated[str, typer.Option(metavar="AGE", help="Only of jobs whose last entry is older than this: 90d, 12w.")],
+    before: Annotated[str, typer.Option(metavar="AGE", help=f"Only of jobs whose last entry is older than this: a number and {UNITS}.")],
     to: Annotated[Path, typer.Option(metavar="FILE", help="A new file: one JSON object per line and entry.")],
     app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False,
 ) -> None:

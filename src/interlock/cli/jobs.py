@@ -10,9 +10,10 @@ from ..app import App
 from ..errors import NotFound
 from ..job import AuditEntry, Execution, Job
 from . import screen
-from .target import AppOption, DatabaseOption, JsonOption, Miscalled, me, needed, opened
-from .words import duration, tags
+from .target import AppOption, DatabaseOption, JsonOption, Miscalled, lifecycles, me, needed, opened
+from .words import UNITS, duration, job_id, tags, written
 
+LIMIT = 20
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 
 
@@ -26,8 +27,8 @@ def enqueue(
     unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="At most one active job has this key.")] = None,
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue; by default the kind's own.")] = None,
     priority: Annotated[int | None, typer.Option(help="The higher one goes first.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="AGE", help="Not due before so long: 90s, 15m, 12h, 7d.")] = None,
-    ttl: Annotated[str | None, typer.Option(metavar="AGE", help="Expires if it still waits after so long.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="AGE", help=f"Not due before so long: a number and {UNITS}.")] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="AGE", help=f"Expires if it still waits after so long: a number and {UNITS}.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A tag; may be given again.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -36,9 +37,11 @@ def enqueue(
     declared = needed(app)
     if kind not in declared.kinds:
         raise NotFound(f"This app has no kind {kind!r}: it has {', '.join(sorted(declared.kinds)) or 'none'}.")
+    late, mortal = duration(delay, "--delay"), duration(ttl, "--ttl")
+    if late is not None and mortal is not None and mortal <= late:
+        raise Miscalled(f"--ttl {ttl} is not longer than --delay {delay}: the job would expire before it is due.")
     chosen = declared.kinds[kind].using(
-        idempotency_key=idempotency_key, unique_key=unique_key, queue=queue, priority=priority,
-        delay=duration(delay, "--delay"), ttl=duration(ttl, "--ttl"), tags=tags(tag))
+        idempotency_key=idempotency_key, unique_key=unique_key, queue=queue, priority=priority, delay=late, ttl=mortal, tags=tags(tag))
     with opened(app, database, app=declared):
         enqueued = declared.enqueue_many([chosen.named(arguments)])[0]
     if json:
@@ -68,15 +71,18 @@ def listing(
     phase: Annotated[str | None, typer.Option(help="Only in this phase: pending, running, succeeded or failed.")] = None,
     queue: Annotated[str | None, typer.Option(help="Only in this queue.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only with this tag; may be given again.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = LIMIT,
     after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this job: the last one of the page before.")] = None,
     json: JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
     if phase not in (None, "pending", "running", "succeeded", "failed"):
         raise Miscalled(f"--phase {phase!r} is none: give pending, running, succeeded or failed.")
+    after = job_id(after, "--after")
     with opened(app, database) as chosen:
         found = chosen.jobs(kind=kind, state=state, phase=phase, queue=queue, tags=tags(tag), limit=limit, after=after)
+        if app and not found:
+            _known(chosen, kind, state)
     if json:
         screen.as_json(found)
         return
@@ -84,7 +90,18 @@ def listing(
         (job.id, job.kind, _state(job), job.attempt, f"{job.tries_left}/{job.tries}", job.queue, None if job.ended else screen.moment(job.due_at))
         for job in found])
     if len(found) == limit:
-        screen.remark(f"There may be more: interlock jobs --after {found[-1].id}")
+        filters = (("--kind", kind), ("--state", state), ("--phase", phase), ("--queue", queue), *(("--tag", each) for each in tag or ()))
+        same = (("--database", database), *filters, ("--limit", None if limit == LIMIT else limit), ("--after", found[-1].id))
+        screen.remark(f"There may be more: {written('jobs', app, same)}")
+
+
+def _known(app: App[Any], kind: str | None, state: str | None) -> None:
+    """Nothing was found: was it asked for by a name that nobody knows?"""
+    if kind and kind not in app.kinds and app.database.store().kind(kind) is None:
+        raise Miscalled(f"--kind {kind!r} is none: this app has {', '.join(sorted(app.kinds)) or 'none'}.")
+    states = [each for lifecycle in lifecycles(app) for each in lifecycle.states]
+    if state and state not in states:
+        raise Miscalled(f"--state {state!r} is none: the lifecycles of this app have {', '.join(dict.fromkeys(states))}.")
 
 
 def _state(job: Job) -> str:
@@ -99,7 +116,7 @@ def show(id: IdArgument, *, app: AppOption = None, database: DatabaseOption = No
         job, history = _found(chosen, id), chosen.history(id)
         executions = chosen.executions(id)
     if job is None and not history:
-        raise NotFound(f"There is no job {id!r}, nor a history of one: interlock jobs lists what there is.")
+        raise _missing(id)
     if json:
         screen.as_json({"job": job, "executions": executions, "history": history})
         return
@@ -112,6 +129,10 @@ def show(id: IdArgument, *, app: AppOption = None, database: DatabaseOption = No
         _executions(executions)
     screen.say("\nhistory", style="bold")
     _history(history)
+
+
+def _missing(id: str) -> NotFound:
+    return NotFound(f"There is no job {id!r}, nor a history of one outside of archives: interlock jobs lists what there is.")
 
 
 def _found(app: App[Any], id: str) -> Job | None:
@@ -158,9 +179,14 @@ def cancel(
     A kind that runs a function of its own on the way out can only be cancelled where that function is: with -A.
     """
     with opened(app, database) as chosen:
+        before = _found(chosen, id)
+        if before is None:
+            raise _missing(id) if not chosen.history(id) else NotFound(f"Job {id} is gone: retention deleted it, since it had ended.")
         job = chosen.cancel(id, by=by or me(), reason=reason)
     if json:
         screen.as_json(job)
+    elif before.ended:
+        screen.say(f"{job.id} had already ended as {job.state}")
     elif job.ended:
         screen.say(f"{job.id} ended as {job.state}")
     else:

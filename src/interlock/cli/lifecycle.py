@@ -1,5 +1,6 @@
 """`interlock lifecycle`: what is declared, as a table and as a diagram, and whether a document still draws the same."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -8,12 +9,13 @@ import typer
 from ..errors import InterlockError, NotFound
 from ..lifecycle import BUILTIN, Lifecycle, builtin
 from ..machine import Machine
+from ..mermaid import NAME
 from . import screen
 from .target import AppOption, JsonOption, Miscalled, lifecycles, load
 
 
 def lifecycle(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A lifecycle; without it, all are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A lifecycle; without it all are listed, or the one that FILE.md names checked.")] = None,
     *,
     app: AppOption = None,
     check: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Compare with the state diagram in this document; exit with 1 if they differ.")] = None,
@@ -26,9 +28,10 @@ def lifecycle(
     arrows are called, so that a diagram written for people can be held to the code.
     """
     known = _known(app)
+    if allow and not check:
+        raise Miscalled("--allow accepts a difference that --check finds: give --check FILE.md too.")
+    name = _named(check, list(known)) if check and name is None else name
     if name is None:
-        if check or allow:
-            raise Miscalled("--check and --allow need the NAME of the lifecycle to compare with.")
         _list(known, json)
         return
     if name not in known:
@@ -86,14 +89,30 @@ def _pair(text: str) -> tuple[str, str]:
     return source, target
 
 
-def _check(lifecycle: Lifecycle, file: Path, allow: list[tuple[str, str]]) -> None:
+def _named(file: Path, known: list[str]) -> str:
+    """The one lifecycle that the document, by its headings or its name, is about."""
+    text = _read(file)
+    headings = [word for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE) for word in NAME.findall(line)]
+    named = [each for each in known if each in (*headings, file.stem)]
+    if len(named) != 1:
+        said = f"names {', '.join(named)}" if named else f"names none of {', '.join(known)}"
+        raise Miscalled(f"--check needs the NAME of the lifecycle to compare with: {file} {said} in its headings or its own name.")
+    return named[0]
+
+
+def _read(file: Path) -> str:
     try:
-        drawn = Machine.load(file, lifecycle.name).pairs()
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InterlockError(f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not UTF-8 text'}.") from None
+
+
+def _check(lifecycle: Lifecycle, file: Path, allow: list[tuple[str, str]]) -> None:
+    drawn = Machine.from_markdown(lifecycle.name, _read(file), origin=file.name).pairs()
     differences = lifecycle.differences(drawn, allow)
     for sentence in differences:
         screen.say(sentence)
     if differences:
         raise typer.Exit(1)
-    screen.say(f"{file} draws {lifecycle.name} as the code does.")
+    allowed = len(lifecycle.differences(drawn))
+    screen.say(f"{file} draws {lifecycle.name} as the code does{f', except for {allowed} allowed' if allowed else ''}.")

@@ -7,7 +7,7 @@ import typer
 from ..app import App
 from ..store import Migrated
 from . import screen
-from .target import AppOption, DatabaseOption, as_it_is, facts, knock, lifecycles, needed
+from .target import AppOption, DatabaseOption, answering, as_it_is, facts, knock, lifecycles, needed
 
 
 def migrate(
@@ -19,7 +19,8 @@ def migrate(
     Run it before the code that needs it: in a deploy, before the first new worker starts. Running it again changes nothing.
     """
     chosen = needed(app)
-    with chosen.bound_to(database or chosen.database.url):
+    url = database or chosen.database.url
+    with chosen.bound_to(url), answering(url):
         migrated = _migrate(chosen, sql)
     if migrated is None:
         return

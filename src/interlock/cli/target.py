@@ -1,5 +1,6 @@
 """What a command works on: your app, its database, or both."""
 
+import getpass
 import importlib
 import os
 import sys
@@ -13,14 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from ..app import App
+from ..database import VARIABLES
 from ..errors import InterlockError, NotMigrated
 from ..lifecycle import Lifecycle, builtin
 from ..store import KindFacts
 from ..stores import POSTGRES, SQLITE, OpenStore, open_store
 
 AppOption = Annotated[str | None, typer.Option("-A", "--app", envvar="INTERLOCK_APP", metavar="MODULE:APP", help="Your app, as in shop:app.")]
-DatabaseOption = Annotated[str | None, typer.Option(
-    "--database", metavar="URL", help="The database; by default the app's own, else INTERLOCK_DATABASE_URL, DATABASE_URL or sqlite:///interlock.db.")]
+ELSE = "else the app's own URL, else INTERLOCK_DATABASE_URL, DATABASE_URL, else sqlite:///interlock.db"
+DatabaseOption = Annotated[str | None, typer.Option("--database", metavar="URL", help=f"The database; {ELSE}.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 CONNECT = 5
@@ -56,9 +58,13 @@ def _imported(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if module.endswith(".py"):
+            raise Miscalled(f"-A names a module, not a file: write it without .py, as in -A {module.removesuffix('.py').replace('/', '.')}:app.") from None
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             raise Miscalled(f"There is no module {module} here: run the command where it can be imported from, or correct -A.") from None
         raise Miscalled(f"{module} cannot be imported: it needs {error.name}, which is not installed.") from None
+    except SyntaxError as error:
+        raise Miscalled(f"{module} cannot be imported: SyntaxError: {error.msg} ({Path(error.filename or '?').name}, line {error.lineno}).") from None
     except Exception as error:  # noqa: BLE001 - the user's module may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise Miscalled(f"{module} cannot be imported: {type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno}).") from None
@@ -78,7 +84,8 @@ def opened(name: str | None, database: str | None, *, app: App[Any] | None = Non
     with ExitStack() as stack:
         if database:
             stack.enter_context(chosen.bound_to(database))
-        _check(chosen)
+        stack.enter_context(answering(chosen.database.url))
+        _check(chosen, name, database)
         stack.callback(chosen.close)
         yield chosen
 
@@ -91,19 +98,41 @@ def as_it_is(app: App[Any]) -> OpenStore:
     return open_store(app.database.url, schema, app.database.clock)
 
 
-def _check(app: App[Any]) -> None:
+def _check(app: App[Any], name: str | None, database: str | None) -> None:
     """Looking must not make a database, nor wait long for one."""
     url = app.database.url
     knock(url)
-    if url.partition("://")[0] not in SQLITE:
-        return
     store = as_it_is(app)
     try:
         if store.is_empty():
-            file = url.partition("://")[2].removeprefix("/")
-            raise NotMigrated(f"There are no jobs at {file}: give --database, or make the tables there with interlock migrate -A module:app.")
+            named = name or database or any(os.environ.get(each) for each in VARIABLES)
+            unnamed = "" if named else " (no database was named)"
+            raise NotMigrated(f"There are no jobs at {_shown(url)}{unnamed}: {_lacking(url, store)}. {_remedy(name, database)}")
     finally:
         store.close()
+
+
+def _lacking(url: str, store: OpenStore) -> str:
+    scheme, _, rest = url.partition("://")
+    place = Path(rest.removeprefix("/"))
+    if scheme not in SQLITE:
+        return "Interlock has no tables in it"
+    if not place.parent.is_dir():
+        return f"there is no directory {place.parent}, which must be made first"
+    if not place.exists():
+        return "there is no such file"
+    return "the file is empty" if store.is_new() else "the file has tables of others, and none of Interlock"
+
+
+def _remedy(name: str | None, database: str | None) -> str:
+    same = "" if database is None else f" --database {_shown(database)}"
+    return f"Name another with --database or -A, or make the tables: interlock migrate -A {name or 'MODULE:APP'}{same}"
+
+
+def _shown(url: str) -> str:
+    """The URL, without what may be a password."""
+    scheme, separator, rest = url.partition("://")
+    return url if scheme in SQLITE else f"{scheme}{separator}{rest.partition('?')[0].rpartition('@')[2]}"
 
 
 def knock(url: str) -> None:
@@ -127,13 +156,26 @@ def facts(app: App[Any]) -> list[KindFacts]:
     return [kind.facts() for kind in app.kinds.values()]
 
 
-def unreachable(error: BaseException) -> str | None:
-    """What a database driver raised, as a sentence; None for what is no driver's."""
+@contextmanager
+def answering(url: str) -> Generator[None]:
+    """What a database driver raises becomes a sentence that names the database."""
+    try:
+        yield
+    except Exception as error:
+        if (sentence := _unreachable(error, url)) is None:
+            raise
+        raise InterlockError(sentence) from error
+
+
+def _unreachable(error: BaseException, url: str) -> str | None:
     library = type(error).__module__.partition(".")[0]
+    said = _first_line(error)
     if library in ("psycopg", "psycopg_pool"):
-        return f"PostgreSQL says: {_first_line(error)}."
+        silent = any(word in said for word in ("refused", "No such file", "resolve", "timeout"))
+        return f"PostgreSQL says: {said}.{' Is the server running? Check --database.' if silent else ''}"
     if library in ("sqlite3", "pysqlite3"):
-        return f"SQLite says: {_first_line(error)}."
+        other = "not a database" in said
+        return f"SQLite says of {url}: {said}.{' It is a file of another kind, or damaged: name another with --database.' if other else ''}"
     return None
 
 
@@ -144,7 +186,7 @@ def _first_line(error: BaseException) -> str:
 
 def me() -> str:
     """The login name of whoever calls."""
-    name = next((value for key in ("LOGNAME", "USER", "USERNAME") if (value := os.environ.get(key))), None)
-    if name is None:
-        raise Miscalled("Nothing here says who you are: give --by NAME, which the job's history keeps.")
-    return name
+    try:
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        raise Miscalled("Nothing here says who you are: give --by NAME, which the job's history keeps.") from None

@@ -1,22 +1,29 @@
-"""What is written on the command line, understood: how long, and which tags."""
+"""What is written on the command line, understood: how long, which tags, which job; and a command line in turn."""
 
+import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
 
 from .target import Miscalled
 
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?")
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
+UNITS = "a unit, s m h d or w, as in 90s, 15m, 12h, 7d, 2w"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def duration(text: str | None, option: str) -> float | None:
-    """Seconds, from a text such as 90, 90s, 15m, 12h, 7d or 2w."""
+    """Seconds, from a text such as 90s, 15m, 12h, 7d or 2w."""
     if text is None:
         return None
     found = _AGE.fullmatch(text.strip())
     if found is None:
-        raise Miscalled(f"{option} {text!r} is no length of time: write a number and a unit, such as 90s, 15m, 12h, 7d or 2w.")
-    return float(found[1]) * _SECONDS[found[2] or "s"]
+        raise Miscalled(f"{option} {text!r} is no length of time: write a number and {UNITS}.")
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 def tags(given: Sequence[str] | None) -> dict[str, str] | None:
@@ -30,3 +37,26 @@ def tags(given: Sequence[str] | None) -> dict[str, str] | None:
             raise Miscalled(f"--tag {text!r} has no value: write it as NAME=VALUE.")
         found[name] = value
     return found
+
+
+def job_id(text: str | None, option: str) -> str | None:
+    """An id as it is stored, from one that was copied."""
+    if text is None:
+        return None
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise Miscalled(f"{option} {text!r} is no job's id: interlock jobs lists them.") from None
+
+
+def program() -> str:
+    """How this program is called from where we are."""
+    if shutil.which("interlock"):
+        return "interlock"
+    return shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "interlock" else f"{shlex.quote(sys.executable)} -m interlock"
+
+
+def written(command: str, app: str | None, options: Sequence[tuple[str, object]]) -> str:
+    """A command line that says the same again: what stands in the environment, and what was not given, is left out."""
+    given = [("-A", None if app == os.environ.get("INTERLOCK_APP") else app), *options]
+    return " ".join([program(), command, *(f"{option} {shlex.quote(str(value))}" for option, value in given if value is not None)])

@@ -1,6 +1,7 @@
 """The demo's story, scene by scene."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -29,8 +30,10 @@ class Process:
         self.name = name
         self.facts: dict[str, Any] = {}
         module = f"{__package__}.holder"
+        # In a group of its own: a Ctrl-C is the demo's to answer.
         self.popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", module, url, schema, str(lease), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            [sys.executable, "-m", module, url, schema, str(lease), name, str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
 
     def ask(self, words: str) -> None:
         if self.popen.stdin:
@@ -78,8 +81,8 @@ class Story:
         self.waits = SystemWaits()
         self.opened = False
 
-    def tell(self, next_command: str) -> bool:
-        """All of it; whether it ended as it should."""
+    def tell(self, next_command: str, leftover: str) -> bool:
+        """All of it, then what to try next, and what is left of it; whether it ended as it should."""
         self._begin()
         with self._holders("ann", "bob", "cid", "dee") as (ann, bob, cid, dee):
             began = self._claims(ann, bob)
@@ -91,7 +94,7 @@ class Story:
             self._wake(bob)
             asked = 1 + sum(each.facts["asked"] for each in (bob, cid, dee))
         tally = self._count(asked)
-        self._last_screen(tally, next_command)
+        self._last_screen(tally, next_command, leftover)
         self.shop.app.close()
         return tally.clean
 
@@ -172,7 +175,7 @@ class Story:
         recovered = sum(1 for job in succeeded if job.lease_losses)
         return Tally(self.shop.effects(), asked, recovered, len(succeeded), len(self._remarks()), self.shop.app.verify())
 
-    def _last_screen(self, tally: Tally, next_command: str) -> None:
+    def _last_screen(self, tally: Tally, next_command: str, leftover: str) -> None:
         screen.say()
         screen.pairs((
             ("jobs", f"{JOBS} enqueued, {tally.succeeded} succeeded"),
@@ -182,7 +185,7 @@ class Story:
             ("effects", f"{tally.asked} asked, {tally.effects.applied} applied, {tally.effects.doubled} doubled"),
             ("verify", verdict(tally.report)),
             ("try next", next_command),
-            ("note", "here the holders were moved by hand; the worker, which runs your handlers, is the next part of this release"),
+            ("note", f"here the holders were moved by hand: the worker, which runs your handlers, is not there yet; {leftover}"),
         ))
 
     def _say(self, sentence: str) -> None:

@@ -9,7 +9,7 @@ import psycopg
 from ...errors import InterlockError
 from ...job import Job
 from ...move import Move, Take
-from ...store import Beat, Fence, Lease, Refusal
+from ...store import Lease, Refusal
 from ..codec import JOB_WIDTH, array, hops, is_id, lease, refusal
 from ..codec import job as job_of
 from ..enqueue import Rows, Statement
@@ -93,9 +93,6 @@ class Settle:
         stands = self.pool.transact(lambda conn: self._standing(runner(conn), [move]))[0]
         shown = stands or Refusal(move.job_id, 0, 0, None, None, None)
         return replace(shown, error=str(error))
-
-    def _strays(self, by: str, listed: Sequence[Beat]) -> list[Fence]:
-        return [Fence(*row) for row in self._steadily("strays", {"by": by, "job_id": array(b.fence.job_id for b in listed)})]
 
     def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int) -> list[Lease]:
         given = {"by": by, "kinds": columns.names(kinds), "lease": seconds, "limit": limit}

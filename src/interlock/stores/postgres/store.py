@@ -14,7 +14,7 @@ from ...errors import InterlockError, NotMigrated, UsageError
 from ...job import AuditEntry, Job, Phase
 from ...lifecycle import Lifecycle
 from ...move import Move, Take
-from ...store import Beat, Enqueued, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
+from ...store import Beat, Enqueued, Fence, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
 from .. import borrowed
 from ..archive import digest_of
 from ..codec import JOB_WIDTH, array, each_once, is_id, lease, text_array
@@ -194,8 +194,11 @@ class PostgresStore(Settle, Reading):
             asked = columns.fences([ordered[n].fence for n in skipped]) | {"ord": array(skipped)}
             for n, ours in self._steadily("unrenewed", asked):
                 (renewal.busy if ours else renewal.lost).append(ordered[int(n)].fence)
-        renewal.strays = self._strays(by, ordered)
         return renewal
+
+    def strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
+        self.check()
+        return [Fence(*row) for row in self._steadily("strays", {"by": by, "job_id": array(fence.job_id for fence in held)})]
 
     def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
         self.check()

@@ -36,9 +36,11 @@ class Leases:
             renewal.renewed = [fence for n, fence in enumerate(fences) if n not in lost]
             renewal.lost = [fences[n] for n in sorted(lost)]
             renewal.cancels = [fence for fence in renewal.renewed if fence.job_id in asked_to_stop]
-        strays = self.file.read(lambda run: run(Statement(self.queries["strays"], ids | {"by": by})))
-        renewal.strays = [Fence(*row) for row in strays]
         return renewal
+
+    def _strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
+        given = {"ids": rows.array(fence.job_id for fence in held), "by": by}
+        return [Fence(*row) for row in self.file.read(lambda run: run(Statement(self.queries["strays"], given)))]
 
     def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int) -> list[Lease]:
         # The clock is read before the write lock is asked for, so that waiting for it ends nobody's lease.

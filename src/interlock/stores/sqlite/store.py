@@ -13,7 +13,7 @@ from ...errors import InterlockError, NotMigrated, UsageError
 from ...job import AuditEntry, Job, Phase
 from ...lifecycle import Lifecycle
 from ...move import Move, Take
-from ...store import Beat, Enqueued, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
+from ...store import Beat, Enqueued, Fence, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
 from .. import borrowed
 from ..archive import digest_of
 from ..codec import each_once
@@ -156,6 +156,10 @@ class SqliteStore(Claims, Leases, Settle, Reading):
     def renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
         self.check()
         return self._renew(by, beats)
+
+    def strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
+        self.check()
+        return self._strays(by, held)
 
     def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
         self.check()

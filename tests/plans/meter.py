@@ -1,0 +1,143 @@
+"""What a verb costs: pages that PostgreSQL touches, steps that SQLite's machine takes; and whether it reads a whole table."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from interlock.stores.postgres.store import PostgresStore
+from interlock.stores.sqlite.store import SqliteStore
+
+TABLES = ("jobs", "executions", "audit")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+
+class PostgresMeter:
+    """Each statement of the verb is explained before it runs, as the generic plan that the store's own settings make, and rolled back."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._db = psycopg.connect(store.pool.url, autocommit=True)
+
+    def cost(self, verb: Callable[[], Any]) -> int:
+        """Pages touched, found in memory or not."""
+        return sum(_pages(plan) + sum(_pages(part) for part in _written_apart(plan)) for plan in self._plans(verb))
+
+    def walk(self, verb: Callable[[], Any]) -> int:
+        """Pages touched until it is known which rows to write, and they are locked."""
+        return sum(_pages(part) for plan in self._plans(verb) for part in _nodes(plan) if part.get("Subplan Name") == "CTE chosen")
+
+    def scans(self, verb: Callable[[], Any]) -> list[str]:
+        """The tables that are read from end to end."""
+        nodes = [node for plan in self._plans(verb) for node in _nodes(plan)]
+        return [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES]
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _plans(self, verb: Callable[[], Any]) -> list[dict[str, Any]]:
+        plans: list[dict[str, Any]] = []
+        steadily = self._store.pool.steadily
+
+        def explained(steady: str, *statements: Any) -> Any:
+            plans.extend(self._explain(steady, statement) for statement in statements)
+            return steadily(steady, *statements)
+
+        self._store.pool.steadily = explained  # type: ignore[method-assign]
+        try:
+            verb()
+        finally:
+            del self._store.pool.steadily
+        assert plans, "the verb ran no statement that we could see"
+        return plans
+
+    def _explain(self, steady: str, statement: Any) -> dict[str, Any]:
+        names = list(dict.fromkeys(_PARAMETER.findall(statement.sql)))
+        text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", statement.sql)
+        values = ", ".join(psycopg.sql.Literal(statement.params[name]).as_string(self._db) for name in names)
+        with self._db.transaction(force_rollback=True):
+            self._db.execute(steady)
+            self._db.execute(f"PREPARE asked AS {text}")
+            (found,) = self._db.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked{f' ({values})' if names else ''}").fetchone() or ()
+            self._db.execute("DEALLOCATE asked")
+        return found[0]["Plan"]
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _nodes(part)
+
+
+def _pages(node: dict[str, Any]) -> int:
+    return node["Shared Hit Blocks"] + node["Shared Read Blocks"]
+
+
+def _written_apart(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Writes whose answer nobody reads run after the plan's own root, which therefore does not count them."""
+    read = {node.get("CTE Name") for node in _nodes(plan)}
+    return [node for node in _nodes(plan) if node["Node Type"] == "ModifyTable" and node.get("Subplan Name", "").removeprefix("CTE ") not in read
+            and node.get("Subplan Name", "").startswith("CTE ")]
+
+
+class SqliteMeter:
+    """The steps of SQLite's virtual machine, which do not depend on what else the computer does."""
+
+    GRAIN = 20
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def cost(self, verb: Callable[[], Any]) -> int:
+        """Steps, to the nearest twenty."""
+        ticks = 0
+
+        def tick() -> int:
+            nonlocal ticks
+            ticks += 1
+            return 0
+
+        connection = self._store.file.connection()
+        connection.set_progress_handler(tick, self.GRAIN)
+        try:
+            verb()
+        finally:
+            connection.set_progress_handler(None, 0)
+        return ticks * self.GRAIN
+
+    def walk(self, verb: Callable[[], Any]) -> int:
+        """Steps of the statement that picks what is due, in units of a hundred: a due row takes about one."""
+        with self._traced() as statements:
+            verb()
+        picks = [sql for sql in statements if "json_each" in sql and sql.lstrip().upper().startswith("WITH")]
+        assert picks, "the claim picked nothing that we could see"
+        connection = self._store.file.connection()
+        return max(self.cost(lambda sql=sql: connection.execute(sql).fetchall()) for sql in picks) // 100
+
+    def scans(self, verb: Callable[[], Any]) -> list[str]:
+        """The tables that are read from end to end."""
+        connection = self._store.file.connection()
+        with self._traced() as statements:
+            verb()
+        plans = [row[3] for sql in statements if sql.split(" ", 1)[0].upper() in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
+                 for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+        return [line for line in plans if re.match(r"SCAN (interlock_(jobs|executions|audit)|[jea])\b(?!.*(USING|VIRTUAL))", line)]
+
+    def close(self) -> None:
+        """The connection is the store's own."""
+
+    @contextmanager
+    def _traced(self) -> Iterator[list[str]]:
+        statements: list[str] = []
+        connection = self._store.file.connection()
+        connection.set_trace_callback(statements.append)
+        try:
+            yield statements
+        finally:
+            connection.set_trace_callback(None)
+
+
+def meter_of(store: Any) -> PostgresMeter | SqliteMeter:
+    return PostgresMeter(store) if isinstance(store, PostgresStore) else SqliteMeter(store)

@@ -1,0 +1,63 @@
+"""Protocol 17: a claim touches what it claims, however many jobs stand before them. Counted, not read off a plan's name."""
+
+import pytest
+
+from interlock.store import Store
+from tests.contract.kit import many, ways
+from tests.plans.conftest import Scene, Scenes
+
+KNOWN = ("mail", "paint")
+
+
+def claim(store: Store, limit: int) -> int:
+    return len(store.claim("ann", ways(*KNOWN), ["default"], limit))
+
+
+def due(scene: Scene, n: int) -> None:
+    """Jobs that a claim finds: half of them with a TTL, all less important than the crowd."""
+    scene.store.enqueue([*many(n - n // 2), *many(n // 2, ttl=600.0)])
+
+
+@pytest.fixture(params=["empty", "crowded"])
+def scene(request: pytest.FixtureRequest, scenes: Scenes) -> Scene:
+    return getattr(scenes, request.param)
+
+
+def test_a_claim_of_100_touches_less_than_500(scene: Scene) -> None:
+    """With 100,000 each of finished, delayed, foreign, resting and expired jobs before the due ones, or with none."""
+    due(scene, 300)
+    assert scene.meter.walk(lambda: claim(scene.store, 100)) < 500
+    while claim(scene.store, 1000):
+        pass
+
+
+def test_a_claim_costs_the_same_in_a_crowd(scenes: Scenes) -> None:
+    """At most twice what it costs where there is nothing else."""
+    costs = []
+    for scene in (scenes.empty, scenes.crowded):
+        due(scene, 100)
+        costs.append(scene.meter.cost(lambda: claim(scene.store, 100)))  # noqa: B023 - called at once
+    assert costs[1] <= 2 * costs[0], costs
+
+
+def test_a_claim_costs_as_much_as_it_claims(scenes: Scenes) -> None:
+    """Ten times as many jobs cost at most fifteen times as much."""
+    due(scenes.crowded, 1100)
+    few = scenes.crowded.meter.cost(lambda: claim(scenes.crowded.store, 100))
+    lots = scenes.crowded.meter.cost(lambda: claim(scenes.crowded.store, 1000))
+    assert lots <= 15 * few, (few, lots)
+
+
+def test_a_claim_that_finds_nothing_costs_next_to_nothing(scenes: Scenes) -> None:
+    """An idle worker beside half a million jobs that are not for it asks a few pages, again and again."""
+    while claim(scenes.crowded.store, 1000):
+        pass
+    idle = [scene.meter.cost(lambda: claim(scene.store, 100)) for scene in (scenes.empty, scenes.crowded)]  # noqa: B023 - called at once
+    due(scenes.crowded, 10)
+    assert idle[1] <= 2 * scenes.crowded.meter.cost(lambda: claim(scenes.crowded.store, 10)), idle
+
+
+def test_a_claim_reads_no_table_from_end_to_end(scenes: Scenes) -> None:
+    """Every step goes through an index, though nobody ever analysed the tables."""
+    due(scenes.crowded, 10)
+    assert scenes.crowded.meter.scans(lambda: claim(scenes.crowded.store, 10)) == []
