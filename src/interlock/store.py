@@ -254,7 +254,7 @@ class Store(Protocol):
         """
         ...
 
-    def renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
+    def renew(self, beats: Sequence[Beat]) -> Renewal:
         """Lease the listed executions on, from now; a row that is locked this moment is *busy*, not waited for. What is not listed is not renewed."""
         ...
 

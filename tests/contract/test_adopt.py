@@ -183,7 +183,7 @@ def test_a_dead_reconcilers_work_is_adopted_by_the_next(store: Store, outside: s
     (new,) = store.adopt("rec", ["fetch"], 30.0, 9, external=True)
     assert (old.holder, new.holder) == (2, 3)
     assert refused(store, decided(old, Handed("hash-1", 15.0))).holder == 3
-    assert store.renew("rec", [Beat(old.fence, 30.0)]).lost == [old.fence]
+    assert store.renew([Beat(old.fence, 30.0)]).lost == [old.fence]
 
 
 def test_a_started_job_that_is_held_in_its_waiting_state_is_lost_in_place(store: Store, clock: SettableClock) -> None:

@@ -164,7 +164,7 @@ def test_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
     def renew(store: Store, order: list[Lease]) -> None:
         barrier.wait()
         for _ in range(10):
-            assert store.renew("ann", [Beat(lease.fence, 60.0) for lease in order]).lost == []
+            assert store.renew([Beat(lease.fence, 60.0) for lease in order]).lost == []
 
     with ThreadPoolExecutor(4) as pool:
         tasks = [
@@ -264,7 +264,7 @@ def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) ->
         inside.wait(10)
         # Where the whole database has one writer the renewal waits for it; where rows are locked it says busy and goes on.
         pool.submit(leave.wait, 1).add_done_callback(lambda _: leave.set())
-        return other.renew("ann", [Beat(lease.fence, 60.0) for lease in leases])
+        return other.renew([Beat(lease.fence, 60.0) for lease in leases])
 
     with ThreadPoolExecutor(3) as pool:
         asked = pool.submit(renew)
@@ -273,12 +273,12 @@ def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) ->
     assert renewal.lost == []
     assert len(renewal.renewed) + len(renewal.busy) == 20
     assert set(renewal.busy) <= {leases[7].fence}
-    assert other.renew("ann", [Beat(lease.fence, 60.0) for lease in leases]).busy == []
+    assert other.renew([Beat(lease.fence, 60.0) for lease in leases]).busy == []
 
 
 def test_a_refused_renewal_is_beside_the_point_of_a_finished_job(store: Store, clock: SettableClock) -> None:
     """A beat that crosses the report of its own job is lost, and the job is done all the same."""
     lease = commit(store, started(store))
     done = close(store, lease)
-    assert store.renew("ann", [Beat(done.fence, 30.0)]).lost == [lease.fence]
+    assert store.renew([Beat(done.fence, 30.0)]).lost == [lease.fence]
     assert again(store, lease).job.state == "SUCCEEDED"

@@ -195,7 +195,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(by=WORKER, held=st.lists(leases, max_size=4, unique_by=lambda lease: lease.job.id))
     def renew(self, by: str, held: list[Lease]) -> None:
-        renewal = self.store.renew(by, [Beat(lease.fence, 30.0) for lease in held])
+        renewal = self.store.renew([Beat(lease.fence, 30.0) for lease in held])
         ours = {lease.fence for lease in held if self._holds(lease)}
         assert set(renewal.renewed) == ours
         assert set(renewal.lost) == {lease.fence for lease in held} - ours

@@ -22,7 +22,7 @@ def test_a_lease_goes_on_from_now(store: Store, clock: SettableClock) -> None:
     """As long as the beat says, counted from the store's now; the heartbeat is seen."""
     lease = claimed(store, lease=30.0)
     clock.advance(10)
-    renewal = store.renew("ann", beats(lease, lease=45.0))
+    renewal = store.renew(beats(lease, lease=45.0))
     assert (renewal.renewed, renewal.lost, renewal.busy, renewal.cancels) == ([lease.fence], [], [], [])
     (execution,) = store.executions(lease.job.id)
     assert (execution.heartbeat_at, execution.lease_expires_at) == (EPOCH + timedelta(seconds=10), EPOCH + timedelta(seconds=55))
@@ -33,7 +33,7 @@ def test_a_renewed_lease_is_not_adopted(store: Store, clock: SettableClock) -> N
     lease = claimed(store, lease=30.0)
     for _ in range(5):
         clock.advance(20)
-        assert store.renew("ann", beats(lease)).renewed == [lease.fence]
+        assert store.renew(beats(lease)).renewed == [lease.fence]
         assert store.adopt("keeper", ["mail"], 30.0, 9) == []
 
 
@@ -42,7 +42,7 @@ def test_a_renewal_changes_no_job(store: Store, raw: Raw, clock: SettableClock) 
     lease = claimed(store)
     before = raw.dump()
     clock.advance(10)
-    store.renew("ann", beats(lease))
+    store.renew(beats(lease))
     after = raw.dump()
     assert {name for name in before if before[name] != after[name]} == {"executions"}
     assert again(store, lease).job == lease.job
@@ -53,7 +53,7 @@ def test_what_is_not_listed_is_not_renewed(store: Store, clock: SettableClock) -
     store.enqueue(many(2))
     first, second = claim(store, by="ann", lease=30.0)
     clock.advance(10)
-    renewal = store.renew("ann", beats(first))
+    renewal = store.renew(beats(first))
     assert (renewal.renewed, store.strays("ann", [first.fence])) == ([first.fence], [second.fence])
     assert ends(store, second) == EPOCH + timedelta(seconds=30)
 
@@ -73,7 +73,7 @@ def test_what_has_ended_is_lost(store: Store) -> None:
     finish(store, leases[0])
     fail(store, leases[1])
     settle(store, leases[2], Errored("busy", retryable=True))
-    renewal = store.renew("ann", beats(*leases))
+    renewal = store.renew(beats(*leases))
     assert (sorted(renewal.lost, key=str), renewal.renewed) == (sorted((each.fence for each in leases), key=str), [])
 
 
@@ -87,10 +87,10 @@ def test_what_another_holds_is_lost(store: Store, clock: SettableClock, raw: Raw
     (anew,) = claim(store, by="ann")
     (adopted,) = store.adopt("ann", ["mail"], 30.0, 9)
     before = raw.dump()
-    renewal = store.renew("bob", beats(*old))
+    renewal = store.renew(beats(*old))
     assert (set(renewal.lost), renewal.renewed) == ({lease.fence for lease in old}, [])
     assert raw.dump() == before
-    assert set(store.renew("ann", beats(anew, adopted)).renewed) == {anew.fence, adopted.fence}
+    assert set(store.renew(beats(anew, adopted)).renewed) == {anew.fence, adopted.fence}
 
 
 def test_an_unknown_execution_is_lost(store: Store) -> None:
@@ -98,14 +98,14 @@ def test_an_unknown_execution_is_lost(store: Store) -> None:
     lease = claimed(store)
     unknown = [Fence(many(1)[0].id, 1, 1), Fence(lease.job.id, 2, 1), Fence(lease.job.id, 1, 2)]
     for fence in unknown:
-        assert store.renew("bob", [Beat(fence, 30.0)]).lost == [fence]
+        assert store.renew([Beat(fence, 30.0)]).lost == [fence]
 
 
 def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> None:
     """Protocol 3: an ended lease that nobody took is renewed."""
     lease = claimed(store, lease=30.0)
     clock.advance(3600)
-    assert store.renew("ann", beats(lease)).renewed == [lease.fence]
+    assert store.renew(beats(lease)).renewed == [lease.fence]
     assert ends(store, lease) == EPOCH + timedelta(seconds=3630)
 
 
@@ -116,7 +116,7 @@ def test_every_live_status_is_renewed(store: Store, status: str) -> None:
     if status == "COMMITTED":
         lease = commit(store, lease)
     assert again(store, lease).status == status
-    assert store.renew("ann", beats(lease)).renewed == [lease.fence]
+    assert store.renew(beats(lease)).renewed == [lease.fence]
 
 
 def test_a_wish_to_stop_comes_back_with_the_beat(store: Store) -> None:
@@ -125,15 +125,15 @@ def test_a_wish_to_stop_comes_back_with_the_beat(store: Store) -> None:
     first, second = claim(store)
     assert store.request_cancel(first.job.id, by="olga", reason=None)
     for _ in range(2):
-        renewal = store.renew("ann", beats(first, second))
+        renewal = store.renew(beats(first, second))
         assert (renewal.cancels, len(renewal.renewed)) == ([first.fence], 2)
 
 
 def test_progress_and_usage_travel_with_the_beat(store: Store, other: Store) -> None:
     """What the handler shows is stored with the renewal, kept by a beat that shows nothing, and readable on the job."""
     lease = claimed(store)
-    store.renew("ann", [Beat(lease.fence, 30.0, progress='[3,10,"page ☃"]', usage='{"tokens":12.5}')])
-    store.renew("ann", beats(lease))
+    store.renew([Beat(lease.fence, 30.0, progress='[3,10,"page ☃"]', usage='{"tokens":12.5}')])
+    store.renew(beats(lease))
     assert other.get(lease.job.id).progress == (3, 10, "page ☃")
     assert other.executions(lease.job.id)[0].usage == {"tokens": 12.5}
 
@@ -144,8 +144,8 @@ def test_a_reconciler_may_renew_what_it_adopted(store: Store, clock: SettableClo
     assert store.strays("ann", []) == []
     clock.advance(15)
     (adopted,) = store.adopt("rec", ["fetch"], 30.0, 9, external=True)
-    assert store.renew("ann", beats(lease)).lost == [lease.fence]
-    assert store.renew("rec", beats(adopted)).renewed == [adopted.fence]
+    assert store.renew(beats(lease)).lost == [lease.fence]
+    assert store.renew(beats(adopted)).renewed == [adopted.fence]
 
 
 def test_many_beats_are_answered_each(store: Store, clock: SettableClock) -> None:
@@ -155,7 +155,7 @@ def test_many_beats_are_answered_each(store: Store, clock: SettableClock) -> Non
     assert store.move([]) == []
     for lease in leases[::3]:
         settle(store, lease, Lost())
-    renewal = store.renew("ann", beats(*reversed(leases)))
+    renewal = store.renew(beats(*reversed(leases)))
     assert set(renewal.lost) == {lease.fence for lease in leases[::3]}
     assert len(renewal.renewed) == 200
     assert not renewal.busy

@@ -394,7 +394,7 @@ def test_a_lease_begins_when_the_file_is_ours(tmp_path: Path) -> None:
     (lease,) = claim(store, lease=1.0)
     (execution,) = store.executions(lease.job.id)
     assert execution.lease_expires_at == clock.at + timedelta(seconds=1)
-    store.renew("ann", [Beat(lease.fence, 2.0)])
+    store.renew([Beat(lease.fence, 2.0)])
     assert store.executions(lease.job.id)[0].lease_expires_at == clock.at + timedelta(seconds=2)
     store.close()
 

@@ -114,7 +114,7 @@ def says_everything(store: Store, raw: Raw, lease: Lease, outcomes: list[Outcome
         assert store.commit(move, body) is not None, outcome
         unchanged(("commit", outcome))
         cases += 2
-    renewal = store.renew(lease.owner, [Beat(lease.fence, 3600.0, progress='[1,2,"late"]')])
+    renewal = store.renew([Beat(lease.fence, 3600.0, progress='[1,2,"late"]')])
     assert (renewal.renewed, renewal.lost, renewal.busy) == ([], [lease.fence], [])
     unchanged("renew")
     return cases + 1

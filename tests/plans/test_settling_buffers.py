@@ -43,7 +43,7 @@ def refused(scene: Scene, n: int) -> Verb:
 
 def renew(scene: Scene, n: int) -> Verb:
     beats = [Beat(lease.fence, 1e6) for lease in held(scene, n)]
-    return lambda: scene.store.renew("ann", beats)
+    return lambda: scene.store.renew(beats)
 
 
 def adopt(scene: Scene, n: int) -> Verb:

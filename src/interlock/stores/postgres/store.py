@@ -181,7 +181,7 @@ class PostgresStore(Settle, Reading):
             return refused.refusal
         return None
 
-    def renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
+    def renew(self, beats: Sequence[Beat]) -> Renewal:
         self.check()
         renewal = Renewal()
         ordered = sorted(beats, key=lambda b: (b.fence.job_id, b.fence.attempt))

@@ -19,7 +19,7 @@ class Leases:
     def moment(self) -> Moment:
         raise NotImplementedError
 
-    def _renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
+    def _renew(self, beats: Sequence[Beat]) -> Renewal:
         renewal = Renewal()
         ids = {"ids": rows.array(beat.fence.job_id for beat in beats)}
         if beats:

@@ -153,9 +153,9 @@ class SqliteStore(Claims, Leases, Settle, Reading):
             return refused.refusal
         return None
 
-    def renew(self, by: str, beats: Sequence[Beat]) -> Renewal:
+    def renew(self, beats: Sequence[Beat]) -> Renewal:
         self.check()
-        return self._renew(by, beats)
+        return self._renew(beats)
 
     def strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
         self.check()
