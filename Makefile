@@ -26,7 +26,7 @@ check: $(STAMP) ## Lint, both type checkers in strict mode, import layers
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goes to pytest)
-	$(BIN)/pytest tests -m "not real" $(ARGS)
+	$(BIN)/pytest tests -m "not real" -n 2 $(ARGS)
 
 test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
 	@$(BIN)/pytest tests -m real $(ARGS); code=$$?; \

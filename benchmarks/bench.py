@@ -63,19 +63,19 @@ class Bench:
 
     def drain(self, batch: int) -> int:
         """The fast path: a claim writes IN_PROGRESS, the report DONE."""
-        now, done, ways = self.store.now(), 0, self.ways("IN_PROGRESS")
+        done, ways = 0, self.ways("IN_PROGRESS")
         while leases := self.store.claim("bench", ways, ["default"], batch):
-            moves = [decide(STANDARD, lease.job, lease, Returned("1", boundary=False), POLICY, now, 0.5, actor="bench") for lease in leases]
+            moves = [decide(STANDARD, lease.job, lease, Returned("1", boundary=False), POLICY, 0.5, actor="bench") for lease in leases]
             assert not self.store.move(moves)
             done += len(leases)
         return done
 
     def drain_by_every_status(self, batch: int) -> int:
         """The long way: LEASED, IN_PROGRESS, COMMITTED, DONE, each written."""
-        now, done, ways = self.store.now(), 0, self.ways("LEASED")
+        done, ways = 0, self.ways("LEASED")
         while leases := self.store.claim("bench", ways, ["default"], batch):
             for outcome in (Started(), Returned("1", boundary=True), Finished()):
-                moves = [decide(STANDARD, lease.job, lease, outcome, POLICY, now, 0.5, actor="bench") for lease in leases]
+                moves = [decide(STANDARD, lease.job, lease, outcome, POLICY, 0.5, actor="bench") for lease in leases]
                 assert not self.store.move(moves)
                 leases = [Lease(lease.job, lease.holder, move.to_status, lease.owner, lease.seconds) for lease, move in zip(leases, moves, strict=True)]
             done += len(leases)

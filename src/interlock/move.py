@@ -1,7 +1,6 @@
 """Moves: decided changes, ready to store. `decide` is the only place that decides."""
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Literal, NoReturn, Protocol
 
 from .backoff import Backoff
@@ -91,12 +90,12 @@ class Holding(Protocol):
     def status(self) -> Status: ...
 
 
-def decide(  # noqa: PLR0917 - the order is the story: of whom, what happened, under which rules, when
-    lifecycle: Lifecycle, job: Job, execution: Holding, outcome: Outcome, policy: Policy, now: datetime, draw: float, *, actor: str,  # noqa: ARG001
+def decide(  # noqa: PLR0917 - the order is the story: of whom, what happened, under which rules
+    lifecycle: Lifecycle, job: Job, execution: Holding, outcome: Outcome, policy: Policy, draw: float, *, actor: str,
 ) -> Move:
     """What becomes of a held job after this outcome. `TransitionRefused`, with the reason, where nothing may.
 
-    `draw` in [0, 1) is the chance in a backoff. `now` is the moment of the decision; no rule depends on it yet, since a move carries durations.
+    `draw` in [0, 1) is the chance in a backoff. No clock is read: a move carries durations, which the store adds to its own.
     """
     hand = _Hand(lifecycle, job, execution.holder, execution.status, policy, draw, actor)
     hand.check(outcome)

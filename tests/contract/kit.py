@@ -82,7 +82,7 @@ def started(store: Store, kind: str = "mail", *, by: str = "ann", lease: float =
 
 def decided(lease: Lease, outcome: Outcome, *, policy: Policy = POLICY, lifecycle: Lifecycle | None = None, actor: str | None = None) -> Move:
     """What becomes of a held job after this outcome."""
-    return decide(lifecycle or LIFECYCLES[lease.job.lifecycle], lease.job, lease, outcome, policy, lease.job.updated_at, 0.5, actor=actor or lease.owner)
+    return decide(lifecycle or LIFECYCLES[lease.job.lifecycle], lease.job, lease, outcome, policy, 0.5, actor=actor or lease.owner)
 
 
 def taken(job: Job, event: Any = "cancel", *, actor: str = "operator:olga", reason: str | None = None, policy: Policy = POLICY) -> Take:

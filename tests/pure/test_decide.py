@@ -11,14 +11,14 @@ from interlock.lifecycle import Lifecycle
 from interlock.move import Move, Policy, decide, decide_take
 from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
 
-from .model import NOW, SIX, make_execution, make_job
+from .model import SIX, make_execution, make_job
 
 standard, task, delivery, download, image = (SIX[name] for name in ("standard", "task", "delivery", "download", "image"))
 
 
 def after(lifecycle: Lifecycle, state: str, outcome: Outcome, status: Status = "IN_PROGRESS", *, policy: Policy | None = None, **job: Any) -> Move:
     policy = policy or Policy(backoff=Backoff(jitter=False))
-    return decide(lifecycle, make_job(lifecycle, state, **job), make_execution(state, status), outcome, policy, NOW, 0.5, actor="worker-1")
+    return decide(lifecycle, make_job(lifecycle, state, **job), make_execution(state, status), outcome, policy, 0.5, actor="worker-1")
 
 
 def walked(move: Move) -> tuple[list[str], str, str, str]:

@@ -59,7 +59,7 @@ def steps(world: World) -> Iterator[World]:
         for outcome, policy in questions(lifecycle):
             moved = world.copy()
             try:
-                moved.move(decide(lifecycle, moved.job, held, outcome, policy, NOW, 0.5, actor="worker"))
+                moved.move(decide(lifecycle, moved.job, held, outcome, policy, 0.5, actor="worker"))
             except TransitionRefused:
                 continue
             yield moved
@@ -120,7 +120,7 @@ def test_decide_answers_every_question_with_a_move_or_a_refusal(lifecycle: Lifec
             (*lifecycle.states, "nowhere"), get_args(Status), questions(lifecycle), (0, 1, 2, 3), (False, True)):
         job = make_job(lifecycle, state, tries_left=tries_left, asked=asked)
         with suppress(TransitionRefused):
-            move = decide(lifecycle, job, make_execution(state, status), outcome, policy, NOW, 0.5, actor="worker")
+            move = decide(lifecycle, job, make_execution(state, status), outcome, policy, 0.5, actor="worker")
             Midway(lifecycle, job, [make_execution(state, status)]).move(move)
             answered += 1
     assert answered

@@ -81,7 +81,7 @@ class Shop:
 
     def settle(self, kind: Kind[..., Any, Any], lease: Lease, outcome: Outcome) -> None:
         store = self.app.database.store()
-        assert store.move([decide(kind.declaration.lifecycle, lease.job, lease, outcome, kind.policy, store.now(), 0.5, actor="ann")]) == []
+        assert store.move([decide(kind.declaration.lifecycle, lease.job, lease, outcome, kind.policy, 0.5, actor="ann")]) == []
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ Each charge is a row of the shop's own table, and nothing there stands in the wa
 from dataclasses import dataclass
 
 from ...app import App
-from ...clock import SystemClock
 from ...kind import Kind
 from ...lifecycle import Lifecycle, builtin
 from ...move import Move, decide
@@ -50,7 +49,7 @@ class Shop:
 
     def decide(self, lease: Lease, outcome: Outcome) -> Move:
         """What becomes of a held job, by the rules of its kind."""
-        return decide(self.lifecycle, lease.job, lease, outcome, self.charge.policy, SystemClock().now(), 0.5, actor=lease.owner)
+        return decide(self.lifecycle, lease.job, lease, outcome, self.charge.policy, 0.5, actor=lease.owner)
 
     def apply(self, tx: Tx, job_id: str, by: str) -> None:
         """The effect. It runs inside the transaction of the job's own commit."""
