@@ -29,8 +29,8 @@ test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goe
 	$(BIN)/pytest tests -m "not real" -n 2 $(ARGS)
 
 test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
-	@$(BIN)/pytest tests -m real $(ARGS); code=$$?; \
-	if [ $$code -eq 5 ]; then echo "There are no tests of real outside programs yet."; else exit $$code; fi
+	@if grep -rqs "mark.real" tests --include='test_*.py'; then $(BIN)/pytest tests -m real $(ARGS); \
+	else echo "There are no tests of real outside programs yet."; fi
 
 system: ## Install the system packages that test-real needs
 	@echo "No system package is needed yet: there is nothing to install."
