@@ -6,12 +6,13 @@ from typing import Any
 
 import psycopg
 
-from ...errors import NotFound, NotMigrated
+from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
 from ...store import Dossier, KindFacts
 from .. import codec
 from ..enqueue import Rows, Statement
+from ..registry import Registry
 from . import columns
 from .pool import Pool, Run, native, runner
 from .settle import as_is
@@ -24,8 +25,7 @@ class Reading:
 
     queries: dict[str, str]
     pool: Pool
-    _versions: dict[tuple[str, str], int]
-    _lifecycles: dict[tuple[str, int], Lifecycle]
+    registry: Registry
 
     def check(self) -> None:
         raise NotImplementedError
@@ -68,22 +68,10 @@ class Reading:
         return codec.kind(rows[0]) if rows else None
 
     def version_of(self, lifecycle: Lifecycle) -> int:
-        key = (lifecycle.name, lifecycle.digest)
-        if key not in self._versions:
-            rows = self._ask("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
-            if not rows:
-                raise NotMigrated(
-                    f"lifecycle {lifecycle.name!r} is not registered in this database as this code draws it; run: interlock migrate -A module:app")
-            self._versions[key] = rows[0][0]
-        return self._versions[key]
+        return self.registry.version_of(lifecycle)
 
     def lifecycle(self, name: str, version: int) -> Lifecycle:
-        if (name, version) not in self._lifecycles:
-            rows = self._ask("lifecycle", {"name": name, "version": version})
-            if not rows:
-                raise NotFound(f"there is no version {version} of a lifecycle {name!r} in this database")
-            self._lifecycles[name, version] = Lifecycle(name, transitions=[(row[1], row[2], row[3]) for row in rows], initial=rows[0][0])
-        return self._lifecycles[name, version]
+        return self.registry.lifecycle(name, version)
 
     def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
         self.check()

@@ -22,6 +22,7 @@ from ..commit import Refused, committing
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
 from ..queryfile import load
+from ..registry import Registry
 from ..tx import PlainTx
 from . import columns, enforce
 from .pool import Pool, Run, is_unwell, runner
@@ -65,8 +66,7 @@ class PostgresStore(Settle, Reading):
         self._checked = False
         self._instance: str | None = None
         self._aside: dict[str, float] = {}
-        self._versions = {}
-        self._lifecycles = {}
+        self.registry = Registry(self._ask)
 
     # ------------------------------------------------------------ schema
     def migrate(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:

@@ -5,13 +5,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from ...errors import NotFound, NotMigrated
+from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
 from ...store import Dossier, KindFacts
 from .. import codec
 from ..commit import Run
 from ..enqueue import Rows, Statement
+from ..registry import Registry
 from . import rows
 from .file import File
 from .moment import Moment, when
@@ -22,8 +23,7 @@ class Reading:
 
     queries: dict[str, str]
     file: File
-    _versions: dict[tuple[str, str], int]
-    _lifecycles: dict[tuple[str, int], Lifecycle]
+    registry: Registry
 
     def check(self) -> None:
         raise NotImplementedError
@@ -67,21 +67,10 @@ class Reading:
         return codec.kind(found[0]) if found else None
 
     def version_of(self, lifecycle: Lifecycle) -> int:
-        key = (lifecycle.name, lifecycle.digest)
-        if key not in self._versions:
-            found = self._ask("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
-            if not found:
-                raise NotMigrated(f"lifecycle {lifecycle.name!r} is not registered here as this code draws it; run: interlock migrate -A module:app")
-            self._versions[key] = found[0][0]
-        return self._versions[key]
+        return self.registry.version_of(lifecycle)
 
     def lifecycle(self, name: str, version: int) -> Lifecycle:
-        if (name, version) not in self._lifecycles:
-            found = self._ask("lifecycle", {"name": name, "version": version})
-            if not found:
-                raise NotFound(f"there is no version {version} of a lifecycle {name!r} in this database")
-            self._lifecycles[name, version] = Lifecycle(name, transitions=[(row[1], row[2], row[3]) for row in found], initial=found[0][0])
-        return self._lifecycles[name, version]
+        return self.registry.lifecycle(name, version)
 
     def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
         self.check()

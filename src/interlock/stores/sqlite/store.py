@@ -21,6 +21,7 @@ from ..commit import Refused, committing
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
 from ..queryfile import load
+from ..registry import Registry
 from ..tx import PlainTx
 from . import enforce, rows
 from .claims import Claims
@@ -52,8 +53,7 @@ class SqliteStore(Claims, Leases, Settle, Reading):
         self._checked = False
         self._instance: str | None = None
         self._aside = {}
-        self._versions = {}
-        self._lifecycles = {}
+        self.registry = Registry(self._ask)
 
     @classmethod
     def at(cls, url: str, *, schema: str = "interlock", clock: Clock) -> Self:

@@ -1,0 +1,35 @@
+"""What is registered in a database. It never changes, so it is looked up once."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import NotFound, NotMigrated
+from ..lifecycle import Lifecycle
+from .enqueue import Rows
+
+
+class Registry:
+    """Versions and lifecycles, read by the queries `version_of` and `lifecycle`."""
+
+    def __init__(self, ask: Callable[[str, dict[str, Any]], Rows]) -> None:
+        self._ask = ask
+        self._versions: dict[tuple[str, str], int] = {}
+        self._lifecycles: dict[tuple[str, int], Lifecycle] = {}
+
+    def version_of(self, lifecycle: Lifecycle) -> int:
+        key = (lifecycle.name, lifecycle.digest)
+        if key not in self._versions:
+            rows = self._ask("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
+            if not rows:
+                raise NotMigrated(f"lifecycle {lifecycle.name!r} is not registered here as this code draws it; run: interlock migrate -A module:app")
+            self._versions[key] = int(rows[0][0])
+        return self._versions[key]
+
+    def lifecycle(self, name: str, version: int) -> Lifecycle:
+        key = (name, version)
+        if key not in self._lifecycles:
+            rows = self._ask("lifecycle", {"name": name, "version": version})
+            if not rows:
+                raise NotFound(f"there is no version {version} of a lifecycle {name!r} in this database")
+            self._lifecycles[key] = Lifecycle(name, transitions=[(row[1], row[2], row[3]) for row in rows], initial=rows[0][0])
+        return self._lifecycles[key]
