@@ -408,3 +408,13 @@ def test_a_connection_that_commits_by_itself_is_known_by_its_newer_name_too(open
 
     with closing(sqlite3.connect(path, factory=Newer)) as connection, pytest.raises(UsageError, match="BEGIN"):
         store.enqueue([make()], conn=connection)
+
+
+def test_a_worker_that_finds_nothing_due_asks_for_no_lock(opens: Opens, path: str) -> None:
+    """Protocol 20: while another writes, an idle claim and an idle sweep come back at once, empty."""
+    store = opens()
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert claim(store) == []
+        assert store.adopt("keeper", ["mail"], 30.0, 10) == []
+        writer.execute("ROLLBACK")

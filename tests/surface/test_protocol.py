@@ -1,0 +1,27 @@
+"""The page of the protocol and the suite tell the same story."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+PAGE = TESTS.parent / "docs" / "explanation" / "protocol.md"
+ROW = re.compile(r"^\| (\d+) \| .+ \| `(test_\w+)` \|$", re.MULTILINE)
+
+
+def sources() -> str:
+    return "\n".join(file.read_text() for file in TESTS.rglob("test_*.py"))
+
+
+def test_every_rule_names_a_test_that_there_is() -> None:
+    """A rule whose test was renamed or taken away is found."""
+    rules = ROW.findall(PAGE.read_text())
+    suite = sources()
+    assert [(number, test) for number, test in rules if f"def {test}(" not in suite] == []
+    assert len(rules) == len({test for _, test in rules}) == 28
+
+
+def test_every_rule_that_a_test_speaks_of_is_on_the_page() -> None:
+    """Nobody has to guess what a number means; the worker's rules come with the worker."""
+    known = {int(number) for number, _ in ROW.findall(PAGE.read_text())}
+    spoken = {int(number) for number in re.findall(r"[Pp]rotocol (\d+)", sources())}
+    assert {number for number in spoken if number not in known} <= {26, 27, 40}
