@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from .errors import PayloadError
 
@@ -37,11 +37,6 @@ def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
     if size > limit:
         raise PayloadError(f"The {what} has {size:,} bytes as JSON, and {limit:,} is the most: keep the data elsewhere and pass its address.")
     return text
-
-
-def decode(text: str | bytes) -> Any:
-    """The value of a stored text."""
-    return json.loads(text)
 
 
 def _suspicious(text: str) -> bool:

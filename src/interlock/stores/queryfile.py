@@ -3,9 +3,19 @@
 import re
 from importlib.resources import files
 
+from ..errors import UsageError
+
 _HEAD = re.compile(r"^-- (name|fragment): (\S+)\s*$")
+_SCHEMA = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+
+def schema_name(schema: str) -> str:
+    """The schema, if it is a plain name: it is put into the text of every query."""
+    if not _SCHEMA.fullmatch(schema):
+        raise UsageError(f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, beginning with a letter")
+    return schema
 
 
 def load(package: str, rename: tuple[str, str]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """The PostgreSQL store: it carries out what it is told, and PostgreSQL's own clock decides about leases."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +9,7 @@ from typing import Any
 import psycopg
 from typing_extensions import override
 
-from ...errors import InterlockError, NotMigrated, UsageError
+from ...errors import InterlockError, NotMigrated
 from ...job import AuditEntry, Job, Phase
 from ...lifecycle import Lifecycle
 from ...move import Move, Take
@@ -21,7 +20,7 @@ from ..codec import JOB_WIDTH, array, each_once, is_id, lease, text_array
 from ..commit import Refused, committing
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
-from ..queryfile import load
+from ..queryfile import load, schema_name
 from ..registry import Registry
 from ..tx import PlainTx
 from . import columns, enforce
@@ -29,7 +28,6 @@ from .pool import Pool, Run, is_unwell, runner
 from .reading import Reading
 from .settle import Settle, as_is
 
-_SCHEMA = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _ASIDE = 60.0
 _log = logging.getLogger("interlock")
 
@@ -57,9 +55,7 @@ class PostgresStore(Settle, Reading):
     database = "postgresql"
 
     def __init__(self, url: str, *, schema: str = "interlock") -> None:
-        if not _SCHEMA.fullmatch(schema):
-            raise UsageError(f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, beginning with a letter")
-        self.schema = schema
+        self.schema = schema_name(schema)
         self.queries = load("interlock.stores.postgres", ("interlock.", f"{schema}."))
         self.pool = Pool(url)
         self.dialect: Dialect = PostgresDialect(self.queries)

@@ -1,6 +1,5 @@
 """The SQLite store: one file, one machine, one writer at a time. The clock it is given decides about leases."""
 
-import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any, Self
 from typing_extensions import override
 
 from ...clock import Clock
-from ...errors import InterlockError, NotMigrated, UsageError
+from ...errors import InterlockError, NotMigrated
 from ...job import AuditEntry, Job, Phase
 from ...lifecycle import Lifecycle
 from ...move import Move, Take
@@ -20,7 +19,7 @@ from ..codec import each_once
 from ..commit import Refused, committing
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
-from ..queryfile import load
+from ..queryfile import load, schema_name
 from ..registry import Registry
 from ..tx import PlainTx
 from . import enforce, rows
@@ -33,8 +32,6 @@ from .moment import Moment
 from .reading import Reading
 from .settle import Settle
 
-_SCHEMA = re.compile(r"[a-z][a-z0-9_]{0,47}")
-
 
 class SqliteStore(Claims, Leases, Settle, Reading):
     """Jobs in one SQLite file, in tables whose names begin with the schema's."""
@@ -42,9 +39,7 @@ class SqliteStore(Claims, Leases, Settle, Reading):
     database = "sqlite"
 
     def __init__(self, path: str, library: Library, schema: str, clock: Clock) -> None:
-        if not _SCHEMA.fullmatch(schema):
-            raise UsageError(f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, beginning with a letter")
-        self.schema = schema
+        self.schema = schema_name(schema)
         self.clock = clock
         self.driver = library.name
         self.queries = load(__package__ or "", ("interlock_", f"{schema}_"))
