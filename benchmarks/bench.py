@@ -8,7 +8,8 @@ from interlock.ids import uuid7
 from interlock.lifecycle import builtin
 from interlock.move import Policy, decide
 from interlock.outcome import Finished, Returned, Started
-from interlock.store import KindFacts, Lease, NewJob, Store, Way
+from interlock.records import KindFacts, Lease, NewJob, Way
+from interlock.store import Store
 
 STANDARD = builtin("standard")
 POLICY = Policy()

@@ -23,8 +23,9 @@ from .errors import (
 from .job import AuditEntry, Execution, Job
 from .kind import Kind
 from .lifecycle import Lifecycle
+from .records import Enqueued
 from .run import Run, SyncRun
-from .store import Enqueued, Tx
+from .store import Tx
 from .verify import Report, Violation
 
 __all__ = [

@@ -20,9 +20,10 @@ from .kind import JobDecorator, Kind
 from .lifecycle import Lifecycle, builtin
 from .operate import Operator
 from .payload import check_name, clean
+from .records import Enqueued, KindFacts
 from .schedule import Schedule
 from .signature import Signature
-from .store import Enqueued, KindFacts, Tx
+from .store import Tx
 from .verify import Report, verify
 
 P = ParamSpec("P")

@@ -10,7 +10,8 @@ from .declaration import Declaration
 from .errors import UsageError
 from .ids import uuid7
 from .payload import check_key, check_name, encode_tags
-from .store import NewJob, Store
+from .records import NewJob
+from .store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from .clock import Clock
 from .lifecycle import Lifecycle
-from .store import KindFacts, Migrated
+from .records import KindFacts, Migrated
 from .stores import OpenStore, open_store
 
 VARIABLES = ("INTERLOCK_DATABASE_URL", "DATABASE_URL")

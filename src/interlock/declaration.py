@@ -10,8 +10,9 @@ from .errors import UsageError
 from .lifecycle import Lifecycle
 from .machine import Arrow
 from .move import Policy
+from .records import KindFacts, Way
 from .signature import Signature
-from .store import KindFacts, Store, Way
+from .store import Store
 
 LostLease = Literal["rerun", "fail", "hold"]
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,7 +8,7 @@ from .call import Call
 from .errors import NotFound, Refused, UsageError
 from .ids import uuid7
 from .payload import encode
-from .store import Enqueued, NewJob
+from .records import Enqueued, NewJob
 from .stores import OpenStore
 
 Transaction = Callable[[], AbstractContextManager[Any]]

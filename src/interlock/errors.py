@@ -13,6 +13,7 @@
     ├── LifecycleError      a lifecycle that can never work
     ├── NotApplied          raised by a caller inside an effect
     ├── Unavailable         the database cannot be used now, whatever is asked of it
+    ├── CommitTimeout       a commit function took longer than its kind allows; also a TimeoutError
     └── UsageError          a call or declaration that can never work; also a ValueError
 """
 
@@ -80,7 +81,11 @@ class NotApplied(InterlockError):
 
 
 class Unavailable(InterlockError):
-    """The database cannot be used now, whatever is asked of it. Nothing was done."""
+    """The database cannot be used now, whatever is asked of it. Where the connection was lost in the middle, nobody knows whether the last thing was done."""
+
+
+class CommitTimeout(InterlockError, TimeoutError):
+    """A commit function took longer than its kind's `commit_timeout`. What it wrote was rolled back."""
 
 
 class UsageError(InterlockError, ValueError):

@@ -48,6 +48,8 @@ class Job:
     held_at: datetime | None
     held_reason: str | None
     redrive_of: str | None
+    root: str | None
+    """The first job of a chain of redrives, where this is not it: what outside calls know the job by."""
     progress: tuple[float, float | None, str] | None = None
 
     @property

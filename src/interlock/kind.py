@@ -15,9 +15,10 @@ from .enqueue import Transaction, aenqueue, enqueue
 from .errors import InterlockError, JobFailed, NotFound, UsageError
 from .job import Job
 from .move import Policy
+from .records import Enqueued, KindFacts, Way
 from .run import Run, SyncRun
 from .signature import check_run
-from .store import Enqueued, KindFacts, Tx, Way
+from .store import Tx
 from .stores import OpenStore
 from .waits import SystemWaits, Waits, pauses
 

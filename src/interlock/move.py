@@ -48,6 +48,9 @@ class Move:
     """An external execution: seconds until its reconciler looks at it."""
     actor: str = "worker"
     reason: str | None = None
+    progress: str | None = None
+    usage: str | None = None
+    """What the handler last had to show, as JSON texts; None leaves what is stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,31 @@ A store never decides. It carries out moves that `decide` made, and answers what
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from .job import AuditEntry, Execution, Job, Phase, Status
+from .job import AuditEntry, Execution, Job, Phase
 from .lifecycle import Lifecycle
-from .machine import Arrow
 from .move import Move, Take
+from .records import (
+    Beat,
+    Decision,
+    Depth,
+    Dossier,
+    Enqueued,
+    Fence,
+    KindFacts,
+    Lease,
+    Migrated,
+    NewJob,
+    Receipt,
+    Refusal,
+    Renewal,
+    ScheduleFacts,
+    Way,
+    WorkerFacts,
+    WorkerSeen,
+)
 
 
 class Tx(Protocol):
@@ -26,167 +43,12 @@ class Tx(Protocol):
     def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ..., /) -> Any: ...
 
 
-# ---------------------------------------------------------------- what goes in
-@dataclass(slots=True)
-class NewJob:
-    """A job about to be stored; every text in it has passed the codec."""
+class Listening(Protocol):
+    """An ear at the database's door."""
 
-    id: str
-    kind: str
-    lifecycle: str
-    lifecycle_version: int
-    state: str
-    payload: str
-    """Canonical JSON: two payloads are the same exactly if their texts are."""
-    tries: int
-    queue: str = "default"
-    priority: int = 0
-    delay: float = 0.0
-    run_at: datetime | None = None
-    ttl: float | None = None
-    idempotency_key: str | None = None
-    unique_key: str | None = None
-    tags: str | None = None
-    trace: str | None = None
-    scheduled_for: datetime | None = None
-    redrive_of: str | None = None
-    resting: tuple[str, ...] = ()
-    """States in which a holder of the same idempotency key is made due at once."""
-    actor: str = "app"
-
-
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """A stored job's id, and whether this call stored it or found it."""
-
-    id: str
-    created: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a claimer takes a job of `kind` that waits in `state`: under which version, along which arrows, into which status."""
-
-    kind: str
-    lifecycle: str
-    version: int
-    state: str
-    path: tuple[Arrow, ...]
-    status: Status
-    """LEASED, or IN_PROGRESS where there is neither a guard nor a drawn `start`."""
-    lease: float
-
-    @property
-    def target(self) -> str:
-        return self.path[-1].target if self.path else self.state
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Possession of an execution."""
-
-    job_id: str
-    attempt: int
-    holder: int
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A sign of life for one execution: its fence, how long to lease it on, and what the handler has to show meanwhile."""
-
-    fence: Fence
-    lease: float
-    progress: str | None = None
-    usage: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KindFacts:
-    """What the database keeps of a kind, for processes that do not have its code."""
-
-    name: str
-    lifecycle: str
-    hooks: tuple[str, ...] = ()
-    """The states whose entry runs a function that only the kind's own code has."""
-    queue: str = "default"
-    tries: int = 3
-    key_until: tuple[str, ...] = ()
-    """The states whose entry releases the idempotency key."""
-    admits: bool = False
-    """A function of the kind's own code judges every new job."""
-    lifecycle_version: int | None = None
-    """The version that its code was migrated with; the store answers it."""
-
-
-# ---------------------------------------------------------------- what comes out
-@dataclass(slots=True)
-class Lease:
-    """A claimed or adopted execution: the job as it is now, and the fence that moves it."""
-
-    job: Job
-    holder: int
-    status: Status
-    owner: str
-    seconds: float
-    external_id: str | None = None
-    result: str | None = None
-    """The committed value, where an adopted execution has passed the commit boundary."""
-
-    @property
-    def fence(self) -> Fence:
-        return Fence(self.job.id, self.job.attempt, self.holder)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A move that changed nothing, with what stands in its place. `attempt` 0 means that there is no such execution."""
-
-    job_id: str
-    attempt: int
-    holder: int
-    status: Status | None
-    ended_by: str | None
-    state: str | None
-    version: int = 0
-    error: str | None = None
-    """Why the database could not store it: a row that stood alone when its batch was halved."""
-
-    def already(self, move: Move) -> bool:
-        """An ambiguous reply sent again: the row is what the move asked for, by the same holder."""
-        done = (self.attempt, self.holder, self.status, self.ended_by) == (move.attempt, move.holder, move.to_status, move.ended_by)
-        # What has ended stays ended, whatever became of the job since.
-        return done and (self.ended_by is not None or self.state == move.state)
-
-
-@dataclass(slots=True)
-class Renewal:
-    """What became of the beats, by fence."""
-
-    renewed: list[Fence] = field(default_factory=list)
-    lost: list[Fence] = field(default_factory=list)
-    """Another holds it, or it has ended."""
-    busy: list[Fence] = field(default_factory=list)
-    """Locked this moment by our own report or commit: ask again."""
-    cancels: list[Fence] = field(default_factory=list)
-    """Renewed, and asked to stop."""
-
-
-@dataclass(slots=True)
-class Dossier:
-    """All that is stored of one job, for `verify`. A pruned job leaves only its audit."""
-
-    job_id: str
-    job: Job | None
-    executions: list[Execution]
-    audit: list[AuditEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class Migrated:
-    """What a migration did, a sentence each, and the version every given lifecycle has now."""
-
-    versions: Mapping[str, int]
-    notes: tuple[str, ...] = ()
+    def close(self) -> None:
+        """No more calls come after this."""
+        ...
 
 
 class Store(Protocol):
@@ -225,9 +87,10 @@ class Store(Protocol):
         ...
 
     # ------------------------------------------------------------ jobs are worked on
-    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int) -> list[Lease]:
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None) -> list[Lease]:
         """Lease up to `limit` due jobs to `by`: higher priority first, then the longest due. Never more than `limit`, never one twice.
 
+        At most `suspects` of them, where that is given, have lost a lease before: `Job.lease_losses` is above zero.
         Of jobs with a TTL the one that ends first comes first. Kinds and queues of equal priority take turns, by their longest due job.
 
         Only jobs of a kind and in a state that a way names; never one that is held, asked to stop, past its TTL, in a paused queue, or over the limit of its
@@ -246,16 +109,21 @@ class Store(Protocol):
         ...
 
     def commit(self, move: Move | Take, body: Callable[[Any, Job], None], *,
-               transaction: Callable[[], AbstractContextManager[Any]] | None = None) -> Refusal | None:
+               transaction: Callable[[], AbstractContextManager[Any]] | None = None, timeout: float = 60.0) -> Refusal | None:
         """Carry out one move with the caller's function inside its transaction: lock the rows, check the fence, call `body(tx, job)`, write.
 
         Refused: `body` is not called, or what it wrote is rolled back. `body` raises: nothing is changed and the exception goes through.
         `transaction` opens the caller's own transaction on this database, whose handle is then `tx`; otherwise `tx` is a `Tx`.
+        A body that takes longer than `timeout` seconds is rolled back with `CommitTimeout`; one whose process stands still is ended by the server.
         """
         ...
 
     def renew(self, beats: Sequence[Beat]) -> Renewal:
         """Lease the listed executions on, from now; a row that is locked this moment is *busy*, not waited for. What is not listed is not renewed."""
+        ...
+
+    def due_in(self, ways: Sequence[Way], queues: Sequence[str]) -> float | None:
+        """Seconds until a claim could take something: zero if it could now, None if nothing waits. Only reads, and is no promise: others claim too."""
         ...
 
     def strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
@@ -284,6 +152,37 @@ class Store(Protocol):
 
     def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
         """Add a line to the job's history that is not an arrow. A job that is gone gets none."""
+        ...
+
+    def release(self, id: str, *, by: str, reason: str, decision: Decision | None = None) -> bool:
+        """End a job's hold: it is due at once, and a remark says who decided. False, and nothing changed, if it is not held.
+
+        A decision is written to every outside call of the job that is in doubt: it has a receipt now, or was never asked for.
+        """
+        ...
+
+    # ------------------------------------------------------------ receipts
+    def receipts(self, job_id: str) -> list[Receipt]:
+        """What is remembered of the job's steps and outside calls, by name."""
+        ...
+
+    def remember(self, fence: Fence, name: str, args_hash: str, value: str) -> bool:
+        """Keep a step's value, in place of an older one. False, and nothing kept, if the fence does not hold."""
+        ...
+
+    def ask(self, fence: Fence, name: str, args_hash: str) -> bool:
+        """Write down that an outside call is about to be made; a doubtful asking of before is replaced, a receipt never is.
+
+        Fenced as a move is: False, and nothing written, if the fence does not hold or there is a receipt already.
+        """
+        ...
+
+    def apply(self, fence: Fence, name: str, value: str | None, *, decided_by: str) -> bool:
+        """Write down what an outside call answered. Fenced by its own row only, asked for under this fence: knowledge is not refused because a lease ended."""
+        ...
+
+    def unask(self, fence: Fence, name: str) -> bool:
+        """Forget an asking under this fence that got no receipt: the outside call surely did not happen."""
         ...
 
     # ------------------------------------------------------------ jobs go
@@ -331,6 +230,43 @@ class Store(Protocol):
 
     def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
         """Everything, in pages of at most `size` jobs, each page one snapshot and none a long transaction."""
+        ...
+
+    def stuck(self, limit: int) -> list[Execution]:
+        """Live executions, no handed-over ones, whose last heartbeat is older than twice their lease; the oldest first."""
+        ...
+
+    def depths(self) -> list[Depth]:
+        """How much waits and runs, by kind and queue."""
+        ...
+
+    # ------------------------------------------------------------ workers and schedules
+    def report_worker(self, worker: WorkerFacts) -> None:
+        """Write a worker's row, with a beat of now."""
+        ...
+
+    def remove_worker(self, name: str) -> None:
+        """A worker has gone in good order."""
+        ...
+
+    def workers(self) -> list[WorkerSeen]:
+        """Every worker that has not gone in good order, by name."""
+        ...
+
+    def forget_workers(self, silent: float) -> int:
+        """Drop the rows of workers that have not been heard of for so many seconds."""
+        ...
+
+    def schedule(self, facts: ScheduleFacts) -> datetime | None:
+        """Keep a schedule as it is declared now, and answer its last tick: the present moment if it is new. None if it is paused."""
+        ...
+
+    def ticked(self, name: str, tick: datetime) -> None:
+        """The schedule's ticks up to this one are dealt with. Its last tick never goes back."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> Listening:
+        """Have `wake` called, from another thread, soon after jobs have come in. A hint only: it may come late, twice, for nothing, or never."""
         ...
 
     # ------------------------------------------------------------ its own life

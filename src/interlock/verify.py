@@ -8,7 +8,8 @@ from .errors import NotFound
 from .job import AuditEntry, Execution, Job
 from .lifecycle import Lifecycle
 from .projection import phase_of, project, replay
-from .store import Dossier, Store
+from .records import Dossier
+from .store import Store
 
 MOST = 1000
 """Violations listed; the others are counted."""

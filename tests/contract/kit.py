@@ -12,7 +12,8 @@ from interlock.machine import Arrow
 from interlock.move import Move, Policy, Take, decide, decide_take
 from interlock.outcome import Failed, Finished, Lost, Outcome, Returned, Started
 from interlock.projection import phase_of, project, replay
-from interlock.store import KindFacts, Lease, NewJob, Refusal, Store, Way
+from interlock.records import KindFacts, Lease, NewJob, Refusal, Way
+from interlock.store import Store
 
 _DOCUMENTS = Path(__file__).parent.parent / "lifecycles"
 LIFECYCLES = {

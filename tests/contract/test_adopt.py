@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from interlock.outcome import Handed, Lost, Returned, Started
-from interlock.store import Beat, Store
+from interlock.records import Beat
+from interlock.store import Store
 from tests.contract.kit import check, claim, claimed, close, commit, decided, finish, lose, many, refused, settle, started
 from tests.kit import EPOCH, Raw, SettableClock
 

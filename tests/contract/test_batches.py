@@ -11,7 +11,8 @@ import pytest
 from interlock.job import Job
 from interlock.move import Move
 from interlock.outcome import Advanced, Cancelled, Errored, Failed, Handed, Held, Lost, Released, Returned, Started
-from interlock.store import Beat, Lease, Store
+from interlock.records import Beat, Lease
+from interlock.store import Store
 from tests.contract.kit import again, check, claim, claimed, close, commit, decided, fail, finish, forged, make, many, settle, started, walked
 from tests.kit import Place, Raw, SettableClock
 

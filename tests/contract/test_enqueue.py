@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.store import NewJob, Store, Tx
+from interlock.records import NewJob
+from interlock.store import Store, Tx
 from tests.contract.kit import LIFECYCLES, check, claim, make, many, stored
 from tests.kit import EPOCH, Raw, SettableClock
 

@@ -12,7 +12,8 @@ from interlock.machine import Arrow
 from interlock.move import Take
 from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
 from interlock.projection import phase_of
-from interlock.store import Lease, Store, Way
+from interlock.records import Lease, Way
+from interlock.store import Store
 from tests.contract.kit import KIND_OF, LIFECYCLES, again, check, claim, decided, forged, make, taken, walked, ways
 from tests.kit import Raw
 

@@ -6,7 +6,8 @@ import pytest
 
 from interlock.errors import InterlockError, NotFound, NotMigrated
 from interlock.lifecycle import Lifecycle
-from interlock.store import KindFacts, Store
+from interlock.records import KindFacts
+from interlock.store import Store
 from tests.contract.kit import FACTS, LIFECYCLES, claimed, finish, hooks_of, make, ways
 from tests.kit import Place, Raw
 

@@ -14,7 +14,8 @@ from interlock.errors import KeyReused, TransitionRefused
 from interlock.job import LIVE
 from interlock.move import Move
 from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
-from interlock.store import Beat, Lease, Store
+from interlock.records import Beat, Lease
+from interlock.store import Store
 from interlock.verify import verify
 from tests.conftest import Places
 from tests.contract.kit import FACTS, KINDS, LIFECYCLES, again, check_story, decided, make, taken, ways

@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 from interlock.errors import InterlockError, Unavailable, UsageError
 from interlock.lifecycle import Lifecycle
 from interlock.outcome import Failed, Returned
-from interlock.store import NewJob
+from interlock.records import NewJob
 from interlock.stores import OpenStore, open_store
 from interlock.stores.enqueue import Statement
 from interlock.stores.postgres.pool import again

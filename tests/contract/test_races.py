@@ -10,7 +10,8 @@ from typing import Any
 
 from interlock.job import Job
 from interlock.outcome import Failed, Returned
-from interlock.store import NewJob, Store
+from interlock.records import NewJob
+from interlock.store import Store
 from interlock.verify import verify
 from tests.contract.kit import check, claim, claimed, decided, make, many, stored, taken
 from tests.contract.racers import adopt_all, claim_all

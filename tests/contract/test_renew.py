@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from interlock.outcome import Errored, Handed, Lost, Started
-from interlock.store import Beat, Fence, Lease, Store
+from interlock.records import Beat, Fence, Lease
+from interlock.store import Store
 from tests.contract.kit import again, claim, claimed, commit, fail, finish, many, settle, started
 from tests.kit import EPOCH, Raw, SettableClock
 

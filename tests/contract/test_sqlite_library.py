@@ -15,7 +15,7 @@ from interlock.clock import SystemClock
 from interlock.errors import InterlockError, NotMigrated, UsageError
 from interlock.job import Status
 from interlock.outcome import Returned
-from interlock.store import Beat
+from interlock.records import Beat
 from interlock.stores import open_store
 from interlock.stores.sqlite import library as libraries
 from interlock.stores.sqlite.file import File

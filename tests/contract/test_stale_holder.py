@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
-from interlock.store import Beat, Lease, Store
+from interlock.records import Beat, Lease
+from interlock.store import Store
 from tests.contract.kit import again, check, claim, claimed, close, commit, decided, fail, finish, make, settle, taken
 from tests.kit import Raw, SettableClock
 

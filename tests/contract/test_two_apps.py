@@ -3,7 +3,8 @@
 import pytest
 
 from interlock.outcome import Failed, Lost, Returned
-from interlock.store import KindFacts, Store
+from interlock.records import KindFacts
+from interlock.store import Store
 from interlock.verify import verify
 from tests.contract.kit import LIFECYCLES, check, claim, claimed, decided, hooks_of, make, stored, taken, ways
 from tests.kit import Place

@@ -7,7 +7,8 @@ import pytest
 from interlock.errors import NotMigrated, TransitionRefused
 from interlock.lifecycle import Lifecycle
 from interlock.outcome import Advanced, Cancelled, Errored, Failed, Released, Returned
-from interlock.store import Lease, Store
+from interlock.records import Lease
+from interlock.store import Store
 from interlock.verify import verify
 from tests.contract.kit import decided, make, refused, ways
 from tests.kit import Place, Raw

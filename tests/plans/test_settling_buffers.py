@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from interlock.outcome import Errored, Failed, Returned
-from interlock.store import Beat, Lease
+from interlock.records import Beat, Lease
 from tests.contract.kit import decided, make, many, taken, ways
 from tests.plans.conftest import Scene, Scenes
 

@@ -29,7 +29,7 @@ from interlock import (
 from interlock.errors import UsageError
 from interlock.move import decide
 from interlock.outcome import Outcome, Returned
-from interlock.store import Lease
+from interlock.records import Lease
 from interlock.waits import Waits
 from tests.kit import Place, Raw
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlock.store import Dossier, Store
+from interlock.records import Dossier
+from interlock.store import Store
 from interlock.verify import MOST, Report, Versions, Violation, check, verify
 from tests.contract.kit import claimed, commit, fail, finish, lose, make, started, stored, taken
 from tests.kit import Raw, SettableClock

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from ..app import App
-from ..store import Migrated
+from ..records import Migrated
 from . import screen
 from .target import AppOption, DatabaseOption, answering, as_it_is, facts, knock, lifecycles, needed
 

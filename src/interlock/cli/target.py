@@ -17,7 +17,7 @@ from ..app import App
 from ..database import VARIABLES
 from ..errors import InterlockError, NotMigrated
 from ..lifecycle import Lifecycle, builtin
-from ..store import KindFacts
+from ..records import KindFacts
 from ..stores import POSTGRES, SQLITE, OpenStore, open_store
 
 AppOption = Annotated[str | None, typer.Option("-A", "--app", envvar="INTERLOCK_APP", metavar="MODULE:APP", help="Your app, as in shop:app.")]

@@ -9,7 +9,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ..lifecycle import Lifecycle
-from ..store import Dossier, Store
+from ..records import Dossier
+from ..store import Store
 from ..verify import Report
 from ..verify import verify as verified
 from . import screen

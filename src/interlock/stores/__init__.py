@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from ..clock import Clock
 from ..errors import UsageError
-from ..store import Enqueued, NewJob, Store
+from ..records import Enqueued, NewJob
+from ..store import Store
 
 
 class OpenStore(Store, Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from ..errors import UsageError
 from ..job import Job
 from ..move import Move, Take
-from ..store import Enqueued, NewJob
+from ..records import Enqueued, NewJob
 from .commit import Run, Settling, committing
 from .enqueue import Dialect, Rows, Statement, enqueueing
 from .queryfile import to_pyformat

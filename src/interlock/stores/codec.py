@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..job import AuditEntry, Execution, Job, Phase, Status
 from ..move import Move, Take
-from ..store import KindFacts, Lease, Refusal
+from ..records import KindFacts, Lease, Refusal
 
 Row = Any
 When = Callable[[Any], Any]

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from ..errors import InterlockError
 from ..job import Job
 from ..move import Move, Take
-from ..store import Refusal
+from ..records import Refusal
 from .enqueue import Rows, Statement
 
 Run = Callable[[Statement], Rows]

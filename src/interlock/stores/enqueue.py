@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InterlockError, KeyReused
-from ..store import Enqueued, NewJob
+from ..records import Enqueued, NewJob
 
 ROUNDS = 5
 

@@ -17,7 +17,7 @@ from typing import Any
 from ...job import Job
 from ...outcome import Lost, Returned
 from ...payload import encode
-from ...store import Lease, Refusal
+from ...records import Lease, Refusal
 from ...waits import SystemWaits
 from .shop import Shop
 

@@ -10,8 +10,9 @@ from ...kind import Kind
 from ...lifecycle import Lifecycle, builtin
 from ...move import Move, decide
 from ...outcome import Outcome
+from ...records import Lease
 from ...run import SyncRun
-from ...store import Lease, Tx
+from ...store import Tx
 from ...stores import OpenStore
 
 QUEUE = "default"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...move import Take
-from ...store import Beat, Fence, NewJob, Way
+from ...records import Beat, Fence, NewJob, Way
 from ..codec import Hop, array, text_array, time_array
 
 _PLAIN = {"job_id", "attempt", "holder", "from_status", "to_status", "phase", "tries_left", "lost", "delay", "releases_key", "check_in", "moves_job"}

@@ -12,7 +12,7 @@ from psycopg import Connection, sql
 
 from ...errors import InterlockError
 from ...lifecycle import Lifecycle
-from ...store import KindFacts, Migrated
+from ...records import KindFacts, Migrated
 from ..codec import array, kind_columns, text_array
 from ..enqueue import Statement
 from ..queryfile import PARAMETER

@@ -9,7 +9,7 @@ import psycopg
 from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...store import Dossier, KindFacts
+from ...records import Dossier, KindFacts
 from .. import codec
 from ..enqueue import Rows, Statement
 from ..registry import Registry

@@ -9,7 +9,7 @@ import psycopg
 from ...errors import InterlockError
 from ...job import Job
 from ...move import Move, Take
-from ...store import Lease, Refusal
+from ...records import Lease, Refusal
 from ..codec import JOB_WIDTH, array, hops, is_id, lease, refusal
 from ..codec import job as job_of
 from ..enqueue import Rows, Statement

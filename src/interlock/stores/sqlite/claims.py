@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...store import Lease, Way
+from ...records import Lease, Way
 from ..codec import lease
 from ..commit import Run
 from ..enqueue import Statement

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from ...store import NewJob
+from ...records import NewJob
 from ..enqueue import Statement
 from . import rows
 from .moment import Moment

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import InterlockError
 from ...lifecycle import Lifecycle
-from ...store import KindFacts, Migrated
+from ...records import KindFacts, Migrated
 from ..codec import kind_columns
 from ..commit import Run
 from ..enqueue import Statement

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...store import Beat, Fence, Lease, Renewal
+from ...records import Beat, Fence, Lease, Renewal
 from ..codec import JOB_WIDTH, lease
 from ..enqueue import Statement
 from . import rows

@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...store import Dossier, KindFacts
+from ...records import Dossier, KindFacts
 from .. import codec
 from ..commit import Run
 from ..enqueue import Rows, Statement

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...store import Beat, NewJob, Way
+from ...records import Beat, NewJob, Way
 from .moment import Moment, text_of
 
 LONGEST = 4_000_000

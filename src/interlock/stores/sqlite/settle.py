@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import InterlockError
 from ...job import Job
 from ...move import Move, Take
-from ...store import Refusal
+from ...records import Refusal
 from ..codec import Hop, hops, refusal, take_columns
 from ..codec import job as job_of
 from ..commit import Run

@@ -12,7 +12,8 @@ from ...errors import InterlockError, NotMigrated
 from ...job import AuditEntry, Job, Phase
 from ...lifecycle import Lifecycle
 from ...move import Move, Take
-from ...store import Beat, Enqueued, Fence, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Tx, Way
+from ...records import Beat, Enqueued, Fence, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Way
+from ...store import Tx
 from .. import borrowed
 from ..archive import digest_of
 from ..codec import each_once
