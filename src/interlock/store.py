@@ -199,6 +199,10 @@ class Store(Protocol):
         """The clock that decides about leases here."""
         ...
 
+    def up_for(self) -> float | None:
+        """Seconds since the server started, by its own clock; None where there is no server. The present moment, whatever `now` says."""
+        ...
+
     def get(self, id: str) -> Job:
         """The job. `NotFound` if there is none."""
         ...

@@ -1,18 +1,22 @@
 """commit: a move with the caller's own function inside its transaction."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
+import psycopg
 import pytest
 
+from interlock.errors import CommitTimeout
 from interlock.job import Job
 from interlock.machine import Arrow
 from interlock.outcome import Failed, Finished, Returned
 from interlock.store import Store
 from tests.contract.kit import check, claim, claimed, commit, decided, finish, forged, lose, settle, stored, taken
-from tests.kit import Raw, SettableClock
+from tests.kit import Place, PostgresPlace, Raw, SettableClock, SqliteRaw
 
 Open = Callable[[], AbstractContextManager[Any]]
 
@@ -164,6 +168,75 @@ def test_a_take_along_an_undrawn_arrow_is_rolled_back(store: Store, raw: Raw, tr
     with pytest.raises(Exception, match="interlock refuses"):
         store.commit(replace(taken(job), arrow=Arrow("PENDING", "reject", "REJECTED")), body, transaction=transaction)
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
+
+
+# ---------------------------------------------------------------- a function that takes its time
+def test_a_function_that_takes_too_long_is_rolled_back(store: Store, raw: Raw, transaction: Open | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence says how long it may take and what says so; nothing is stored, and the job can still be moved."""
+    lease, body = claimed(store), Body(raw)
+    before = raw.dump()
+    seconds = count(step=31)
+    monkeypatch.setattr("interlock.stores.commit.monotonic", lambda: next(seconds))
+    with pytest.raises(CommitTimeout, match=r"longer than the 30\.5 s that commit_timeout allows"):
+        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction, timeout=30.5)
+    assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
+    assert store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction, timeout=31.0) is None
+    assert len(body.effects) == 1
+
+
+def test_a_function_that_stands_still_is_ended_by_the_server(store: Store, raw: Raw, place: Place) -> None:
+    """Whether it then goes on with its transaction or returns. A file has no server: there nobody can end a process that stands still."""
+    lease = claimed(store)
+    before = raw.dump()
+
+    def body(tx: Any, job: Job) -> None:
+        (pid,) = tx.execute("SELECT pg_backend_pid()").fetchone()
+        while raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=pid):
+            pass
+        tx.execute("SELECT 1")
+
+    if isinstance(place, PostgresPlace):
+        with pytest.raises(CommitTimeout, match=r"the 0\.05 s that commit_timeout allows") as caught:
+            store.commit(decided(lease, Returned("1", boundary=True)), body, timeout=0.05)
+        assert caught.value.__cause__ is not None
+    assert raw.dump() == before
+    assert finish(store, lease).job.state == "SUCCEEDED"
+
+
+# ---------------------------------------------------------------- deadlocks, and a file that is busy
+def contested(raw: Raw) -> Exception:
+    """What the driver raises where the same transaction may be sent again."""
+    if not isinstance(raw, SqliteRaw):
+        return psycopg.errors.DeadlockDetected()
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    return busy
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction: Open | None, wrapped: bool) -> None:
+    """Protocol 26: in a new transaction, three times in all; what it wrote is there once."""
+    lease, body = claimed(store), Body(raw)
+
+    def unlucky(tx: Any, job: Job) -> None:
+        body(tx, job)
+        if len(body.seen) < 3:
+            raise contested(raw) if not wrapped else RuntimeError("a library's own") from contested(raw)
+
+    assert store.commit(decided(lease, Returned("1", boundary=True)), unlucky, transaction=transaction) is None
+    assert (len(body.seen), len(body.effects)) == (3, 1)
+    assert store.executions(lease.job.id)[0].status == "COMMITTED"
+
+
+def test_a_deadlock_that_does_not_end_goes_through(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """After the third time, and nothing is changed."""
+    lease = claimed(store)
+    before = raw.dump()
+    error = contested(raw)
+    body = Body(raw, error)
+    with pytest.raises(type(error)):
+        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    assert (len(body.seen), body.effects, raw.dump()) == (3, [], before)
 
 
 # ---------------------------------------------------------------- the transaction is closed to its user

@@ -166,6 +166,34 @@ def test_an_ended_execution_keeps_its_error(store: Store, clock: SettableClock) 
     assert job.last_error == "first"
 
 
+def test_what_the_handler_had_to_show_is_kept(store: Store) -> None:
+    """Progress and usage are written with the move; a move that brings none leaves what is stored."""
+    lease = claimed(store, "deliver")
+    for outcome, shown, kept in (
+        (Started(), {"progress": '[1.0, 4.0, "warm"]', "usage": '{"n": 7}'}, ((1.0, 4.0, "warm"), {"n": 7})),
+        (Advanced("STREAMING"), {}, ((1.0, 4.0, "warm"), {"n": 7})),
+        (Returned("1", boundary=True), {"progress": '[4.0, 4.0, "done"]'}, ((4.0, 4.0, "done"), {"n": 7})),
+        (Finished(), {"usage": '{"n": 9}'}, ((4.0, 4.0, "done"), {"n": 9})),
+    ):
+        assert store.move([replace(decided(again(store, lease), outcome), **shown)]) == []
+        (execution,) = store.executions(lease.job.id)
+        assert (execution.progress, execution.usage) == kept
+        assert store.get(lease.job.id).progress == kept[0]
+
+
+def test_each_job_of_a_batch_keeps_its_own_usage(store: Store) -> None:
+    """Those that have something to show, those that have not, and one that walks two arrows."""
+    store.enqueue([*many(4), *many(1, "paint")])
+    moves = [decided(lease, Returned(str(n), boundary=False)) for n, lease in enumerate(claim(store))]
+    (buried,) = claim(store, "paint")
+    moves = [replace(moves[0], usage='{"n": 0}'), moves[1], replace(moves[2], progress='[2, null, "it\'s \\"ü\\""]'), replace(moves[3], usage='{"n": 3}')]
+    assert store.move([*moves, replace(decided(buried, Failed("broken")), usage='{"n": 4}')]) == []
+    kept = [store.executions(move.job_id)[0] for move in [*moves, decided(buried, Failed("broken"))]]
+    assert [execution.usage for execution in kept] == [{"n": 0}, None, None, {"n": 3}, {"n": 4}]
+    assert [execution.progress for execution in kept] == [None, None, (2, None, 'it\'s "ü"'), None, None]
+    assert [execution.result for execution in kept] == [0, 1, 2, 3, None]
+
+
 # ---------------------------------------------------------------- possession
 def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> None:
     """A lease that ended long ago still moves its job, until someone has adopted it."""

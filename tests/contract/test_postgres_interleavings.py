@@ -15,8 +15,9 @@ from interlock.lifecycle import Lifecycle
 from interlock.outcome import Failed, Returned
 from interlock.records import NewJob
 from interlock.stores import OpenStore, open_store
+from interlock.stores.again import again
 from interlock.stores.enqueue import Statement
-from interlock.stores.postgres.pool import again
+from interlock.stores.postgres.pool import TRIES, asks_again
 from interlock.stores.postgres.store import PostgresStore
 from tests.contract.kit import FACTS, LIFECYCLES, claim, decided, finish, make, many, stored
 from tests.kit import Place, postgres_place
@@ -173,7 +174,7 @@ def test_a_deadlock_is_tried_again_in_place() -> None:
                 raise raised.pop()
             return "done"
 
-        assert again(work) == "done"
+        assert again(work, asks_again, TRIES) == "done"
     calls: list[int] = []
 
     def broken() -> None:
@@ -181,7 +182,7 @@ def test_a_deadlock_is_tried_again_in_place() -> None:
         raise psycopg.errors.UndefinedTable
 
     with pytest.raises(psycopg.errors.UndefinedTable):
-        again(broken)
+        again(broken, asks_again, TRIES)
     assert calls == [1]
 
 

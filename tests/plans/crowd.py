@@ -25,6 +25,8 @@ class Group:
     """Of their only execution, if they have one."""
     lease: str = "{past}"
     ended_by: str | None = None
+    losses: int = 0
+    """How many leases each has lost."""
 
 
 CROWD = [
@@ -36,13 +38,15 @@ CROWD = [
     # Beside the half million: other workers' jobs in hand, and a dead worker's jobs of a kind that our keeper does not know.
     Group("mail", "standard", "RUNNING", "running", count=20_000, status="IN_PROGRESS", lease="{future}"),
     Group("chore", "task", "running", "running", count=20_000, status="IN_PROGRESS"),
+    # What a mass of crashes leaves behind.
+    Group("deliver", "delivery", "QUEUED", "pending", count=10_000, losses=1),
 ]
 
 _JOBS = """
-INSERT INTO {jobs} (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries, tries_left, due_at, expires_at, finished_at,
-  created_at, updated_at, payload)
-SELECT %(id)s, '%(kind)s', 'default', %(priority)s, '%(lifecycle)s', 1, '%(state)s', '%(phase)s', 1, %(attempt)s, 3, 3, %(due)s, %(expires)s, %(finished)s,
-  %(past)s, %(past)s, '[]' FROM %(numbers)s"""
+INSERT INTO {jobs} (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries, tries_left, lease_losses, due_at,
+  expires_at, finished_at, created_at, updated_at, payload)
+SELECT %(id)s, '%(kind)s', 'default', %(priority)s, '%(lifecycle)s', 1, '%(state)s', '%(phase)s', 1, %(attempt)s, 3, 3, %(losses)s, %(due)s, %(expires)s,
+  %(finished)s, %(past)s, %(past)s, '[]' FROM %(numbers)s"""
 _AUDIT = """
 INSERT INTO {audit} (job_id, version, n, at, event, to_state, actor) SELECT %(id)s, 0, 0, %(past)s, 'enqueue', '%(state)s', 'app' FROM %(numbers)s"""
 _EXECUTIONS = """
@@ -60,6 +64,7 @@ def crowd(raw: Raw) -> None:
             given = times | {
                 "id": raw.numbered(number), "numbers": raw.numbers(group.count), "kind": group.kind, "lifecycle": group.lifecycle, "state": group.state,
                 "phase": group.phase, "priority": group.priority, "attempt": int(group.status is not None), "status": group.status,
+                "losses": group.losses,
                 "ended_by": f"'{group.ended_by}'" if group.ended_by else "NULL", "ended": times["past"] if group.ended_by else "NULL",
                 "committed": times["past"] if group.status == "DONE" else "NULL",
                 **{name: getattr(group, name).format(**times) for name in ("due", "expires", "finished", "lease")}}

@@ -34,6 +34,13 @@ class PostgresMeter:
         nodes = [node for plan in self._plans(verb) for node in _nodes(plan)]
         return [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES]
 
+    def whole(self, verb: Callable[[], Any]) -> list[str]:
+        """The tables, and the indexes that have every row, which are read from end to end."""
+        nodes = [node for plan in self._plans(verb) for node in _nodes(plan) if node.get("Relation Name") in TABLES]
+        full = {name for (name,) in self._db.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indpred IS NULL")}
+        return [node["Relation Name"] for node in nodes if not node.get("Index Cond")
+                and (node["Node Type"] == "Seq Scan" or f"{self._store.schema}.{node.get('Index Name')}" in full)]
+
     def close(self) -> None:
         self._db.close()
 
@@ -124,6 +131,16 @@ class SqliteMeter:
         plans = [row[3] for sql in statements if sql.split(" ", 1)[0].upper() in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
                  for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
         return [line for line in plans if re.match(r"SCAN (interlock_(jobs|executions|audit)|[jea])\b(?!.*(USING|VIRTUAL))", line)]
+
+    def whole(self, verb: Callable[[], Any]) -> list[str]:
+        """The tables, and the indexes that have every row, which are read from end to end."""
+        connection = self._store.file.connection()
+        full = [name for table in TABLES for _, name, _, _, partial in connection.execute(f"PRAGMA index_list(interlock_{table})") if not partial]
+        with self._traced() as statements:
+            verb()
+        plans = [row[3] for sql in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}") if sql.split(" ", 1)[0].upper() in ("SELECT", "WITH")]
+        lines = [line for line in plans if re.match(r"SCAN (interlock_(jobs|executions|audit)|[jea])\b", line)]
+        return [line for line in lines if " USING " not in line or line.split()[-1] in full]
 
     def close(self) -> None:
         """The connection is the store's own."""

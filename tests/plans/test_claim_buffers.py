@@ -61,3 +61,43 @@ def test_a_claim_reads_no_table_from_end_to_end(scenes: Scenes) -> None:
     """Every step goes through an index, though nobody ever analysed the tables."""
     due(scenes.crowded, 10)
     assert scenes.crowded.meter.scans(lambda: claim(scenes.crowded.store, 10)) == []
+
+
+# ---------------------------------------------------------------- suspects
+def test_a_claim_without_suspects_steps_over_none(scenes: Scenes) -> None:
+    """10,000 of them before 100 due jobs cost it nothing."""
+    scene = scenes.crowded
+    scene.store.enqueue([*many(50, "deliver"), *many(50, "deliver", ttl=600.0)])
+    claims = []
+    assert scene.meter.walk(lambda: claims.append(scene.store.claim("ann", ways("deliver"), ["default"], 100, suspects=0))) < 500
+    assert [lease.job.lease_losses for lease in claims[0]] == [0] * 100
+
+
+def test_a_claim_for_one_suspect_steps_over_no_other_job(scenes: Scenes) -> None:
+    """Behind 100,000 due jobs of its kind, or before 100 others."""
+    scene = scenes.crowded
+    scene.store.enqueue(many(100, "deliver"))
+    claims = []
+    assert scene.meter.walk(lambda: claims.append(scene.store.claim("ann", ways("chore", "deliver"), ["default"], 101, suspects=1))) < 500
+    assert sum(lease.job.lease_losses for lease in claims[0]) <= 1
+    costs = [scene.meter.cost(lambda: scene.store.claim("ann", ways("deliver"), ["default"], 1, suspects=bound)) for bound in (0, 1)]  # noqa: B023 - called at once
+    assert costs[1] <= 3 * costs[0], costs
+
+
+# ---------------------------------------------------------------- looking only
+def test_asking_when_something_is_due_costs_at_most_two_idle_claims(scenes: Scenes) -> None:
+    """In the crowd as where there is nothing, and where 100,000 are due the first is enough."""
+    scene = scenes.crowded
+    while claim(scene.store, 1000):
+        pass
+    idle = scene.meter.cost(lambda: claim(scene.store, 100))
+    for kinds in (KNOWN, ("chore",), ("deliver",)):
+        assert scene.meter.cost(lambda: scene.store.due_in(ways(*kinds), ["default"])) <= 2 * idle  # noqa: B023 - called at once
+    assert scene.meter.scans(lambda: scene.store.due_in(ways(), ["default"])) == []
+
+
+def test_depths_and_stuck_pass_by_what_has_ended(scenes: Scenes) -> None:
+    """Half a million jobs wait or run, 100,000 have ended: they are not looked at."""
+    scene = scenes.crowded
+    assert scene.meter.whole(scene.store.depths) == []
+    assert scene.meter.whole(lambda: scene.store.stuck(10)) == []

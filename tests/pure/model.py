@@ -28,6 +28,7 @@ def make_job(lifecycle: Lifecycle, state: str | None = None, *, phase: Phase | N
         payload={}, tags={}, trace=None, result=None, last_error=None, due_at=NOW, expires_at=None, scheduled_for=None, created_at=NOW, updated_at=NOW,
         finished_at=None, idempotency_key=None, key_released=False, unique_key=None, cancel_requested_at=NOW if asked else None,
         cancel_requested_by="operator:ann" if asked else None, cancel_reason="not needed" if asked else None, held_at=None, held_reason=None, redrive_of=None,
+        root=None,
     )
 
 

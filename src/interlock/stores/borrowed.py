@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from ..errors import UsageError
+from ..errors import Unavailable, UsageError
 from ..job import Job
 from ..move import Move, Take
 from ..records import Enqueued, NewJob
@@ -125,10 +125,31 @@ async def _enqueue_awaiting(store: Lender, conn: Any, jobs: Sequence[NewJob]) ->
     return answer
 
 
-def commit(store: Lender, transaction: Callable[[], AbstractContextManager[Any]], move: Move | Take, body: Callable[[Any, Job], None]) -> None:
+def commit(
+    store: Lender, transaction: Callable[[], AbstractContextManager[Any]], move: Move | Take, body: Callable[[Any, Job], None], timeout: float,
+) -> None:
     """A move in the caller's own transaction, which ends with the caller's own `with` block."""
     with transaction() as tx:
-        committing(store, borrow(tx, store), move, body, tx)
+        lent: Any = tx.connection() if _kind_of(tx)[0] == "sqlalchemy" and hasattr(tx, "add") else tx
+        try:
+            committing(store, borrow(tx, store), move, body, tx, timeout)
+        except Exception as error:
+            if _is_lost(lent):
+                raise Unavailable(f"the connection of your transaction was lost ({error}): the job was not moved. Send it again later.") from error
+            raise
+
+
+def _is_lost(lent: Any) -> bool:
+    """Has this connection broken under its user? One that was closed on purpose has not."""
+    match _kind_of(lent)[0]:
+        case "psycopg":
+            return bool(lent.broken)
+        case "sqlalchemy":
+            return bool(lent.invalidated)
+        case "django":
+            return bool(getattr(lent.connection, "broken", False))
+        case _:
+            return False
 
 
 # ---------------------------------------------------------------- recognising a connection

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..job import AuditEntry, Execution, Job, Phase, Status
 from ..move import Move, Take
-from ..records import KindFacts, Lease, Refusal
+from ..records import KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
 
 Row = Any
 When = Callable[[Any], Any]
@@ -40,6 +40,8 @@ class Hop(NamedTuple):
     actor: str
     reason: str | None
     moves_job: bool
+    progress: str | None
+    usage: str | None
 
 
 def hops(move: Move) -> list[Hop]:
@@ -48,10 +50,11 @@ def hops(move: Move) -> list[Hop]:
     last = Hop(
         move.job_id, move.attempt, move.holder, move.from_status, move.to_status, path[-1].source if path else move.source, move.state,
         path[-1].event if path else None, move.phase, move.tries_left, int(move.lost), move.delay, move.ended_by, move.error, move.result,
-        move.releases_key, move.held_reason, move.external_id, move.check_in, move.actor, move.reason, bool(path) or move.ended_by is not None)
+        move.releases_key, move.held_reason, move.external_id, move.check_in, move.actor, move.reason, bool(path) or move.ended_by is not None,
+        move.progress, move.usage)
     return [
         Hop(move.job_id, move.attempt, move.holder, move.from_status, move.from_status, arrow.source, arrow.target, arrow.event, "pending",
-            move.tries_left, 0, None, None, None, None, False, None, None, None, move.actor, move.reason, True)
+            move.tries_left, 0, None, None, None, None, False, None, None, None, move.actor, move.reason, True, None, None)
         for arrow in path[:-1]
     ] + [last]
 
@@ -84,7 +87,25 @@ def kind_columns(kind: KindFacts, version: int | None) -> dict[str, Any]:
     }
 
 
+def worker_columns(worker: WorkerFacts) -> dict[str, Any]:
+    return {
+        "name": worker.name, "host": worker.host, "pid": worker.pid, "state": worker.state, "slots": worker.slots, "busy": worker.busy,
+        "kinds": json.dumps(worker.kinds), "queues": json.dumps(worker.queues),
+    }
+
+
+def schedule_columns(facts: ScheduleFacts) -> dict[str, Any]:
+    return {"name": facts.name, "kind": facts.kind, "cron": facts.cron, "tz": facts.tz, "catch_up": facts.catch_up, "payload": facts.payload}
+
+
 # ---------------------------------------------------------------- rows to values
+def worker(row: Row, when: When, *, silent: float) -> WorkerSeen:
+    """A row of the query `workers`."""
+    name, host, pid, state, slots, busy, kinds, queues = row[:8]
+    facts = WorkerFacts(name, host, pid, state, slots, busy, tuple(json.loads(kinds)), tuple(json.loads(queues)))
+    return WorkerSeen(facts, when(row[8]), when(row[9]), silent)
+
+
 def kind(row: Row) -> KindFacts:
     """A row of the query `kind`."""
     name, lifecycle, hooks, queue, tries, key_until, admits, version = row
@@ -97,13 +118,13 @@ def job(row: Row, when: When) -> Job:
         *row[:13],
         json.loads(row[13]), json.loads(row[14]) if row[14] else {}, json.loads(row[15]) if row[15] else None, json.loads(row[16]) if row[16] else None,
         row[17], when(row[18]), when(row[19]), when(row[20]), when(row[21]), when(row[22]), when(row[23]),
-        row[24], bool(row[25]), row[26], when(row[27]), row[28], row[29], when(row[30]), row[31], row[32],
+        row[24], bool(row[25]), row[26], when(row[27]), row[28], row[29], when(row[30]), row[31], row[32], row[33],
     ]
-    fields.append(progress(row[33]) if len(row) > JOB_WIDTH else None)
+    fields.append(progress(row[JOB_WIDTH]) if len(row) > JOB_WIDTH else None)
     return Job(*fields)
 
 
-JOB_WIDTH = 33
+JOB_WIDTH = 34
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -1,9 +1,10 @@
 """A move with the caller's function inside its transaction, written once for both stores and for every kind of connection."""
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Protocol
 
-from ..errors import InterlockError
+from ..errors import CommitTimeout, InterlockError
 from ..job import Job
 from ..move import Move, Take
 from ..records import Refusal
@@ -40,13 +41,22 @@ MARK = Statement("SAVEPOINT interlock_commit", {}, answers=False)
 RELEASE = Statement("RELEASE SAVEPOINT interlock_commit", {}, answers=False)
 
 
-def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any, Job], None], tx: Any) -> None:
-    """Lock, check, call, write. Raises `Refused` where the fence does not match; the caller then rolls back."""
+def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
+    return CommitTimeout(
+        f"the function that ran inside the commit of job {move.job_id} took longer than the {timeout:g} s that commit_timeout allows: what it wrote was rolled "
+        "back, and the job was not moved. Do slow work before the commit, or allow more.")
+
+
+def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any, Job], None], tx: Any, timeout: float) -> None:  # noqa: PLR0917
+    """Lock, check, call, write. Raises `Refused` where the fence does not match, `CommitTimeout` where `body` took too long; the caller then rolls back."""
     job = store.lock(run, move)
     if job is None:
         raise Refused(store.standing(run, move))
     run(MARK)
+    began = monotonic()
     body(tx, job)
+    if monotonic() - began > timeout:
+        raise too_long(move, timeout)
     try:
         run(RELEASE)
     except Exception as error:  # whatever the driver calls it: the savepoint is gone

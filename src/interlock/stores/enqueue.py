@@ -52,6 +52,10 @@ class Dialect(Protocol):
         """Make jobs that rest in these states due now."""
         ...
 
+    def inherit(self, redrives: Mapping[str, str]) -> Statement:
+        """Copy the receipts of old jobs to new ones: each new id with its old one."""
+        ...
+
 
 def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob], None] | None) -> Plan:
     """Store the jobs or find their holders; answers stand in the order asked."""
@@ -78,6 +82,9 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
             break
     else:
         raise InterlockError(f"enqueue: a key changed hands {ROUNDS} times while we asked for it. Nothing was stored; ask again.")
+    heirs = {job.id: job.redrive_of for job in jobs if job.inherits and job.redrive_of and job.id in stored}
+    if heirs:
+        yield dialect.inherit(heirs)
     for job in jobs:
         if admit is not None and job.id in stored:
             admit(job)

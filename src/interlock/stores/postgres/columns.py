@@ -86,6 +86,7 @@ def new_jobs(batch: Sequence[NewJob]) -> dict[str, Any]:
         "trace": text_array(j.trace for j in batch),
         "scheduled_for": time_array(j.scheduled_for for j in batch),
         "redrive_of": array(j.redrive_of for j in batch),
+        "root": array(j.root for j in batch),
         "actor": text_array(j.actor for j in batch),
     }
 

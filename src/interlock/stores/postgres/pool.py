@@ -1,10 +1,8 @@
 """Connections to PostgreSQL, and the transactions on them."""
 
-import random
 import threading
-import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -12,9 +10,10 @@ import psycopg
 from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ...errors import InterlockError, Unavailable
+from ..again import again, causes
 from ..enqueue import Rows, Statement
 from ..queryfile import to_pyformat
 
@@ -24,6 +23,18 @@ Run = Callable[[Statement], Rows]
 # Deadlock, serialization failure, lock timeout: the server asks for the same transaction again, and nothing of it has happened.
 AGAIN = ("40001", "40P01", "55P03")
 TRIES = 5
+# The server goes, is not there yet, or has no room: it says so before it ends the connection.
+GONE = ("08", "57P", "53300")
+# A session, or a transaction, that stood still for longer than it may.
+OVERSLEPT = ("25P03", "25P04")
+
+SIZE = 16
+PATIENCE = 2.0
+"""Seconds until a connection that does not come makes us look whether the server is there."""
+CROWDED = 28.0
+"""Seconds to wait on where it is, and all connections are lent."""
+# A server that is away is noticed, also where nothing comes back from its network; what the URL says itself goes before.
+NETWORK = {"connect_timeout": 3, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000}
 
 
 @lru_cache(maxsize=512)
@@ -43,30 +54,74 @@ def runner(conn: Connection[Any]) -> Run:
 
 
 class Pool:
-    """Opens at the first transaction, and again after `close`."""
+    """Opens at the first transaction, and again after `close`. A connection that is lost, or cannot be had, is `Unavailable`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, patience: float = PATIENCE) -> None:
         self.url = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._patience = patience
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
 
+    # ------------------------------------------------------------ connections
     def _open(self) -> ConnectionPool[Connection[Any]]:
         if pool := self._pool:
             return pool
+        self._knock()
         with self._opening:
             if self._pool is None:
-                # Times are read as they are stored; the zone is a parameter that poolers pass on.
-                options = f"{conninfo_to_dict(self.url).get('options', '')} -c TimeZone=UTC"
-                try:
-                    psycopg.connect(self.url, options=options, connect_timeout=10).close()
-                except psycopg.OperationalError as error:
-                    # Now, while the cause is at hand: a pool would only say that it got no connection.
-                    raise Unavailable(f"PostgreSQL does not let us in: {str(error).strip()}. Is the server running, and is the URL right?") from error
-                # Each connection is asked for a sign of life before it is lent: one that died while it lay idle is replaced.
-                self._pool = ConnectionPool(
-                    self.url, min_size=0, max_size=16, kwargs={"autocommit": True, "options": options}, open=True, timeout=30,
-                    check=ConnectionPool.check_connection)
+                # No check by the pool itself, which would try its dead connections one by one, waiting longer after each.
+                self._pool = ConnectionPool(self.url, min_size=0, max_size=SIZE, kwargs={"autocommit": True, **self._options()}, open=True)
             return self._pool
+
+    def _options(self) -> dict[str, Any]:
+        given = conninfo_to_dict(self.url)
+        # Times are read as they are stored; the zone is a parameter that poolers pass on.
+        return {name: value for name, value in NETWORK.items() if name not in given} | {"options": f"{given.get('options', '')} -c TimeZone=UTC"}
+
+    def _knock(self) -> None:
+        """Does the server let us in? Now, while the cause is at hand: a pool would only say that it got no connection."""
+        try:
+            psycopg.connect(self.url, **self._options()).close()
+        except psycopg.OperationalError as error:
+            raise Unavailable(f"PostgreSQL does not let us in: {str(error).strip()}. Is the server running, and is the URL right?") from error
+
+    def _get(self) -> tuple[ConnectionPool[Connection[Any]], Connection[Any]]:
+        """A connection that has just given a sign of life."""
+        while True:
+            pool = self._open()
+            try:
+                conn = self._wait(pool)
+            except PoolClosed:
+                continue  # by who found it dead, or by `close`
+            try:
+                ConnectionPool.check_connection(conn)
+            except psycopg.Error:
+                # Where one has died while it lay idle, so have the others, most likely. Whether there is a server is asked anew.
+                self._drop(pool)
+                pool.putconn(conn)
+            else:
+                return pool, conn
+
+    def _wait(self, pool: ConnectionPool[Connection[Any]]) -> Connection[Any]:
+        try:
+            return pool.getconn(self._patience)
+        except PoolTimeout:
+            pass
+        try:
+            self._knock()
+        except Unavailable:
+            self._drop(pool)
+            raise
+        try:
+            return pool.getconn(CROWDED)
+        except PoolTimeout as error:
+            raise Unavailable(f"all {SIZE} connections to PostgreSQL have been in use for {CROWDED:.0f} s: are transactions left open?") from error
+
+    def _drop(self, pool: ConnectionPool[Connection[Any]]) -> None:
+        with self._opening:
+            if self._pool is pool:
+                self._pool = None
+        pool.close(timeout=0)
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -74,15 +129,30 @@ class Pool:
             pool.close()
 
     @contextmanager
+    def _lend(self) -> Generator[Connection[Any]]:
+        pool, conn = self._get()
+        try:
+            yield conn
+        except Exception as error:
+            if _is_lost(conn, error):
+                raise Unavailable(f"the connection to PostgreSQL was lost ({str(error).strip()}): nobody knows whether the last thing was done. "
+                                  "Send it again when the server is back.") from error
+            raise
+        finally:
+            pool.putconn(conn)
+
+    # ------------------------------------------------------------ transactions
+    @contextmanager
     def begin(self) -> Generator[Connection[Any]]:
         """A transaction. One in which a statement has failed is never taken for committed."""
-        with self._open().connection() as conn:
+        with self._lend() as conn:
             conn.execute("BEGIN")
             try:
                 yield conn
                 _commit(conn)
             except BaseException:
-                if not conn.closed:
+                # Where the connection is gone the server has rolled back, and what was raised is to be told, not this.
+                with suppress(psycopg.Error):
                     conn.rollback()
                 raise
 
@@ -90,13 +160,13 @@ class Pool:
         """One transaction with plans that stay, sent in one go; again in place where the server asks for that."""
 
         def work() -> list[Rows]:
-            with self._open().connection() as conn, conn.pipeline():
+            with self._lend() as conn, conn.pipeline():
                 with conn.transaction():
                     conn.execute(native(steady), prepare=True)
                     cursors = [conn.execute(native(s.sql), cast(dict[str, Any], s.params), prepare=True) for s in statements]
                 return [cursor.fetchall() if s.answers else () for cursor, s in zip(cursors, statements, strict=True)]
 
-        return again(work)
+        return again(work, asks_again, TRIES)
 
     def transact(self, work: Callable[[Connection[Any]], T]) -> T:
         """`work` in one transaction; again in place where the server asks for that."""
@@ -105,7 +175,7 @@ class Pool:
             with self.begin() as conn:
                 return work(conn)
 
-        return again(once)
+        return again(once, asks_again, TRIES)
 
 
 def _commit(conn: Connection[Any]) -> None:
@@ -115,17 +185,25 @@ def _commit(conn: Connection[Any]) -> None:
     conn.execute("COMMIT")
 
 
-def again(work: Callable[[], T]) -> T:
-    for tried in range(TRIES):
-        try:
-            return work()
-        except psycopg.Error as error:
-            if error.sqlstate not in AGAIN or tried == TRIES - 1:
-                raise
-            time.sleep(random.uniform(0, 0.02 * 2**tried))
-    raise AssertionError("unreachable")
+def _is_lost(conn: Connection[Any], error: Exception) -> bool:
+    """Is this connection gone? What a caller's code raised by itself goes through as long as ours is there, whatever it says."""
+    told = [each for each in causes(error) if isinstance(each, psycopg.Error)]
+    if not conn.closed and any((each.sqlstate or "").startswith(GONE) for each in told):
+        with suppress(psycopg.Error):
+            conn.execute("")
+    return conn.closed and bool(told)
+
+
+def asks_again(error: Exception) -> bool:
+    """Does the server ask for the same transaction again? Also through a caller's library, which wraps what the driver raised."""
+    return any(isinstance(each, psycopg.Error) and each.sqlstate in AGAIN for each in (error, error.__cause__))
+
+
+def overslept(error: Exception) -> bool:
+    """Has the server ended the session because its transaction stood still?"""
+    return any(isinstance(each, psycopg.Error) and each.sqlstate in OVERSLEPT for each in causes(error))
 
 
 def is_unwell(error: Exception) -> bool:
     """Is the database unwell, or our code, rather than a value that it cannot store? Then no row is to blame."""
-    return not isinstance(error, psycopg.DataError | psycopg.IntegrityError | InterlockError | ValueError)
+    return isinstance(error, Unavailable) or not isinstance(error, psycopg.DataError | psycopg.IntegrityError | InterlockError | ValueError)

@@ -7,7 +7,8 @@
 -- fragment: job
 j.id::text, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt, j.tries, j.tries_left, j.lease_losses,
 j.payload::text, j.tags::text, j.trace::text, j.result::text, j.last_error, j.due_at, j.expires_at, j.scheduled_for, j.created_at, j.updated_at, j.finished_at,
-j.idempotency_key, j.key_released, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of::text
+j.idempotency_key, j.key_released, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of::text,
+j.root::text
 
 -- fragment: execution
 e.job_id::text, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state, e.ended_by, e.error, e.external_id,
@@ -15,6 +16,16 @@ e.missing_since, e.next_check_at, e.progress::text, e.usage::text, e.result::tex
 
 -- fragment: refreshed
 greatest(c.now, j.updated_at + interval '1 microsecond')
+
+-- fragment: tell
+-- To whoever listens, when this transaction commits; the same words in one transaction are said once.
+pg_notify('interlock.jobs', '')
+
+-- fragment: leased
+e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR e.status = 'COMMITTED')
+
+-- fragment: handed_over
+e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 
 -- name: steady
 -- Plans that stay as the tables grow and while statistics are stale; for this transaction only, and never where a caller's code runs.
@@ -29,6 +40,9 @@ SELECT set_config('lock_timeout', '10s', true), set_config('idle_in_transaction_
 -- name: now
 SELECT interlock.clock()
 
+-- name: up_for
+SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())
+
 -- name: enqueue
 -- Sorted by key, so that two bulk calls with the same keys in opposite order wait for each other instead of dying together.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
@@ -36,21 +50,22 @@ asked AS MATERIALIZED (
   SELECT * FROM unnest(:id::text::uuid[], :kind::text::text[], :queue::text::text[], :priority::text::int[], :lifecycle::text::text[], :lifecycle_version::text::int[],
     :state::text::text[], :tries::text::int[], :delay::text::float8[], :run_at::text::timestamptz[], :ttl::text::float8[], :idempotency_key::text::text[],
     :unique_key::text::text[], :payload::text::text[], :tags::text::text[], :trace::text::text[], :scheduled_for::text::timestamptz[], :redrive_of::text::uuid[],
-    :actor::text::text[])
+    :root::text::uuid[], :actor::text::text[])
   AS a(id, kind, queue, priority, lifecycle, lifecycle_version, state, tries, delay, run_at, ttl, idempotency_key, unique_key, payload, tags, trace, scheduled_for,
-    redrive_of, actor)),
+    redrive_of, root, actor)),
 stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left, due_at, expires_at, created_at, updated_at,
-    idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of)
+    idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
   SELECT a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries,
     coalesce(a.run_at, c.now) + a.delay * interval '1 second', c.now + a.ttl * interval '1 second', c.now, c.now,
-    a.idempotency_key, a.unique_key, a.payload::json, a.tags::jsonb, a.trace::json, a.scheduled_for, a.redrive_of
+    a.idempotency_key, a.unique_key, a.payload::json, a.tags::jsonb, a.trace::json, a.scheduled_for, a.redrive_of, a.root
   FROM asked a, clock c ORDER BY a.kind COLLATE "C", coalesce(a.idempotency_key, '') COLLATE "C", coalesce(a.unique_key, '') COLLATE "C", a.id
   ON CONFLICT DO NOTHING RETURNING id, state, created_at),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
-  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, a.actor FROM stored s JOIN asked a ON a.id = s.id)
-SELECT id::text FROM stored
+  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, a.actor FROM stored s JOIN asked a ON a.id = s.id),
+told AS MATERIALIZED (SELECT {tell} FROM stored LIMIT 1)
+SELECT s.id::text FROM stored s CROSS JOIN told
 
 -- name: holders
 -- A statement of its own: one that also inserts would not see the rival it waited for. Where the holder of a unique key has ended since it kept us out, it is still
@@ -64,10 +79,18 @@ LEFT JOIN LATERAL (
   SELECT x.id FROM interlock.jobs x WHERE u.id IS NULL AND a.tried AND a.idempotency_key IS NULL AND x.kind = a.kind AND x.unique_key = a.unique_key
     AND x.unique_key IS NOT NULL AND x.finished_at IS NOT NULL ORDER BY x.finished_at DESC LIMIT 1) l ON true
 
+-- name: inherit
+-- A redrive takes over what is known, and what is in doubt, of the job that it repeats.
+INSERT INTO interlock.receipts (job_id, name, kind, attempt, holder, args_hash, value, asked_at, applied_at, decided_by)
+SELECT a.id, r.name, r.kind, 0, 0, r.args_hash, r.value, r.asked_at, r.applied_at, r.decided_by
+FROM unnest(:id::text::uuid[], :redrive_of::text::uuid[]) AS a(id, redrive_of) JOIN interlock.receipts r ON r.job_id = a.redrive_of
+
 -- name: hasten
-WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now)
-UPDATE interlock.jobs j SET due_at = c.now, updated_at = {refreshed} FROM clock c
-WHERE j.id = ANY(:id::text::uuid[]) AND j.phase = 'pending' AND j.state = ANY(:resting::text::text[]) AND j.due_at > c.now
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+hastened AS (
+  UPDATE interlock.jobs j SET due_at = c.now, updated_at = {refreshed} FROM clock c
+  WHERE j.id = ANY(:id::text::uuid[]) AND j.phase = 'pending' AND j.state = ANY(:resting::text::text[]) AND j.due_at > c.now RETURNING j.id)
+SELECT {tell} FROM hastened LIMIT 1
 
 -- name: limits
 -- Claimers of a limited kind or queue go one after the other: their count must be taken from a snapshot that is newer than this lock.
@@ -75,8 +98,48 @@ WITH k AS MATERIALIZED (SELECT 1 FROM interlock.kinds WHERE name = ANY(:kinds::t
 q AS MATERIALIZED (SELECT 1 FROM interlock.queues WHERE name = ANY(:queues::text::text[]) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE)
 SELECT (SELECT count(*) FROM k) + (SELECT count(*) FROM q)
 
+-- fragment: ready
+j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses = 0
+
+-- fragment: mortal
+j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses = 0
+
+-- fragment: suspect
+j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses > 0
+
+-- fragment: known
+EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle) AND j.id <> ALL(:aside::text::uuid[])
+
+-- fragment: heads
+-- The first job of each queue, kind and priority, each found by one step down the index.
+heads AS (
+  SELECT l.queue, l.kind, l.free, h.priority, h.due_at FROM lines l CROSS JOIN LATERAL (
+    SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind AND {ready}
+    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h WHERE l.free > 0
+  UNION ALL
+  SELECT g.queue, g.kind, g.free, h.priority, h.due_at FROM heads g CROSS JOIN LATERAL (
+    SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority < g.priority AND {ready}
+    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h),
+mortal_heads AS (
+  SELECT l.queue, l.kind, l.free, h.priority FROM lines l CROSS JOIN LATERAL (
+    SELECT j.priority FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind AND {mortal} ORDER BY j.priority DESC LIMIT 1) h WHERE l.free > 0
+  UNION ALL
+  SELECT g.queue, g.kind, g.free, h.priority FROM mortal_heads g CROSS JOIN LATERAL (
+    SELECT j.priority FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority < g.priority AND {mortal} ORDER BY j.priority DESC LIMIT 1) h),
+suspect_heads AS (
+  SELECT l.queue, l.kind, least(l.free, :suspects::int) AS free, h.priority FROM lines l CROSS JOIN LATERAL (
+    SELECT j.priority FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind AND {suspect} ORDER BY j.priority DESC LIMIT 1) h
+  WHERE least(l.free, :suspects::int) > 0
+  UNION ALL
+  SELECT g.queue, g.kind, g.free, h.priority FROM suspect_heads g CROSS JOIN LATERAL (
+    SELECT j.priority FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority < g.priority AND {suspect} ORDER BY j.priority DESC LIMIT 1) h)
+
+-- fragment: wanted
+{known} AND (:only::text IS NULL OR j.id = ANY(:only::text::uuid[]))
+
 -- fragment: candidates
 -- Walk the ready index by queue, kind and priority, head by head, so that nothing that is delayed, foreign, held or expired is ever stepped through.
+-- Suspects come by a walk of their own. Each line gives at most as many as are wanted of all, so one more than the lines' number of such portions has the first of all lines.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 ways AS MATERIALIZED (
   SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[], :lifecycle_version::text::int[], :target::text::text[], :status::text::text[], :lease::text::float8[],
@@ -98,36 +161,12 @@ lines AS MATERIALIZED (
   FROM unnest(:queues::text::text[]) AS q(queue) CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)
   LEFT JOIN room r ON r.kind = k.kind LEFT JOIN queue_room s ON s.queue = q.queue
   WHERE NOT EXISTS (SELECT FROM interlock.queues p WHERE p.name = q.queue AND p.paused_at IS NOT NULL)),
-heads AS (
-  SELECT l.queue, l.kind, l.free, h.priority, h.due_at FROM lines l CROSS JOIN LATERAL (
-    SELECT j.priority, j.due_at FROM interlock.jobs j
-    WHERE j.queue = l.queue AND j.kind = l.kind AND j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h WHERE l.free > 0
-  UNION ALL
-  SELECT g.queue, g.kind, g.free, h.priority, h.due_at FROM heads g CROSS JOIN LATERAL (
-    SELECT j.priority, j.due_at FROM interlock.jobs j
-    WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority < g.priority
-      AND j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h),
-mortal_heads AS (
-  SELECT l.queue, l.kind, l.free, h.priority FROM lines l CROSS JOIN LATERAL (
-    SELECT j.priority FROM interlock.jobs j
-    WHERE j.queue = l.queue AND j.kind = l.kind AND j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-    ORDER BY j.priority DESC LIMIT 1) h WHERE l.free > 0
-  UNION ALL
-  SELECT g.queue, g.kind, g.free, h.priority FROM mortal_heads g CROSS JOIN LATERAL (
-    SELECT j.priority FROM interlock.jobs j
-    WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority < g.priority
-      AND j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-    ORDER BY j.priority DESC LIMIT 1) h),
+{heads},
 lasting AS MATERIALIZED (
   SELECT p.id, p.priority, p.due_at, p.queue, p.kind
   FROM (SELECT * FROM heads h WHERE h.due_at <= (SELECT now FROM clock) ORDER BY h.priority DESC, h.due_at) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
-    WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock)
-      AND j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-      AND EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle)
-      AND j.id <> ALL(:aside::text::uuid[]) AND (:only::text IS NULL OR j.id = ANY(:only::text::uuid[]))
+    WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock) AND {ready} AND {wanted}
     ORDER BY j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT :limit::int),
 mortal AS MATERIALIZED (
@@ -135,12 +174,29 @@ mortal AS MATERIALIZED (
   FROM (SELECT * FROM mortal_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock) AND j.expires_at > (SELECT now FROM clock)
-      AND j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-      AND EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle)
-      AND j.id <> ALL(:aside::text::uuid[]) AND (:only::text IS NULL OR j.id = ANY(:only::text::uuid[]))
+      AND {mortal} AND {wanted}
     ORDER BY j.expires_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT :limit::int),
-found AS MATERIALIZED (SELECT * FROM lasting UNION ALL SELECT * FROM mortal),
+enough AS MATERIALIZED (SELECT :suspects::int * (1 + count(*)) AS most FROM lines),
+lasting_suspects AS MATERIALIZED (
+  SELECT p.id, p.priority, p.due_at, p.queue, p.kind
+  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
+    SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
+    WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at IS NULL AND j.due_at <= (SELECT now FROM clock)
+      AND {suspect} AND {wanted}
+    ORDER BY j.expires_at, j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
+  LIMIT (SELECT m.most FROM enough m)),
+mortal_suspects AS MATERIALIZED (
+  SELECT p.id, p.priority, p.due_at, p.queue, p.kind
+  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
+    SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
+    WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at > (SELECT now FROM clock) AND j.due_at <= (SELECT now FROM clock)
+      AND {suspect} AND {wanted}
+    ORDER BY j.expires_at, j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
+  LIMIT (SELECT m.most FROM enough m)),
+suspects AS MATERIALIZED (
+  SELECT * FROM (SELECT * FROM lasting_suspects UNION ALL SELECT * FROM mortal_suspects) s ORDER BY s.priority DESC, s.due_at, s.id LIMIT :suspects::int),
+found AS MATERIALIZED (SELECT * FROM lasting UNION ALL SELECT * FROM mortal UNION ALL SELECT * FROM suspects),
 numbered AS MATERIALIZED (
   SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.priority DESC, f.due_at, f.id) AS of_kind,
     row_number() OVER (PARTITION BY f.queue ORDER BY f.priority DESC, f.due_at, f.id) AS of_queue
@@ -179,6 +235,45 @@ noted AS (
     x.attempt, x.now, 'claim', NULL, NULL, :by::text FROM claimed x WHERE x.arrows = 0)
 SELECT * FROM claimed
 
+-- fragment: here
+j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority
+
+-- name: due_in
+-- What is due now is asked for first, and the first job found is enough. Jobs with a TTL stand by their end: only where nothing is due are all of them looked at.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+ways AS MATERIALIZED (SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[]) AS w(kind, lifecycle, state)),
+lines AS MATERIALIZED (
+  SELECT q.queue, k.kind, 1 AS free FROM unnest(:queues::text::text[]) AS q(queue) CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)
+  WHERE NOT EXISTS (SELECT FROM interlock.queues p WHERE p.name = q.queue AND p.paused_at IS NOT NULL)),
+{heads},
+soonest AS (
+  SELECT p.due_at FROM heads g CROSS JOIN LATERAL (
+    SELECT j.due_at FROM interlock.jobs j WHERE {here} AND {ready} AND {known} ORDER BY j.due_at, j.id LIMIT 1) p
+  UNION ALL
+  SELECT p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
+    SELECT j.due_at FROM interlock.jobs j WHERE {here} AND j.expires_at IS NULL AND {suspect} AND {known} ORDER BY j.expires_at, j.due_at, j.id LIMIT 1) p),
+due AS (
+  SELECT s.due_at FROM soonest s WHERE s.due_at <= (SELECT now FROM clock)
+  UNION ALL
+  SELECT p.due_at FROM mortal_heads g CROSS JOIN LATERAL (
+    SELECT j.due_at FROM interlock.jobs j WHERE {here} AND j.expires_at > (SELECT now FROM clock) AND j.due_at <= (SELECT now FROM clock) AND {mortal} AND {known}
+    ORDER BY j.expires_at, j.id LIMIT 1) p
+  UNION ALL
+  SELECT p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
+    SELECT j.due_at FROM interlock.jobs j WHERE {here} AND j.expires_at > (SELECT now FROM clock) AND j.due_at <= (SELECT now FROM clock) AND {suspect} AND {known}
+    ORDER BY j.expires_at, j.due_at, j.id LIMIT 1) p),
+later AS (
+  SELECT s.due_at FROM soonest s
+  UNION ALL
+  SELECT p.due_at FROM mortal_heads g CROSS JOIN LATERAL (
+    SELECT min(j.due_at) AS due_at FROM interlock.jobs j
+    WHERE {here} AND j.expires_at > (SELECT now FROM clock) AND j.due_at < j.expires_at AND {mortal} AND {known}) p
+  UNION ALL
+  SELECT p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
+    SELECT min(j.due_at) AS due_at FROM interlock.jobs j
+    WHERE {here} AND j.expires_at > (SELECT now FROM clock) AND j.due_at < j.expires_at AND {suspect} AND {known}) p)
+SELECT CASE WHEN EXISTS (SELECT FROM due) THEN 0 ELSE extract(epoch FROM (SELECT min(l.due_at) FROM later l) - (SELECT now FROM clock))::float8 END
+
 -- name: lock
 -- The first half of a commit: the rows of one move, held until the transaction ends.
 SELECT {job} FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id
@@ -198,9 +293,9 @@ asked AS MATERIALIZED (
   SELECT * FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[], :from_status::text::text[], :to_status::text::text[], :source::text::text[],
     :target::text::text[], :event::text::text[], :phase::text::text[], :tries_left::text::int[], :lost::text::int[], :delay::text::float8[], :ended_by::text::text[],
     :error::text::text[], :result::text::text[], :releases_key::text::bool[], :held_reason::text::text[], :external_id::text::text[], :check_in::text::float8[],
-    :actor::text::text[], :reason::text::text[], :moves_job::text::bool[]) WITH ORDINALITY
+    :actor::text::text[], :reason::text::text[], :moves_job::text::bool[], :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
   AS a(job_id, attempt, holder, from_status, to_status, source, target, event, phase, tries_left, lost, delay, ended_by, error, result, releases_key, held_reason,
-    external_id, check_in, actor, reason, moves_job, ord)),
+    external_id, check_in, actor, reason, moves_job, progress, usage, ord)),
 held AS MATERIALIZED (
   SELECT a.*, j.version, e.result AS kept_result, c.now
   FROM asked a CROSS JOIN clock c
@@ -211,6 +306,7 @@ held AS MATERIALIZED (
 settled AS (
   UPDATE interlock.executions e SET status = h.to_status, state = CASE WHEN h.ended_by IS NULL THEN h.target ELSE h.source END,
     ended_by = h.ended_by, error = coalesce(h.error, e.error), result = coalesce(h.result::json, e.result), heartbeat_at = h.now,
+    progress = coalesce(h.progress::json, e.progress), usage = coalesce(h.usage::json, e.usage),
     started_at = CASE WHEN h.to_status IN ('IN_PROGRESS', 'COMMITTED', 'DONE') THEN coalesce(e.started_at, h.now) ELSE e.started_at END,
     committed_at = CASE WHEN h.to_status IN ('COMMITTED', 'DONE') THEN coalesce(e.committed_at, h.now) END,
     finished_at = CASE WHEN h.to_status IN ('DONE', 'ABORTED') THEN h.now END,
@@ -356,6 +452,66 @@ INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, actor, reas
 SELECT h.id, h.version, 1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHERE a.job_id = h.id AND a.version = h.version), 0),
   :attempt::int, c.now, :event::text, :actor::text, :reason::text FROM held h, clock c
 
+-- name: release
+-- The receipts are written from the match, as the job is: nothing of a job that is not held is touched.
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+held AS MATERIALIZED (SELECT j.id, j.version, j.attempt FROM interlock.jobs j WHERE j.id = :id::text::uuid AND j.held_at IS NOT NULL FOR NO KEY UPDATE),
+freed AS (
+  UPDATE interlock.jobs j SET held_at = NULL, held_reason = NULL, due_at = c.now, updated_at = {refreshed} FROM held h, clock c WHERE j.id = h.id),
+happened AS (
+  UPDATE interlock.receipts r SET value = :value::text::json, applied_at = c.now, decided_by = :by::text FROM held h, clock c
+  WHERE r.job_id = h.id AND r.kind = 'effect' AND r.applied_at IS NULL AND :happened::boolean RETURNING r.name),
+did_not AS (
+  DELETE FROM interlock.receipts r USING held h WHERE r.job_id = h.id AND r.kind = 'effect' AND r.applied_at IS NULL AND NOT :happened::boolean RETURNING r.name),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, actor, reason, detail)
+  SELECT h.id, h.version, 1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHERE a.job_id = h.id AND a.version = h.version), 0), h.attempt, c.now,
+    'release', :by::text, :reason::text, CASE WHEN :happened::boolean IS NOT NULL THEN json_build_object('happened', :happened::boolean, 'effects',
+      (SELECT coalesce(json_agg(d.name ORDER BY d.name), '[]') FROM (SELECT name FROM happened UNION ALL SELECT name FROM did_not) d)) END
+  FROM held h, clock c)
+SELECT count(*), (SELECT {tell} FROM held LIMIT 1) FROM held
+
+-- name: receipts
+SELECT r.name, r.kind, r.attempt, r.holder, r.args_hash, r.value::text, r.applied_at IS NOT NULL,
+  extract(epoch FROM (SELECT interlock.clock()) - coalesce(r.applied_at, r.asked_at))::float8, r.decided_by
+FROM interlock.receipts r WHERE r.job_id = :job_id::text::uuid ORDER BY r.name COLLATE "C"
+
+-- fragment: fenced
+-- The execution is locked: whoever adopts it comes after this write, and reads it.
+clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+held AS MATERIALIZED (
+  SELECT e.job_id FROM interlock.executions e WHERE e.job_id = :job_id::text::uuid AND e.attempt = :attempt::int
+    AND (e.holder, e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')) IS NOT DISTINCT FROM (:holder::int, true) FOR NO KEY UPDATE)
+
+-- name: remember
+WITH {fenced}
+INSERT INTO interlock.receipts AS r (job_id, name, kind, attempt, holder, args_hash, value, asked_at, applied_at)
+SELECT h.job_id, :name::text, 'step', :attempt::int, :holder::int, :args_hash::text, :value::text::json, c.now, c.now FROM held h, clock c
+ON CONFLICT (job_id, name) DO UPDATE SET attempt = excluded.attempt, holder = excluded.holder, args_hash = excluded.args_hash, value = excluded.value,
+  asked_at = excluded.asked_at, applied_at = excluded.applied_at WHERE r.kind = 'step'
+RETURNING 1
+
+-- name: ask
+WITH {fenced}
+INSERT INTO interlock.receipts AS r (job_id, name, kind, attempt, holder, args_hash, asked_at)
+SELECT h.job_id, :name::text, 'effect', :attempt::int, :holder::int, :args_hash::text, c.now FROM held h, clock c
+ON CONFLICT (job_id, name) DO UPDATE SET attempt = excluded.attempt, holder = excluded.holder, args_hash = excluded.args_hash, asked_at = excluded.asked_at
+  WHERE r.applied_at IS NULL
+RETURNING 1
+
+-- name: apply
+-- The same answer sent again finds itself written, and changes nothing.
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now)
+UPDATE interlock.receipts r SET value = :value::text::json, applied_at = coalesce(r.applied_at, c.now), decided_by = coalesce(r.decided_by, :decided_by::text) FROM clock c
+WHERE r.job_id = :job_id::text::uuid AND r.name = :name::text AND r.kind = 'effect' AND r.attempt = :attempt::int AND r.holder = :holder::int
+  AND (r.applied_at IS NULL OR r.value::text IS NOT DISTINCT FROM :value::text)
+RETURNING 1
+
+-- name: unask
+DELETE FROM interlock.receipts r
+WHERE r.job_id = :job_id::text::uuid AND r.name = :name::text AND r.kind = 'effect' AND r.attempt = :attempt::int AND r.holder = :holder::int AND r.applied_at IS NULL
+RETURNING 1
+
 -- name: prune
 DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
   SELECT j.id FROM interlock.jobs j WHERE j.phase = :phase::text AND j.finished_at < (SELECT interlock.clock()) - :age::float8 * interval '1 second' AND j.finished_at IS NOT NULL
@@ -405,6 +561,75 @@ SELECT lifecycle, state, count(*) FROM interlock.jobs GROUP BY lifecycle, state
 SELECT {job}, NULL FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATERAL (
   SELECT x.* FROM interlock.jobs x WHERE x.kind = k.kind AND x.phase = 'pending' AND x.expires_at IS NOT NULL AND x.expires_at <= (SELECT interlock.clock())
   ORDER BY x.expires_at LIMIT :limit::int) j ORDER BY j.expires_at, j.id LIMIT :limit::int
+
+-- name: stuck
+-- Twice the lease after the last beat is later than the lease's own end, by which the index stands; it is walked kind by kind, to which OFFSET 0 holds the planner.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+kinds AS (
+  SELECT (SELECT e.kind FROM interlock.executions e WHERE {leased} ORDER BY e.kind LIMIT 1) AS kind
+  UNION ALL
+  SELECT (SELECT e.kind FROM interlock.executions e WHERE e.kind > k.kind AND {leased} ORDER BY e.kind LIMIT 1) FROM kinds k WHERE k.kind IS NOT NULL)
+SELECT {execution} FROM kinds k CROSS JOIN LATERAL (
+  SELECT e.* FROM interlock.executions e WHERE e.kind = k.kind AND e.lease_expires_at < (SELECT now FROM clock) AND {leased} AND e.external_id IS NULL
+    AND e.heartbeat_at < (SELECT now FROM clock) - 2 * (e.lease_expires_at - e.heartbeat_at) OFFSET 0) e
+ORDER BY e.heartbeat_at, e.job_id LIMIT :limit::int
+
+-- name: depths
+-- Each part comes by an index that has no ended job in it. What stands in a paused queue waits for its time, and what is past its TTL waits for nothing.
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+waiting AS (
+  SELECT j.kind, j.queue, count(*) FILTER (WHERE j.due_at <= c.now) AS due, count(*) FILTER (WHERE j.due_at > c.now) AS later, min(j.due_at) AS since
+  FROM interlock.jobs j, clock c WHERE {ready} GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT j.kind, j.queue, count(*) FILTER (WHERE j.due_at <= c.now), count(*) FILTER (WHERE j.due_at > c.now), min(j.due_at)
+  FROM interlock.jobs j, clock c WHERE {mortal} AND j.expires_at > c.now GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT j.kind, j.queue, count(*) FILTER (WHERE j.due_at <= c.now), count(*) FILTER (WHERE j.due_at > c.now), min(j.due_at)
+  FROM interlock.jobs j, clock c WHERE {suspect} AND (j.expires_at IS NULL OR j.expires_at > c.now) GROUP BY j.kind, j.queue),
+parts AS (
+  SELECT w.kind, w.queue, CASE WHEN p.name IS NULL THEN w.due ELSE 0 END AS due, CASE WHEN p.name IS NULL THEN w.later ELSE w.due + w.later END AS later,
+    0 AS held, 0 AS running, CASE WHEN p.name IS NULL THEN least(w.since, c.now) END AS since
+  FROM waiting w CROSS JOIN clock c LEFT JOIN interlock.queues p ON p.name = w.queue AND p.paused_at IS NOT NULL
+  UNION ALL
+  SELECT j.kind, j.queue, 0, 0, count(*), 0, NULL FROM interlock.jobs j WHERE j.held_at IS NOT NULL GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id WHERE {leased} GROUP BY e.kind, j.queue
+  UNION ALL
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id WHERE {handed_over} GROUP BY e.kind, j.queue)
+SELECT d.kind, d.queue, sum(d.due)::int, sum(d.later)::int, sum(d.held)::int, sum(d.running)::int,
+  coalesce(extract(epoch FROM (SELECT now FROM clock) - min(d.since))::float8, 0)
+FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind COLLATE "C", d.queue COLLATE "C"
+
+-- name: report_worker
+INSERT INTO interlock.workers AS w (name, host, pid, state, slots, busy, kinds, queues, started_at, beat_at)
+SELECT :name::text, :host::text, :pid::int, :state::text, :slots::int, :busy::int, :kinds::text::jsonb, :queues::text::jsonb, c.now, c.now
+FROM (SELECT interlock.clock() AS now) c
+ON CONFLICT (name) DO UPDATE SET host = excluded.host, pid = excluded.pid, state = excluded.state, slots = excluded.slots, busy = excluded.busy,
+  kinds = excluded.kinds, queues = excluded.queues, beat_at = excluded.beat_at
+
+-- name: remove_worker
+DELETE FROM interlock.workers WHERE name = :name::text
+
+-- name: workers
+SELECT name, host, pid, state, slots, busy, kinds::text, queues::text, started_at, beat_at, extract(epoch FROM (SELECT interlock.clock()) - beat_at)::float8
+FROM interlock.workers ORDER BY name COLLATE "C"
+
+-- name: forget_workers
+DELETE FROM interlock.workers WHERE beat_at <= (SELECT interlock.clock()) - :silent::float8 * interval '1 second'
+
+-- name: schedule
+-- Where nothing has changed, nothing is written.
+INSERT INTO interlock.schedules AS s (name, kind, cron, tz, catch_up, payload, last_tick)
+VALUES (:name::text, :kind::text, :cron::text, :tz::text, :catch_up::text, :payload::text::json, interlock.clock())
+ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, cron = excluded.cron, tz = excluded.tz, catch_up = excluded.catch_up, payload = excluded.payload
+WHERE (s.kind, s.cron, s.tz, s.catch_up, s.payload::text) IS DISTINCT FROM (excluded.kind, excluded.cron, excluded.tz, excluded.catch_up, excluded.payload::text)
+
+-- name: schedule.kept
+-- A statement of its own: the one that keeps it would not see a rival's row.
+SELECT coalesce(last_tick, (SELECT interlock.clock())) FROM interlock.schedules WHERE name = :name::text AND paused_at IS NULL
+
+-- name: ticked
+UPDATE interlock.schedules SET last_tick = :tick::timestamptz WHERE name = :name::text AND (last_tick IS NULL OR last_tick < :tick::timestamptz)
 
 -- name: page
 SELECT {job}, NULL FROM interlock.jobs j WHERE j.id > :after::text::uuid ORDER BY j.id LIMIT :limit::int

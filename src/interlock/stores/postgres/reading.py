@@ -9,7 +9,7 @@ import psycopg
 from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...records import Dossier, KindFacts
+from ...records import Depth, Dossier, KindFacts
 from .. import codec
 from ..enqueue import Rows, Statement
 from ..registry import Registry
@@ -33,6 +33,9 @@ class Reading:
     def now(self) -> datetime:
         now: datetime = self._ask("now", {})[0][0]
         return now
+
+    def up_for(self) -> float | None:
+        return float(self._ask("up_for", {})[0][0])
 
     def get(self, id: str) -> Job:
         rows = self._ask("get", {"id": id}) if codec.is_id(id) else ()
@@ -62,6 +65,15 @@ class Reading:
         steady = self.queries["steady"]
         rows = self.pool.steadily(steady, Statement(self.queries["expired"], {"kinds": columns.names(kinds), "limit": limit}))[0] if kinds else ()
         return [codec.job(row, as_is) for row in rows]
+
+    def stuck(self, limit: int) -> list[Execution]:
+        self.check()
+        rows = self.pool.steadily(self.queries["steady"], Statement(self.queries["stuck"], {"limit": max(limit, 0)}))[0]
+        return [codec.execution(row, as_is) for row in rows]
+
+    def depths(self) -> list[Depth]:
+        self.check()
+        return [Depth(*row) for row in self.pool.steadily(self.queries["steady"], Statement(self.queries["depths"], {}))[0]]
 
     def kind(self, name: str) -> KindFacts | None:
         rows = self._ask("kind", {"name": name})

@@ -134,6 +134,7 @@ CREATE TABLE interlock.jobs (
   held_reason         text,
   scheduled_for       timestamptz,
   redrive_of          uuid,
+  root                uuid,
   payload             json NOT NULL,
   tags                jsonb,
   trace               json,
@@ -146,11 +147,16 @@ CREATE TABLE interlock.jobs (
   CONSTRAINT jobs_keys     CHECK (length(idempotency_key) <= 255 AND length(unique_key) <= 255)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- What a claim walks. A job with a TTL stands in an index of its own, ordered by its end, so that a claim steps over any number of expired ones at once.
+-- What a claim walks. A job with a TTL stands in an index of its own, ordered by its end, so that a claim steps over any number of expired ones at once. Suspects,
+-- which have lost a lease, stand apart: a claim may bound their number, and steps over none of them then.
 CREATE INDEX jobs_ready ON interlock.jobs (queue, kind, priority DESC, due_at, id)
-  WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL;
+  WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0;
 CREATE INDEX jobs_ready_mortal ON interlock.jobs (queue, kind, priority DESC, expires_at, id)
-  WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL;
+  WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0;
+CREATE INDEX jobs_suspect ON interlock.jobs (queue, kind, priority DESC, expires_at, due_at, id)
+  WHERE phase = 'pending' AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses > 0;
+-- What waits for an operator.
+CREATE INDEX jobs_held ON interlock.jobs (kind, queue) WHERE held_at IS NOT NULL;
 -- What the keeper expires.
 CREATE INDEX jobs_expiring ON interlock.jobs (kind, expires_at) WHERE phase = 'pending' AND expires_at IS NOT NULL;
 -- One job per key, until its lifecycle's end releases it.
@@ -206,6 +212,7 @@ CREATE INDEX executions_external ON interlock.executions (kind, lease_expires_at
 -- What a callback from outside names.
 CREATE INDEX executions_external_id ON interlock.executions (kind, external_id) WHERE external_id IS NOT NULL;
 
+-- A step's value, or an outside call: `asked_at` without `applied_at` is a doubt. What a redrive took over has attempt 0 and holder 0, which no fence of the new job has.
 CREATE TABLE interlock.receipts (
   job_id     uuid NOT NULL REFERENCES interlock.jobs ON DELETE CASCADE,
   name       text NOT NULL,
@@ -289,6 +296,7 @@ CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW WHEN ((
     AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
     AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
     AND NEW.idempotency_key IS NOT DISTINCT FROM OLD.idempotency_key AND NEW.unique_key IS NOT DISTINCT FROM OLD.unique_key
+    AND NEW.root IS NOT DISTINCT FROM OLD.root AND NEW.redrive_of IS NOT DISTINCT FROM OLD.redrive_of
     AND NEW.key_released >= OLD.key_released) IS NOT TRUE)
   EXECUTE FUNCTION interlock.refuse_job();
 
@@ -322,7 +330,14 @@ BEGIN
   RETURN OLD;
 END $$;
 CREATE TRIGGER executions_delete BEFORE DELETE ON interlock.executions FOR EACH ROW EXECUTE FUNCTION interlock.refuse_orphaning();
-CREATE TRIGGER receipts_delete BEFORE DELETE ON interlock.receipts FOR EACH ROW EXECUTE FUNCTION interlock.refuse_orphaning();
+-- An asking may be forgotten, or asked anew; what is known stays, but for a step's value, which may be taken afresh.
+CREATE TRIGGER receipts_delete BEFORE DELETE ON interlock.receipts FOR EACH ROW WHEN (OLD.applied_at IS NOT NULL) EXECUTE FUNCTION interlock.refuse_orphaning();
+CREATE TRIGGER receipts_update AFTER UPDATE ON interlock.receipts FOR EACH ROW WHEN ((
+    NEW.job_id = OLD.job_id AND NEW.name = OLD.name AND NEW.kind = OLD.kind
+    AND (OLD.kind = 'step' OR OLD.applied_at IS NULL
+      OR (NEW.attempt, NEW.holder, NEW.args_hash, NEW.value::text, NEW.asked_at, NEW.applied_at, NEW.decided_by)
+        IS NOT DISTINCT FROM (OLD.attempt, OLD.holder, OLD.args_hash, OLD.value::text, OLD.asked_at, OLD.applied_at, OLD.decided_by))) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse('what an outside call answered never changes');
 
 CREATE FUNCTION interlock.refuse_unarchived() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -2,32 +2,37 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
 from typing_extensions import override
 
-from ...errors import InterlockError, NotMigrated
+from ...errors import InterlockError, NotMigrated, Unavailable
 from ...job import AuditEntry, Job, Phase
 from ...lifecycle import Lifecycle
 from ...move import Move, Take
 from ...records import Beat, Enqueued, Fence, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Way
 from ...store import Tx
 from .. import borrowed
+from ..again import COMMITS, again
 from ..archive import digest_of
 from ..codec import JOB_WIDTH, array, each_once, is_id, lease, text_array
-from ..commit import Refused, committing
+from ..commit import Refused, committing, too_long
+from ..ear import Ears
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
 from ..queryfile import load, schema_name
 from ..registry import Registry
 from ..tx import PlainTx
 from . import columns, enforce
-from .pool import Pool, Run, is_unwell, runner
+from .pool import Pool, Run, asks_again, is_unwell, overslept, runner
 from .reading import Reading
+from .receipts import Receipts
 from .settle import Settle, as_is
+from .wake import Wake
+from .workers import Workers
 
 _ASIDE = 60.0
 _log = logging.getLogger("interlock")
@@ -48,8 +53,11 @@ class PostgresDialect:
     def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
         return Statement(self._queries["hasten"], {"id": array(ids), "resting": text_array(resting)}, answers=False)
 
+    def inherit(self, redrives: Mapping[str, str]) -> Statement:
+        return Statement(self._queries["inherit"], {"id": array(redrives), "redrive_of": array(redrives.values())}, answers=False)
 
-class PostgresStore(Settle, Reading):
+
+class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
     """Jobs in one schema of a PostgreSQL database."""
 
     driver = "psycopg"
@@ -63,6 +71,7 @@ class PostgresStore(Settle, Reading):
         self._checked = False
         self._instance: str | None = None
         self._aside: dict[str, float] = {}
+        self._ears = Ears()
         self.registry = Registry(self._ask)
 
     # ------------------------------------------------------------ schema
@@ -120,11 +129,12 @@ class PostgresStore(Settle, Reading):
         return await borrowed.aenqueue(self, conn, jobs, admit)
 
     # ------------------------------------------------------------ jobs are worked on
-    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int) -> list[Lease]:
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None) -> list[Lease]:
         self.check()
         if not ways or not queues or limit < 1:
             return []
-        given = columns.ways(ways) | {"queues": text_array(sorted(set(queues))), "limit": limit, "by": by, "only": None}
+        bound = limit if suspects is None else max(0, min(suspects, limit))
+        given = columns.ways(ways) | {"queues": text_array(sorted(set(queues))), "limit": limit, "suspects": bound, "by": by, "only": None}
         try:
             return self._claim(given, by)
         except psycopg.Error as error:
@@ -141,6 +151,7 @@ class PostgresStore(Settle, Reading):
         _, rows = self.pool.steadily(self.queries["steady"], limits, Statement(self.queries["claim"], given | {"aside": self._set_aside()}))
         return [lease(row, as_is, holder=1, status=row[JOB_WIDTH], owner=by, seconds=row[JOB_WIDTH + 1]) for row in rows]
 
+    @override
     def _set_aside(self) -> str:
         now = time.monotonic()
         self._aside = {id: until for id, until in list(self._aside.items()) if until > now}
@@ -152,7 +163,7 @@ class PostgresStore(Settle, Reading):
         _log.error("job %s cannot be claimed and is set aside for %d s: %s", id, _ASIDE, error)
         try:
             self.remark(id, attempt=None, event="set_aside", actor="store", reason=str(error))
-        except psycopg.Error:
+        except (psycopg.Error, Unavailable):
             _log.exception("job %s: that it is set aside could not be remarked", id)
 
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
@@ -164,18 +175,27 @@ class PostgresStore(Settle, Reading):
         return refusals + [self._unstorable(move, error) for move, error in culprits]
 
     def commit(self, move: Move | Take, body: Callable[[Any, Job], None], *,
-               transaction: Callable[[], AbstractContextManager[Any]] | None = None) -> Refusal | None:
+               transaction: Callable[[], AbstractContextManager[Any]] | None = None, timeout: float = 60.0) -> Refusal | None:
         self.check()
-        try:
+
+        def once() -> None:
             if transaction is not None:
-                borrowed.commit(self, transaction, move, body)
-            else:
-                with self.pool.begin() as conn:
-                    run = runner(conn)
-                    run(Statement(self.queries["guarded"], {"idle": "60s"}))
-                    committing(self, run, move, body, PlainTx(conn))
+                borrowed.commit(self, transaction, move, body, timeout)
+                return
+            with self.pool.begin() as conn:
+                run = runner(conn)
+                # No time at all would mean for ever, and the server counts no further than some weeks.
+                run(Statement(self.queries["guarded"], {"idle": f"{max(round(min(timeout, 2e6) * 1000), 1)}ms"}))
+                committing(self, run, move, body, PlainTx(conn), timeout)
+
+        try:
+            again(once, asks_again, COMMITS)
         except Refused as refused:
             return refused.refusal
+        except Unavailable as error:
+            if overslept(error):
+                raise too_long(move, timeout) from error
+            raise
         return None
 
     def renew(self, beats: Sequence[Beat]) -> Renewal:
@@ -250,4 +270,5 @@ class PostgresStore(Settle, Reading):
 
     def close(self) -> None:
         self._checked = False
+        self._ears.close()
         self.pool.close()

@@ -31,12 +31,15 @@ class Claims:
     def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
         raise NotImplementedError
 
-    def _claim_due(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int) -> list[Lease]:
+    def _claim_due(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, suspects: int) -> list[Lease]:
         now = self.moment()
         self._aside = {id: until for id, until in list(self._aside.items()) if until > now.at}
-        asked = {"queues": rows.array(sorted(set(queues))), "kinds": rows.kinds(ways), "now": now.text, "limit": limit, "most": limit}
+        asked = {
+            "queues": rows.array(sorted(set(queues))), "kinds": rows.kinds(ways), "now": now.text, "limit": limit, "most": limit, "suspects": suspects,
+            "most_suspects": suspects,
+        }
         # A read first: an idle worker that asked for the write lock would wake the others by it.
-        if not self.file.read(lambda run: self._within_limits(run, asked | {"limit": 1, "most": 1}, None)):
+        if not self.file.read(lambda run: self._within_limits(run, asked | {"limit": 1, "most": 1, "suspects": min(suspects, 1)}, None)):
             return []
         try:
             return self._claim(asked, ways, by, None)
@@ -93,12 +96,13 @@ class Claims:
     def _within_limits(self, run: Run, asked: dict[str, Any], only: Collection[str] | None) -> list[tuple[str, tuple[str, str]]]:
         """What to claim, in order: id, and kind and state. Where there are limits, all candidates are read, since the first may have to be passed over."""
         room = {(what, name): free for what, name, free in run(Statement(self.queries["limits"], {}))}
-        picked = self._pick(run, asked | {"most": -1} if room else asked)
+        picked = self._pick(run, asked | {"most": -1, "most_suspects": -1} if room else asked)
+        room["suspect", 1] = asked["suspects"]
         due: list[tuple[str, tuple[str, str]]] = []
-        for id, kind, state, queue in picked:
+        for id, kind, state, queue, suspect in picked:
             if only is not None and id not in only:
                 continue
-            limited = [line for line in (("kind", kind), ("queue", queue)) if line in room]
+            limited = [line for line in (("kind", kind), ("queue", queue), ("suspect", suspect)) if line in room]
             if all(room[line] > 0 for line in limited):
                 due.append((id, (kind, state)))
                 for line in limited:

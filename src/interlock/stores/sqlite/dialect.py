@@ -30,3 +30,6 @@ class SqliteDialect:
 
     def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
         return Statement(self._queries["hasten"], {"ids": rows.array(ids), "resting": rows.array(resting), "now": self._moment().text}, answers=False)
+
+    def inherit(self, redrives: Mapping[str, str]) -> Statement:
+        return Statement(self._queries["inherit"], {"redrives": json.dumps(dict(redrives))}, answers=False)

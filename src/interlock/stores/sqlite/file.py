@@ -62,7 +62,13 @@ class File:
     # ------------------------------------------------------------ transactions
     @contextmanager
     def write(self) -> Generator[sqlite3.Connection]:
-        """The one write transaction: committed at the end of the block, rolled back if it raises."""
+        """The one write transaction: committed at the end of the block, rolled back if it raises. A file that fails is `Unavailable`."""
+        with self.lend() as conn, self._telling():
+            yield conn
+
+    @contextmanager
+    def lend(self) -> Generator[sqlite3.Connection]:
+        """The same for a block in which a caller's code runs: what it raises is its own, and goes through as it is. Our statements run by `careful`."""
         conn = self.connection()
         with self._turn:
             self._patiently(lambda: conn.execute("BEGIN IMMEDIATE"))
@@ -98,10 +104,31 @@ class File:
 
         return self._patiently(once)
 
+    def careful(self, conn: sqlite3.Connection) -> Run:
+        """What runs our own statements beside a caller's code."""
+        plain = runner(conn)
+
+        def run(statement: Statement) -> Rows:
+            with self._telling():
+                return plain(statement)
+
+        return run
+
+    @contextmanager
+    def _telling(self) -> Generator[None]:
+        try:
+            yield
+        except self.library.module.Error as error:
+            # Where another holds the lock, the same may be sent again.
+            if self.library.is_gone(error) and not self.library.is_busy(error):
+                raise Unavailable(f"{self.path} cannot be used now ({error}): is its disk there and not full, and may this process write to it?") from error
+            raise
+
     def _patiently(self, work: Callable[[], T]) -> T:
         for tried in range(TRIES):
             try:
-                return work()
+                with self._telling():
+                    return work()
             except self.library.module.OperationalError as error:
                 if not self.library.is_busy(error):
                     raise

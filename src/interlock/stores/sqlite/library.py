@@ -56,12 +56,19 @@ class Library:
         """Does another connection hold the file, so that the same statement may be sent again?"""
         return isinstance(error, self.module.OperationalError) and _code(error) in _BUSY
 
+    def asks_again(self, error: Exception) -> bool:
+        """Is it busy, also through a caller's library, which wraps what the driver raised?"""
+        return any(each is not None and self.is_busy(each) for each in (error, error.__cause__))
+
+    def is_gone(self, error: BaseException) -> bool:
+        """Is it the file, the disk or the connection, so that nothing could be done with them now, whatever is asked?"""
+        return isinstance(error, self.module.Error) and (_code(error) in _UNWELL or "closed database" in str(error))
+
     def is_unwell(self, error: BaseException) -> bool:
         """Is it the file or the connection that failed, and not a row?"""
-        # A closed connection and a missing table have no code of their own.
-        told = str(error)
-        of_file = _code(error) in _UNWELL or "closed database" in told or told.startswith("no such ")
-        return isinstance(error, Unavailable) or (isinstance(error, self.module.Error) and of_file)
+        # A missing table has no code of its own.
+        missing = isinstance(error, self.module.Error) and str(error).startswith("no such ")
+        return isinstance(error, Unavailable) or self.is_gone(error) or missing
 
 
 def _code(error: BaseException) -> int:

@@ -3,7 +3,7 @@
 -- The names are those of the PostgreSQL store; what is one statement there and several here has its name before the dot.
 -- differs: SQLite has one writer, so BEGIN IMMEDIATE stands in for row locks. Lists come as JSON arrays.
 -- differs: `:now` is a parameter, from the clock that the store was given; durations are added to it before they come here.
--- differs: INDEXED BY and CROSS JOIN fix the plans, so there is no `steady`, and one writer needs no `archiving`; a file's lock has its own time-out, so there is no `guarded`; `now` is the store's own clock.
+-- differs: INDEXED BY and CROSS JOIN fix the plans, so there is no `steady`, and one writer needs no `archiving`; a file's lock has its own time-out, so there is no `guarded`; `now` is the store's own clock, and no server is `up_for` any time.
 -- differs: the triggers look arrows up in the registered rows, so nothing is generated: there are no `live_versions`, `enforced_hops`, `enforced_phases`.
 -- differs: a subquery in FROM cannot see its neighbour. What PostgreSQL writes as LATERAL … LIMIT is here json_each over the array of one correlated subquery; its values
 -- begin with a time of fixed width, so that they sort.
@@ -12,13 +12,15 @@
 -- fragment: job
 j.id, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt, j.tries, j.tries_left, j.lease_losses,
 j.payload, j.tags, j.trace, j.result, j.last_error, j.due_at, j.expires_at, j.scheduled_for, j.created_at, j.updated_at, j.finished_at,
-j.idempotency_key, j.key_released, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of
+j.idempotency_key, j.key_released, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of,
+j.root
 
 -- fragment: claimed
 -- The same of the row that a statement returns, which has no other name.
 id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries, tries_left, lease_losses,
 payload, tags, trace, result, last_error, due_at, expires_at, scheduled_for, created_at, updated_at, finished_at,
-idempotency_key, key_released, unique_key, cancel_requested_at, cancel_requested_by, cancel_reason, held_at, held_reason, redrive_of
+idempotency_key, key_released, unique_key, cancel_requested_at, cancel_requested_by, cancel_reason, held_at, held_reason, redrive_of,
+root
 
 -- fragment: execution
 e.job_id, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state, e.ended_by, e.error, e.external_id,
@@ -31,10 +33,16 @@ CASE WHEN updated_at < :now THEN :now
     || printf('.%06dZ', (substr(updated_at, 21, 6) + 1) % 1000000) END
 
 -- fragment: ready
-j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
+j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses = 0
 
 -- fragment: mortal
-j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
+j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses = 0
+
+-- fragment: suspect
+j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses > 0
+
+-- fragment: known
+instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
 
 -- fragment: leased
 e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR e.status = 'COMMITTED')
@@ -46,16 +54,16 @@ e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 -- differs: a key that is held is asked for before, because the trigger that refuses REPLACE would refuse the conflict too; and what was stored is then read, not returned,
 -- so that the answer does not depend on how many statements it took.
 INSERT INTO interlock_jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left, due_at, expires_at, created_at, updated_at,
-  idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of)
+  idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
 SELECT a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries, a.due_at, a.expires_at, :now, :now,
-  a.idempotency_key, a.unique_key, a.payload, a.tags, a.trace, a.scheduled_for, a.redrive_of
+  a.idempotency_key, a.unique_key, a.payload, a.tags, a.trace, a.scheduled_for, a.redrive_of, a.root
 FROM (
   SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS kind, json_extract(value, '$[2]') AS queue,
     json_extract(value, '$[3]') AS priority, json_extract(value, '$[4]') AS lifecycle, json_extract(value, '$[5]') AS lifecycle_version,
     json_extract(value, '$[6]') AS state, json_extract(value, '$[7]') AS tries, json_extract(value, '$[8]') AS due_at,
     json_extract(value, '$[9]') AS expires_at, json_extract(value, '$[10]') AS idempotency_key, json_extract(value, '$[11]') AS unique_key,
     json_extract(value, '$[12]') AS payload, json_extract(value, '$[13]') AS tags, json_extract(value, '$[14]') AS trace,
-    json_extract(value, '$[15]') AS scheduled_for, json_extract(value, '$[16]') AS redrive_of
+    json_extract(value, '$[15]') AS scheduled_for, json_extract(value, '$[16]') AS redrive_of, json_extract(value, '$[17]') AS root
   FROM json_each(:jobs)) a
 WHERE (a.idempotency_key IS NULL OR NOT EXISTS (
     SELECT 1 FROM interlock_jobs h INDEXED BY interlock_jobs_idempotency
@@ -79,6 +87,12 @@ FROM json_each(:keys) a LEFT JOIN interlock_jobs i ON i.id = (
     SELECT h.id FROM interlock_jobs h INDEXED BY interlock_jobs_idempotency
     WHERE h.kind = json_extract(a.value, '$[0]') AND h.idempotency_key = json_extract(a.value, '$[1]') AND h.idempotency_key IS NOT NULL AND h.key_released = 0)
 
+-- name: inherit
+-- A redrive takes over what is known, and what is in doubt, of the job that it repeats.
+INSERT INTO interlock_receipts (job_id, name, kind, attempt, holder, args_hash, value, asked_at, applied_at, decided_by)
+SELECT a.key, r.name, r.kind, 0, 0, r.args_hash, r.value, r.asked_at, r.applied_at, r.decided_by
+FROM json_each(:redrives) a CROSS JOIN interlock_receipts r ON r.job_id = a.value
+
 -- name: hasten
 UPDATE interlock_jobs SET due_at = :now, updated_at = {refreshed}
 WHERE id IN (SELECT value FROM json_each(:ids)) AND phase = 'pending' AND state IN (SELECT value FROM json_each(:resting)) AND due_at > :now
@@ -96,10 +110,8 @@ SELECT 'queue', q.name, q.max_running
   - (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external CROSS JOIN interlock_jobs j ON j.id = e.job_id WHERE j.queue = q.name AND {handed_over})
 FROM interlock_queues q WHERE q.max_running IS NOT NULL
 
--- name: pick
--- What a claim would take, in its order, limits apart. It walks the ready index by queue, kind and priority, head by head, so that nothing that is delayed, foreign, held or
--- expired is ever stepped through.
-WITH RECURSIVE
+-- fragment: heads
+-- The first job of each queue, kind and priority, each found by one step down the index.
 lines(queue, kind, states) AS MATERIALIZED (
   SELECT q.value, json_extract(k.value, '$[0]'), json_extract(k.value, '$[1]') FROM json_each(:queues) q CROSS JOIN json_each(:kinds) k
   WHERE NOT EXISTS (SELECT 1 FROM interlock_queues p WHERE p.name = q.value AND p.paused_at IS NOT NULL)),
@@ -117,19 +129,78 @@ mortal_heads(queue, kind, states, priority) AS (
   SELECT h.queue, h.kind, h.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority < h.priority AND {mortal} ORDER BY j.priority DESC LIMIT 1) FROM mortal_heads h WHERE h.priority IS NOT NULL),
-picked(queue, kind, priority, place) AS (
-  SELECT h.queue, h.kind, h.priority, p.value FROM heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
+suspect_heads(queue, kind, states, priority) AS (
+  SELECT l.queue, l.kind, l.states, (
+    SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_suspect WHERE j.queue = l.queue AND j.kind = l.kind AND {suspect} ORDER BY j.priority DESC LIMIT 1)
+  FROM lines l WHERE :suspects <> 0
+  UNION ALL
+  SELECT h.queue, h.kind, h.states, (
+    SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
+    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority < h.priority AND {suspect} ORDER BY j.priority DESC LIMIT 1) FROM suspect_heads h WHERE h.priority IS NOT NULL)
+
+-- name: pick
+-- What a claim would take, in its order, limits apart. It walks the ready index by queue, kind and priority, head by head, so that nothing that is delayed, foreign, held or
+-- expired is ever stepped through. Suspects come by a walk of their own: of each line at most `:suspects`, and `:most_suspects` in all.
+WITH RECURSIVE
+{heads},
+suspects(queue, kind, priority, place) AS (
+  SELECT h.queue, h.kind, h.priority, p.value FROM suspect_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
+    SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
+    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at IS NULL AND j.due_at <= :now AND {suspect} AND {known}
+    ORDER BY j.due_at, j.id LIMIT :suspects + 0) c)) p WHERE h.priority IS NOT NULL
+  UNION ALL
+  SELECT h.queue, h.kind, h.priority, p.value FROM suspect_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
+    SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
+    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now AND {suspect} AND {known}
+    ORDER BY j.expires_at, j.due_at, j.id LIMIT :suspects + 0) c)) p WHERE h.priority IS NOT NULL),
+picked(queue, kind, priority, place, suspect) AS (
+  SELECT h.queue, h.kind, h.priority, p.value, 0 FROM heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready
-    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.due_at <= :now AND {ready}
-      AND instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
+    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.due_at <= :now AND {ready} AND {known}
     ORDER BY j.due_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL
   UNION ALL
-  SELECT h.queue, h.kind, h.priority, p.value FROM mortal_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
+  SELECT h.queue, h.kind, h.priority, p.value, 0 FROM mortal_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal
-    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now AND {mortal}
-      AND instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
-    ORDER BY j.expires_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL)
-SELECT substr(place, 28, 36), kind, substr(place, 64), queue FROM picked ORDER BY priority DESC, place LIMIT :most + 0
+    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now AND {mortal} AND {known}
+    ORDER BY j.expires_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL
+  UNION ALL
+  SELECT s.queue, s.kind, s.priority, s.place, 1 FROM (SELECT * FROM suspects ORDER BY priority DESC, place LIMIT :most_suspects + 0) s)
+SELECT substr(place, 28, 36), kind, substr(place, 64), queue, suspect FROM picked ORDER BY priority DESC, place LIMIT :most + 0
+
+-- fragment: here
+j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority
+
+-- name: due_in
+-- When the soonest is due. What is due now is asked for first, and the first job found is enough. Jobs with a TTL stand by their end: only where nothing is due are all
+-- of them looked at.
+WITH RECURSIVE
+{heads},
+soonest(due_at) AS (
+  SELECT (SELECT j.due_at FROM interlock_jobs j INDEXED BY interlock_jobs_ready WHERE {here} AND {ready} AND {known} ORDER BY j.due_at, j.id LIMIT 1)
+  FROM heads h WHERE h.priority IS NOT NULL
+  UNION ALL
+  SELECT (
+    SELECT j.due_at FROM interlock_jobs j INDEXED BY interlock_jobs_suspect WHERE {here} AND j.expires_at IS NULL AND {suspect} AND {known} ORDER BY j.due_at, j.id LIMIT 1)
+  FROM suspect_heads h WHERE h.priority IS NOT NULL),
+due(due_at) AS (
+  SELECT s.due_at FROM soonest s WHERE s.due_at <= :now
+  UNION ALL
+  SELECT :now FROM mortal_heads h WHERE h.priority IS NOT NULL AND EXISTS (
+    SELECT 1 FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal WHERE {here} AND j.expires_at > :now AND j.due_at <= :now AND {mortal} AND {known})
+  UNION ALL
+  SELECT :now FROM suspect_heads h WHERE h.priority IS NOT NULL AND EXISTS (
+    SELECT 1 FROM interlock_jobs j INDEXED BY interlock_jobs_suspect WHERE {here} AND j.expires_at > :now AND j.due_at <= :now AND {suspect} AND {known})),
+later(due_at) AS (
+  SELECT s.due_at FROM soonest s
+  UNION ALL
+  SELECT (
+    SELECT min(j.due_at) FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal WHERE {here} AND j.expires_at > :now AND j.due_at < j.expires_at AND {mortal} AND {known})
+  FROM mortal_heads h WHERE h.priority IS NOT NULL
+  UNION ALL
+  SELECT (
+    SELECT min(j.due_at) FROM interlock_jobs j INDEXED BY interlock_jobs_suspect WHERE {here} AND j.expires_at > :now AND j.due_at < j.expires_at AND {suspect} AND {known})
+  FROM suspect_heads h WHERE h.priority IS NOT NULL)
+SELECT CASE WHEN EXISTS (SELECT 1 FROM due) THEN :now ELSE (SELECT min(l.due_at) FROM later l) END
 
 -- name: claim
 -- The jobs of one way, as they are when claimed.
@@ -167,10 +238,11 @@ UPDATE interlock_schema_version SET version = version WHERE version < 0
 SELECT {job} FROM interlock_jobs j WHERE j.id = :job_id AND j.version = :version AND j.state = :source AND j.phase = 'pending'
 
 -- name: move
--- One hop of moves that differ only in the job and its result. The execution first: its fence, and that the job stands where the move found it, decide what is written.
+-- One hop of moves that differ only in the job, its result, and what it has to show: `:shown` has the progress and usage of those that have any, by job. The execution first: its fence, and that the job stands where the move found it, decide what is written.
 -- differs: SQLite has no writing CTE, so each table has its statement; and one statement per group, since what is common to its rows is then bound once.
 UPDATE interlock_executions SET status = :to_status, state = CASE WHEN :ended_by IS NULL THEN :target ELSE :source END,
   ended_by = :ended_by, error = coalesce(:error, error), result = coalesce(r.value, result), heartbeat_at = :now,
+  progress = coalesce(json_extract(:shown, '$."' || r.key || '"[0]'), progress), usage = coalesce(json_extract(:shown, '$."' || r.key || '"[1]'), usage),
   started_at = CASE WHEN :to_status IN ('IN_PROGRESS', 'COMMITTED', 'DONE') THEN coalesce(started_at, :now) ELSE started_at END,
   committed_at = CASE WHEN :to_status IN ('COMMITTED', 'DONE') THEN coalesce(committed_at, :now) END,
   finished_at = CASE WHEN :to_status IN ('DONE', 'ABORTED') THEN :now END,
@@ -276,6 +348,57 @@ INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, actor, reas
 SELECT j.id, j.version, 1 + coalesce((SELECT max(a.n) FROM interlock_audit a WHERE a.job_id = j.id AND a.version = j.version), 0), :attempt, :now, :event, :actor, :reason
 FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value
 
+-- name: release
+-- differs: the receipts and the remark have statements of their own, in the same transaction.
+UPDATE interlock_jobs SET held_at = NULL, held_reason = NULL, due_at = :now, updated_at = {refreshed} WHERE id = :id AND held_at IS NOT NULL RETURNING attempt
+
+-- name: release.happened
+UPDATE interlock_receipts SET value = :value, applied_at = :now, decided_by = :by WHERE job_id = :id AND kind = 'effect' AND applied_at IS NULL RETURNING name
+
+-- name: release.did_not
+DELETE FROM interlock_receipts WHERE job_id = :id AND kind = 'effect' AND applied_at IS NULL RETURNING name
+
+-- name: release.audit
+INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, actor, reason, detail)
+SELECT j.id, j.version, 1 + coalesce((SELECT max(a.n) FROM interlock_audit a WHERE a.job_id = j.id AND a.version = j.version), 0), j.attempt, :now, 'release', :by, :reason, :detail
+FROM interlock_jobs j WHERE j.id = :id
+
+-- name: receipts
+-- differs: how old each is, is reckoned from its time by the store.
+SELECT r.name, r.kind, r.attempt, r.holder, r.args_hash, r.value, r.applied_at IS NOT NULL, coalesce(r.applied_at, r.asked_at), r.decided_by
+FROM interlock_receipts r WHERE r.job_id = :job_id ORDER BY r.name
+
+-- fragment: fenced
+FROM interlock_executions e
+WHERE e.job_id = :job_id AND e.attempt = :attempt AND e.holder = :holder AND e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
+
+-- name: remember
+INSERT INTO interlock_receipts (job_id, name, kind, attempt, holder, args_hash, value, asked_at, applied_at)
+SELECT e.job_id, :name, 'step', e.attempt, e.holder, :args_hash, :value, :now, :now {fenced}
+  AND NOT EXISTS (SELECT 1 FROM interlock_receipts r WHERE r.job_id = :job_id AND r.name = :name AND r.kind <> 'step')
+ON CONFLICT (job_id, name) DO UPDATE SET attempt = excluded.attempt, holder = excluded.holder, args_hash = excluded.args_hash, value = excluded.value,
+  asked_at = excluded.asked_at, applied_at = excluded.applied_at
+RETURNING 1
+
+-- name: ask
+-- differs: that there is no receipt is asked for before, because the trigger that refuses REPLACE would refuse the conflict too.
+INSERT INTO interlock_receipts (job_id, name, kind, attempt, holder, args_hash, asked_at)
+SELECT e.job_id, :name, 'effect', e.attempt, e.holder, :args_hash, :now {fenced}
+  AND NOT EXISTS (SELECT 1 FROM interlock_receipts r WHERE r.job_id = :job_id AND r.name = :name AND r.applied_at IS NOT NULL)
+ON CONFLICT (job_id, name) DO UPDATE SET attempt = excluded.attempt, holder = excluded.holder, args_hash = excluded.args_hash, asked_at = excluded.asked_at
+RETURNING 1
+
+-- name: apply
+-- The same answer sent again finds itself written, and changes nothing.
+UPDATE interlock_receipts SET value = :value, applied_at = coalesce(applied_at, :now), decided_by = coalesce(decided_by, :decided_by)
+WHERE job_id = :job_id AND name = :name AND kind = 'effect' AND attempt = :attempt AND holder = :holder AND (applied_at IS NULL OR value IS :value)
+RETURNING 1
+
+-- name: unask
+DELETE FROM interlock_receipts
+WHERE job_id = :job_id AND name = :name AND kind = 'effect' AND attempt = :attempt AND holder = :holder AND applied_at IS NULL
+RETURNING 1
+
 -- name: prune
 -- differs: executions and receipts go by trigger.
 DELETE FROM interlock_jobs WHERE id IN (
@@ -319,6 +442,69 @@ SELECT {job}, NULL FROM json_each(:kinds) k CROSS JOIN json_each((SELECT json_gr
   SELECT x.expires_at || x.id AS place FROM interlock_jobs x INDEXED BY interlock_jobs_expiring
   WHERE x.kind = k.value AND x.phase = 'pending' AND x.expires_at IS NOT NULL AND x.expires_at <= :now ORDER BY x.expires_at LIMIT :limit + 0) c)) p
 CROSS JOIN interlock_jobs j ON j.id = substr(p.value, 28) ORDER BY p.value LIMIT :limit + 0
+
+-- name: stuck
+-- Twice the lease after the last beat is later than the lease's own end, by which the index stands; it is walked kind by kind.
+WITH RECURSIVE kinds(kind) AS (
+  SELECT (SELECT e.kind FROM interlock_executions e INDEXED BY interlock_executions_leases WHERE {leased} ORDER BY e.kind LIMIT 1)
+  UNION ALL
+  SELECT (SELECT e.kind FROM interlock_executions e INDEXED BY interlock_executions_leases WHERE e.kind > k.kind AND {leased} ORDER BY e.kind LIMIT 1)
+  FROM kinds k WHERE k.kind IS NOT NULL)
+SELECT {execution} FROM kinds k CROSS JOIN interlock_executions e INDEXED BY interlock_executions_leases
+  ON e.kind = k.kind AND e.lease_expires_at < :now AND {leased} AND e.external_id IS NULL
+WHERE 2 * (strftime('%s', e.lease_expires_at) * 1000000 + substr(e.lease_expires_at, 21, 6)) - strftime('%s', e.heartbeat_at) * 1000000 - substr(e.heartbeat_at, 21, 6) < :now_us
+ORDER BY e.heartbeat_at, e.job_id LIMIT :limit + 0
+
+-- name: depths
+-- Each part comes by an index that has no ended job in it. What stands in a paused queue waits for its time, and what is past its TTL waits for nothing.
+WITH waiting(kind, queue, due, later, since) AS (
+  SELECT j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at) FROM interlock_jobs j INDEXED BY interlock_jobs_ready
+  WHERE {ready} GROUP BY j.queue, j.kind
+  UNION ALL
+  SELECT j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at) FROM interlock_jobs j INDEXED BY interlock_jobs_ready_mortal
+  WHERE {mortal} AND j.expires_at > :now GROUP BY j.queue, j.kind
+  UNION ALL
+  SELECT j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at) FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
+  WHERE {suspect} AND (j.expires_at IS NULL OR j.expires_at > :now) GROUP BY j.queue, j.kind),
+parts(kind, queue, due, later, held, running, since) AS (
+  SELECT w.kind, w.queue, CASE WHEN p.name IS NULL THEN w.due ELSE 0 END, CASE WHEN p.name IS NULL THEN w.later ELSE w.due + w.later END, 0, 0,
+    CASE WHEN p.name IS NULL THEN min(w.since, :now) END
+  FROM waiting w LEFT JOIN interlock_queues p ON p.name = w.queue AND p.paused_at IS NOT NULL
+  UNION ALL
+  SELECT j.kind, j.queue, 0, 0, count(*), 0, NULL FROM interlock_jobs j INDEXED BY interlock_jobs_held WHERE j.held_at IS NOT NULL GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock_executions e INDEXED BY interlock_executions_leases CROSS JOIN interlock_jobs j ON j.id = e.job_id
+  WHERE {leased} GROUP BY e.kind, j.queue
+  UNION ALL
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock_executions e INDEXED BY interlock_executions_external CROSS JOIN interlock_jobs j ON j.id = e.job_id
+  WHERE {handed_over} GROUP BY e.kind, j.queue)
+SELECT d.kind, d.queue, sum(d.due), sum(d.later), sum(d.held), sum(d.running), min(d.since) FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind, d.queue
+
+-- name: report_worker
+INSERT INTO interlock_workers (name, host, pid, state, slots, busy, kinds, queues, started_at, beat_at)
+VALUES (:name, :host, :pid, :state, :slots, :busy, :kinds, :queues, :now, :now)
+ON CONFLICT (name) DO UPDATE SET host = excluded.host, pid = excluded.pid, state = excluded.state, slots = excluded.slots, busy = excluded.busy,
+  kinds = excluded.kinds, queues = excluded.queues, beat_at = excluded.beat_at
+
+-- name: remove_worker
+DELETE FROM interlock_workers WHERE name = :name
+
+-- name: workers
+SELECT name, host, pid, state, slots, busy, kinds, queues, started_at, beat_at FROM interlock_workers ORDER BY name
+
+-- name: forget_workers
+DELETE FROM interlock_workers WHERE beat_at <= :before
+
+-- name: schedule
+-- differs: asked for after `schedule.kept`, and only where something has changed: a write wakes every listener.
+INSERT INTO interlock_schedules (name, kind, cron, tz, catch_up, payload, last_tick) VALUES (:name, :kind, :cron, :tz, :catch_up, :payload, :now)
+ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, cron = excluded.cron, tz = excluded.tz, catch_up = excluded.catch_up, payload = excluded.payload
+
+-- name: schedule.kept
+SELECT last_tick, paused_at, (kind, cron, tz, catch_up, payload) = (:kind, :cron, :tz, :catch_up, :payload) FROM interlock_schedules WHERE name = :name
+
+-- name: ticked
+UPDATE interlock_schedules SET last_tick = :tick WHERE name = :name AND (last_tick IS NULL OR last_tick < :tick)
 
 -- name: page
 SELECT {job}, NULL FROM interlock_jobs j WHERE j.id > :after ORDER BY j.id LIMIT :limit + 0

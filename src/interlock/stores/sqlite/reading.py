@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...records import Dossier, KindFacts
+from ...records import Depth, Dossier, KindFacts
 from .. import codec
 from ..commit import Run
 from ..enqueue import Rows, Statement
@@ -34,6 +34,9 @@ class Reading:
     def now(self) -> datetime:
         self.check()
         return self.moment().at
+
+    def up_for(self) -> float | None:
+        return None
 
     def get(self, id: str) -> Job:
         found = self._ask("get", {"id": id})
@@ -61,6 +64,17 @@ class Reading:
     def expired(self, kinds: Sequence[str], limit: int) -> list[Job]:
         given = {"kinds": rows.array(sorted(set(kinds))), "now": self.moment().text, "limit": limit}
         return [codec.job(row, when) for row in self._ask("expired", given)]
+
+    def stuck(self, limit: int) -> list[Execution]:
+        now = self.moment()
+        return [codec.execution(row, when) for row in self._ask("stuck", {"now": now.text, "now_us": now.us, "limit": max(limit, 0)})]
+
+    def depths(self) -> list[Depth]:
+        now = self.moment()
+        return [
+            Depth(kind, queue, due, later, held, running, (now.at - (when(since) or now.at)).total_seconds())
+            for kind, queue, due, later, held, running, since in self._ask("depths", {"now": now.text})
+        ]
 
     def kind(self, name: str) -> KindFacts | None:
         found = self._ask("kind", {"name": name})

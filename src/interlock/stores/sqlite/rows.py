@@ -41,7 +41,8 @@ def _new_job(job: NewJob, now: Moment) -> tuple[Any, ...]:
     start = Moment(job.run_at) if job.run_at else now
     return (
         job.id, job.kind, job.queue, job.priority, job.lifecycle, job.lifecycle_version, job.state, job.tries, start.plus(job.delay), now.after(job.ttl),
-        job.idempotency_key, job.unique_key, job.payload, job.tags, job.trace, job.scheduled_for and text_of(job.scheduled_for), job.redrive_of)
+        job.idempotency_key, job.unique_key, job.payload, job.tags, job.trace, job.scheduled_for and text_of(job.scheduled_for), job.redrive_of,
+        job.root)
 
 
 def keys(jobs: Sequence[NewJob]) -> str:

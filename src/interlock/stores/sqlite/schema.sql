@@ -134,6 +134,7 @@ CREATE TABLE interlock_jobs (
   held_reason         TEXT,
   scheduled_for       TEXT CHECK (scheduled_for GLOB '????-??-??T??:??:??.??????Z'),
   redrive_of          TEXT CHECK (length(redrive_of) = 36),
+  root                TEXT CHECK (length(root) = 36),
   payload             TEXT NOT NULL CHECK (json_valid(payload)),
   tags                TEXT CHECK (tags IS NULL OR json_valid(tags)),
   trace               TEXT CHECK (trace IS NULL OR json_valid(trace)),
@@ -146,11 +147,16 @@ CREATE TABLE interlock_jobs (
   CONSTRAINT jobs_keys     CHECK (length(idempotency_key) <= 255 AND length(unique_key) <= 255)
 ) STRICT, WITHOUT ROWID;
 
--- What a claim walks. A job with a TTL stands in an index of its own, ordered by its end, so that a claim steps over any number of expired ones at once.
+-- What a claim walks. A job with a TTL stands in an index of its own, ordered by its end, so that a claim steps over any number of expired ones at once. Suspects,
+-- which have lost a lease, stand apart: a claim may bound their number, and steps over none of them then.
 CREATE INDEX interlock_jobs_ready ON interlock_jobs (queue, kind, priority DESC, due_at, id)
-  WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL;
+  WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0;
 CREATE INDEX interlock_jobs_ready_mortal ON interlock_jobs (queue, kind, priority DESC, expires_at, id)
-  WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL;
+  WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0;
+CREATE INDEX interlock_jobs_suspect ON interlock_jobs (queue, kind, priority DESC, expires_at, due_at, id)
+  WHERE phase = 'pending' AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses > 0;
+-- What waits for an operator.
+CREATE INDEX interlock_jobs_held ON interlock_jobs (kind, queue) WHERE held_at IS NOT NULL;
 -- What the keeper expires.
 CREATE INDEX interlock_jobs_expiring ON interlock_jobs (kind, expires_at) WHERE phase = 'pending' AND expires_at IS NOT NULL;
 -- One job per key, until its lifecycle's end releases it.
@@ -204,6 +210,7 @@ CREATE INDEX interlock_executions_external ON interlock_executions (kind, lease_
 -- What a callback from outside names.
 CREATE INDEX interlock_executions_external_id ON interlock_executions (kind, external_id) WHERE external_id IS NOT NULL;
 
+-- A step's value, or an outside call: `asked_at` without `applied_at` is a doubt. What a redrive took over has attempt 0 and holder 0, which no fence of the new job has.
 CREATE TABLE interlock_receipts (
   job_id     TEXT NOT NULL,
   name       TEXT NOT NULL,
@@ -276,7 +283,7 @@ CREATE TRIGGER interlock_jobs_update AFTER UPDATE ON interlock_jobs WHEN (
     AND EXISTS (SELECT 1 FROM interlock_lifecycle_phases p WHERE p.lifecycle = NEW.lifecycle AND p.version = NEW.lifecycle_version AND p.state = NEW.state AND p.phase = NEW.phase)
     AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
     AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
-    AND NEW.idempotency_key IS OLD.idempotency_key AND NEW.unique_key IS OLD.unique_key
+    AND NEW.idempotency_key IS OLD.idempotency_key AND NEW.unique_key IS OLD.unique_key AND NEW.root IS OLD.root AND NEW.redrive_of IS OLD.redrive_of
     AND NEW.key_released >= OLD.key_released
   ) IS NOT TRUE
 BEGIN
@@ -349,7 +356,25 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock refuses this INSERT on receipts: there is no such job');
 END;
 
-CREATE TRIGGER interlock_receipts_delete BEFORE DELETE ON interlock_receipts WHEN EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = OLD.job_id)
+-- An asking may be forgotten, or asked anew; what is known stays, but for a step's value, which may be taken afresh.
+CREATE TRIGGER interlock_receipts_replace BEFORE INSERT ON interlock_receipts
+  WHEN EXISTS (SELECT 1 FROM interlock_receipts r WHERE r.job_id = NEW.job_id AND r.name = NEW.name AND r.kind = 'effect' AND r.applied_at IS NOT NULL)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock refuses this INSERT on receipts: what an outside call answered never changes');
+END;
+
+CREATE TRIGGER interlock_receipts_update AFTER UPDATE ON interlock_receipts WHEN (
+    NEW.job_id = OLD.job_id AND NEW.name = OLD.name AND NEW.kind = OLD.kind
+    AND (OLD.kind = 'step' OR OLD.applied_at IS NULL
+      OR (NEW.attempt, NEW.holder, NEW.args_hash, NEW.value, NEW.asked_at, NEW.applied_at, NEW.decided_by)
+        IS (OLD.attempt, OLD.holder, OLD.args_hash, OLD.value, OLD.asked_at, OLD.applied_at, OLD.decided_by))
+  ) IS NOT TRUE
+BEGIN
+  SELECT RAISE(ABORT, 'interlock refuses this UPDATE on receipts: what an outside call answered never changes');
+END;
+
+CREATE TRIGGER interlock_receipts_delete BEFORE DELETE ON interlock_receipts
+  WHEN OLD.applied_at IS NOT NULL AND EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = OLD.job_id)
 BEGIN
   SELECT RAISE(ABORT, 'interlock refuses this DELETE on receipts: it goes only together with its job');
 END;

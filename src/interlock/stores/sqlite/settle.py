@@ -21,7 +21,8 @@ Row = dict[str, Any]
 
 LONG = 16_384
 _RESULT = Hop._fields.index("result")
-_COMMON = (*Hop._fields[1:_RESULT], *Hop._fields[_RESULT + 1:])
+_SHOWN = Hop._fields.index("progress")
+_COMMON = (*Hop._fields[1:_RESULT], *Hop._fields[_RESULT + 1:_SHOWN])
 
 
 class Settle:
@@ -90,15 +91,17 @@ class Settle:
     def _walk(self, run: Run, step: Sequence[Hop], now: Moment) -> set[str]:
         """One hop of each; answers the jobs that made it."""
         groups: dict[tuple[Any, ...], dict[str, str | None]] = {}
+        shown = {hop.job_id: hop[_SHOWN:] for hop in step if hop.progress is not None or hop.usage is not None}
         for hop in step:
             # A long result stands alone: the list of a group's results is one value.
             alone = hop.job_id if hop.result is not None and len(hop.result) > LONG else None
-            groups.setdefault((alone, *hop[1:_RESULT], *hop[_RESULT + 1:]), {})[hop.job_id] = hop.result
+            groups.setdefault((alone, *hop[1:_RESULT], *hop[_RESULT + 1:_SHOWN]), {})[hop.job_id] = hop.result
         walked: set[str] = set()
         for common, results in groups.items():
             given: Row = dict(zip(_COMMON, common[1:], strict=True))
             given |= {"now": now.text, "now_us": now.us, "due_at": now.after(given["delay"]), "check_at": now.after(given["check_in"])}
             given["results"] = json.dumps(results, ensure_ascii=False)
+            given["shown"] = json.dumps({id: shown[id] for id in results if id in shown}, ensure_ascii=False) if shown else None
             ids = [row[0] for row in run(Statement(self.queries["move"], given))]
             if ids:
                 self._walk_jobs(run, given | {"ids": rows.array(ids)})

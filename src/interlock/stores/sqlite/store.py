@@ -15,9 +15,11 @@ from ...move import Move, Take
 from ...records import Beat, Enqueued, Fence, KindFacts, Lease, Migrated, NewJob, Refusal, Renewal, Way
 from ...store import Tx
 from .. import borrowed
+from ..again import COMMITS, again
 from ..archive import digest_of
 from ..codec import each_once
 from ..commit import Refused, committing
+from ..ear import Ears
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
 from ..queryfile import load, schema_name
@@ -31,10 +33,13 @@ from .leases import Leases
 from .library import Library, locate
 from .moment import Moment
 from .reading import Reading
+from .receipts import Receipts
 from .settle import Settle
+from .wake import Wake
+from .workers import Workers
 
 
-class SqliteStore(Claims, Leases, Settle, Reading):
+class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
     """Jobs in one SQLite file, in tables whose names begin with the schema's."""
 
     database = "sqlite"
@@ -49,6 +54,7 @@ class SqliteStore(Claims, Leases, Settle, Reading):
         self._checked = False
         self._instance: str | None = None
         self._aside = {}
+        self._ears = Ears()
         self.registry = Registry(self._ask)
 
     @classmethod
@@ -116,17 +122,18 @@ class SqliteStore(Claims, Leases, Settle, Reading):
             return borrowed.enqueue(self, conn, jobs, admit)
         if not jobs:
             return []
-        with self.file.write() as own:
-            return borrowed.drive(enqueueing(self.dialect, jobs, admit and partial(admit, PlainTx(own))), runner(own))
+        with self.file.lend() as own:
+            return borrowed.drive(enqueueing(self.dialect, jobs, admit and partial(admit, PlainTx(own))), self.file.careful(own))
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         self.check()
         return await borrowed.aenqueue(self, conn, jobs, admit)
 
     # ------------------------------------------------------------ jobs are worked on
-    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int) -> list[Lease]:
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None) -> list[Lease]:
         self.check()
-        return self._claim_due(by, ways, queues, limit) if ways and queues and limit > 0 else []
+        bound = limit if suspects is None else max(0, min(suspects, limit))
+        return self._claim_due(by, ways, queues, limit, bound) if ways and queues and limit > 0 else []
 
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
         self.check()
@@ -137,14 +144,19 @@ class SqliteStore(Claims, Leases, Settle, Reading):
 
     def commit(
         self, move: Move | Take, body: Callable[[Any, Job], None], *, transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+        timeout: float = 60.0,
     ) -> Refusal | None:
         self.check()
-        try:
+
+        def once() -> None:
             if transaction is not None:
-                borrowed.commit(self, transaction, move, body)
-            else:
-                with self.file.write() as conn:
-                    committing(self, runner(conn), move, body, PlainTx(conn))
+                borrowed.commit(self, transaction, move, body, timeout)
+                return
+            with self.file.lend() as conn:
+                committing(self, self.file.careful(conn), move, body, PlainTx(conn), timeout)
+
+        try:
+            again(once, self.file.library.asks_again, COMMITS)
         except Refused as refused:
             return refused.refusal
         return None
@@ -211,9 +223,10 @@ class SqliteStore(Claims, Leases, Settle, Reading):
     @contextmanager
     def transaction(self) -> Generator[Tx]:
         self.check()
-        with self.file.write() as conn:
+        with self.file.lend() as conn:
             yield PlainTx(conn)
 
     def close(self) -> None:
         self._checked = False
+        self._ears.close()
         self.file.close()

@@ -1,0 +1,56 @@
+"""Workers and schedules on PostgreSQL."""
+
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from ...records import ScheduleFacts, WorkerFacts, WorkerSeen
+from .. import codec
+from ..enqueue import Statement
+from .pool import Pool, native, runner
+from .settle import as_is
+
+
+class Workers:
+    """The part of the store that knows who works, and what comes round. It needs `queries`, `pool` and `check`."""
+
+    queries: dict[str, str]
+    pool: Pool
+
+    def check(self) -> None:
+        raise NotImplementedError
+
+    def report_worker(self, worker: WorkerFacts) -> None:
+        self._changed("report_worker", codec.worker_columns(worker))
+
+    def remove_worker(self, name: str) -> None:
+        self._changed("remove_worker", {"name": name})
+
+    def workers(self) -> list[WorkerSeen]:
+        self.check()
+        rows = self.pool.transact(lambda conn: runner(conn)(Statement(self.queries["workers"], {})))
+        return [codec.worker(row, as_is, silent=row[10]) for row in rows]
+
+    def forget_workers(self, silent: float) -> int:
+        return self._changed("forget_workers", {"silent": silent})
+
+    def schedule(self, facts: ScheduleFacts) -> datetime | None:
+        self.check()
+        given = codec.schedule_columns(facts)
+
+        def work(conn: psycopg.Connection[Any]) -> datetime | None:
+            run = runner(conn)
+            run(Statement(self.queries["schedule"], given, answers=False))
+            kept = run(Statement(self.queries["schedule.kept"], given))
+            return kept[0][0] if kept else None
+
+        return self.pool.transact(work)
+
+    def ticked(self, name: str, tick: datetime) -> None:
+        self._changed("ticked", {"name": name, "tick": tick})
+
+    def _changed(self, query: str, params: dict[str, Any]) -> int:
+        """How many rows a statement changed."""
+        self.check()
+        return self.pool.transact(lambda conn: conn.execute(native(self.queries[query]), params, prepare=True).rowcount)

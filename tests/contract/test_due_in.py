@@ -1,0 +1,120 @@
+"""due_in: when a claim could next take something. Only read, never promised."""
+
+from collections.abc import Callable
+
+import pytest
+
+from interlock.outcome import Errored
+from interlock.store import Store
+from interlock.stores import OpenStore
+from tests.contract.kit import claim, claimed, many, settle, stored, taken, ways
+from tests.kit import Place, Raw, SettableClock
+
+
+def due_in(store: Store, *kinds: str, queues: tuple[str, ...] = ("default",)) -> float | None:
+    return store.due_in(ways(*(kinds or ("mail",))), queues)
+
+
+def lose(raw: Raw, id: str) -> None:
+    raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
+
+
+def test_nothing_waits(store: Store) -> None:
+    """None: neither in an empty store, nor where all is running or done."""
+    assert due_in(store) is None
+    claimed(store)
+    assert due_in(store) is None
+
+
+@pytest.mark.parametrize("ttl", [None, 500.0])
+@pytest.mark.parametrize("suspect", [False, True])
+def test_seconds_until_the_soonest_is_due(store: Store, raw: Raw, clock: SettableClock, ttl: float | None, suspect: bool) -> None:
+    """Zero from its moment on, however long that is ago; with or without a TTL, also where a lease was lost."""
+    soon, later = stored(store, delay=60.5, ttl=ttl), stored(store, delay=90, ttl=ttl, priority=9)
+    if suspect:
+        lose(raw, soon.id)
+        lose(raw, later.id)
+    assert due_in(store) == pytest.approx(60.5)
+    clock.advance(60)
+    assert due_in(store) == pytest.approx(0.5)
+    clock.advance(0.5)
+    assert due_in(store) == 0.0
+    clock.advance(20)
+    assert due_in(store) == 0.0
+    assert [lease.job.id for lease in claim(store)] == [soon.id]
+    assert due_in(store) == pytest.approx(9.5)
+
+
+def test_only_what_the_worker_knows_and_serves(store: Store) -> None:
+    """Neither a kind, nor a queue, nor a state that it did not name."""
+    stored(store, "chore")
+    stored(store, queue="elsewhere")
+    resting = settle(store, claimed(store, "paint"), Errored("busy", retryable=True, after=7)).job
+    assert due_in(store) is None
+    assert store.due_in([way for way in ways("paint") if way.state != resting.state], ["default"]) is None
+    assert due_in(store, "paint") == pytest.approx(7)
+    assert due_in(store, "paint", "chore") == 0.0
+    assert due_in(store, queues=("default", "elsewhere")) == 0.0
+    assert store.due_in([], ["default"]) is None
+    assert store.due_in(ways("mail"), []) is None
+
+
+def _held(store: Store, raw: Raw, id: str) -> None:
+    raw("UPDATE {jobs} SET held_at = updated_at, held_reason = 'look', updated_at = {later} WHERE id = :id", id=id)
+
+
+def _asked_to_stop(store: Store, raw: Raw, id: str) -> None:
+    raw("UPDATE {jobs} SET cancel_requested_at = updated_at, updated_at = {later} WHERE id = :id", id=id)
+
+
+def _cancelled(store: Store, raw: Raw, id: str) -> None:
+    assert store.take([taken(store.get(id))]) == []
+
+
+@pytest.mark.parametrize("obstacle", [_held, _asked_to_stop, _cancelled])
+@pytest.mark.parametrize("ttl", [None, 60.0])
+def test_what_no_claim_takes_does_not_count(store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None) -> None:
+    """What is held, asked to stop or gone."""
+    obstacle(store, raw, stored(store, ttl=ttl).id)
+    assert due_in(store) is None
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+def test_what_ends_before_it_is_due_does_not_count(store: Store, raw: Raw, clock: SettableClock, suspect: bool) -> None:
+    """Nor what has ended already."""
+    for job in (stored(store, ttl=10.0), stored(store, ttl=30.0, delay=30)):
+        if suspect:
+            lose(raw, job.id)
+    clock.advance(10)
+    assert due_in(store) is None
+
+
+def test_a_paused_queue_does_not_count(store: Store, raw: Raw) -> None:
+    """Until it goes on."""
+    stored(store)
+    raw("INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'default', updated_at, 'olga' FROM {jobs}")
+    assert due_in(store) is None
+    raw("UPDATE {queues} SET paused_at = NULL")
+    assert due_in(store) == 0.0
+
+
+def test_it_agrees_with_the_claim(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """Whenever it says zero a claim takes something, and after as many seconds as it says, too."""
+    for delay in (0, 3, 3, 8):
+        store.enqueue([*many(1, delay=delay), *many(1, "chore", delay=delay, ttl=9.0), *many(1, delay=delay, priority=4)])
+    seen = 0
+    while (wait := due_in(store, "mail", "chore")) is not None:
+        if wait:
+            assert store.claim("ann", ways("mail", "chore"), ["default"], 1) == []
+            clock.advance(wait)
+        seen += len(store.claim("ann", ways("mail", "chore"), ["default"], 1))
+    assert seen == 12
+
+
+def test_it_only_reads(place: Place, store: OpenStore, raw: Raw) -> None:
+    """On SQLite it does not ask for the write lock, on PostgreSQL it locks no row: a writer in its transaction is not waited for."""
+    stored(store)
+    with raw.transaction() as rival:
+        rival.execute(raw.words("UPDATE {jobs} SET held_at = updated_at, held_reason = 'x', updated_at = {later}"))
+        assert due_in(store) == 0.0
+    assert due_in(store) is None

@@ -1,0 +1,312 @@
+"""A database that goes away in the middle: every verb says `Unavailable`, nothing is half done, and all goes on when it is back."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from interlock.errors import Unavailable
+from interlock.job import Job
+from interlock.outcome import Returned
+from interlock.stores.postgres.pool import Pool
+from interlock.stores.postgres.store import PostgresStore
+from interlock.stores.sqlite.store import SqliteStore
+from tests.contract.kit import FACTS, LIFECYCLES, claimed, decided, finish, make, stored, taken
+from tests.kit import Place, Raw, postgres_place, sqlite_place
+
+
+# ---------------------------------------------------------------- PostgreSQL
+@pytest.fixture
+def place(postgres_url: str) -> Iterator[Place]:
+    place = postgres_place(postgres_url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def store(place: Place) -> PostgresStore:
+    store = place.open()
+    assert isinstance(store, PostgresStore)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    return store
+
+
+@pytest.fixture
+def raw(place: Place) -> Raw:
+    return place.raw
+
+
+def end(raw: Raw, pid: int) -> None:
+    """End one backend, and see that it is gone."""
+    raw("SELECT pg_terminate_backend(:pid)", pid=pid)
+    while raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=pid):
+        pass
+
+
+def pid_of(tx: Any) -> int:
+    (pid,) = tx.execute("SELECT pg_backend_pid()").fetchone()
+    return int(pid)
+
+
+def test_connections_that_died_idle_are_replaced(store: PostgresStore, raw: Raw) -> None:
+    """All of them: the next verb notices nothing."""
+    with ExitStack() as several:
+        pids = [pid_of(several.enter_context(store.transaction())) for _ in range(4)]
+    for pid in pids:
+        end(raw, pid)
+    assert stored(store).state == "PENDING"
+    with ExitStack() as several:
+        assert not {pid_of(several.enter_context(store.transaction())) for _ in range(4)} & set(pids)
+
+
+Verb = Callable[[PostgresStore, Any, Job], object]
+VERBS: dict[str, Verb] = {
+    "move": lambda store, lease, _: store.move([decided(lease, Returned("1", boundary=False))]),
+    "commit": lambda store, lease, _: store.commit(decided(lease, Returned("1", boundary=False)), lambda tx, job: None),
+    "take": lambda store, _, job: store.take([taken(job)]),
+    "ask": lambda store, lease, _: store.ask(lease.fence, "charge", "h"),
+    "remark": lambda store, lease, _: store.remark(lease.job.id, attempt=1, event="seen", actor="ann", reason=None),
+    "enqueue": lambda store, _, job: store.enqueue([make(idempotency_key="k"), make()]),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw, place: Place, verb: str) -> None:
+    """From the driver's own error. Nothing was done, no row was blamed for it, and the same verb works when it is sent again."""
+    lease = claimed(store)
+    waiting = stored(store)
+    raised: list[Exception] = []
+
+    def work() -> None:
+        try:
+            VERBS[verb](store, lease, waiting)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at below
+            raised.append(error)
+
+    with psycopg.connect(place.url) as other:
+        other.execute(f"SELECT 1 FROM {place.schema}.jobs, {place.schema}.executions FOR UPDATE")
+        store.enqueue([make(idempotency_key="k")], conn=other)
+        thread = threading.Thread(target=work)
+        thread.start()
+        while thread.is_alive() and not (blocked := raw("SELECT pid FROM pg_locks WHERE NOT granted AND pid <> :own", own=other.info.backend_pid)):
+            pass
+        end(raw, blocked[0][0])
+        thread.join()
+        other.rollback()
+    (error,) = raised
+    assert isinstance(error, Unavailable)
+    assert isinstance(error.__cause__, psycopg.Error)
+    assert VERBS[verb](store, lease, waiting) in ([], None, True) or verb == "enqueue"
+
+
+# ---------------------------------------------------------------- inside a commit
+def swallow(tx: Any) -> None:
+    del tx
+
+
+def touch(tx: Any) -> None:
+    tx.execute("SELECT 1")
+
+
+def wrap(tx: Any) -> None:
+    try:
+        tx.execute("SELECT 1")
+    except psycopg.Error:
+        raise RuntimeError("the ledger is broken")  # noqa: B904 - as a careless library would
+
+
+@pytest.mark.parametrize("then", [swallow, touch, wrap])
+@pytest.mark.parametrize("whose", ["our transaction", "the caller's"])
+def test_a_commit_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw, whose: str, then: Callable[[Any], None]) -> None:
+    """Whatever its function makes of it; nothing is stored, and the commit can be sent again."""
+    lease = claimed(store)
+    move = decided(lease, Returned("1", boundary=True))
+    before = raw.dump()
+    transaction = None if whose == "our transaction" else raw.transaction
+
+    def body(tx: Any, job: Job) -> None:
+        end(raw, pid_of(tx))
+        then(tx)
+
+    with pytest.raises(Unavailable, match="lost"):
+        store.commit(move, body, transaction=transaction)
+    assert raw.dump() == before
+    assert store.commit(move, lambda tx, job: None, transaction=transaction) is None
+
+
+def test_a_function_that_fails_of_itself_is_told_so(store: PostgresStore, raw: Raw) -> None:
+    """Though its connection has died meanwhile, unnoticed."""
+
+    def body(tx: Any, job: Job) -> None:
+        end(raw, pid_of(tx))
+        raise PermissionError("no")
+
+    with pytest.raises(PermissionError, match="no"):
+        store.commit(decided(claimed(store), Returned("1", boundary=True)), body)
+
+
+def test_another_database_that_is_lost_is_its_users_own_affair(store: PostgresStore, raw: Raw, place: Place) -> None:
+    """What a function raises of a connection of its own goes through as it is, as long as ours is there."""
+    lease = claimed(store)
+
+    def body(tx: Any, job: Job) -> None:
+        with psycopg.connect(place.url) as theirs:
+            end(raw, pid_of(theirs))
+            theirs.execute("SELECT 1")
+
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        store.commit(decided(lease, Returned("1", boundary=True)), body)
+    assert finish(store, lease).job.state == "SUCCEEDED"
+
+
+def test_a_transaction_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw) -> None:
+    """Nothing of the block is stored."""
+    with pytest.raises(Unavailable), store.transaction() as tx:
+        store.enqueue([make()], conn=tx)
+        end(raw, pid_of(tx))
+    assert store.jobs() == []
+
+
+def test_a_callers_own_connection_raises_its_own_errors(store: PostgresStore, raw: Raw, place: Place) -> None:
+    with pytest.raises(psycopg.OperationalError), psycopg.connect(place.url) as connection:
+        end(raw, pid_of(connection))
+        store.enqueue([make()], conn=connection)
+
+
+# ---------------------------------------------------------------- a server that is away
+@pytest.fixture
+def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], None]]]:
+    """A store on a database of its own, and a switch that lets nobody in there, and throws everybody out."""
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS interlock_away")
+        admin.execute("CREATE DATABASE interlock_away")
+
+        def switch(here: bool) -> None:
+            admin.execute(f"ALTER DATABASE interlock_away ALLOW_CONNECTIONS {here}")
+            if not here:
+                admin.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = 'interlock_away'")
+
+        url = psycopg.conninfo.make_conninfo(postgres_url, dbname="interlock_away")
+        store = PostgresStore(url)
+        store.pool = Pool(url, patience=0.01)
+        store.migrate(list(LIFECYCLES.values()), FACTS)
+        yield store, switch
+        store.close()
+        admin.execute("DROP DATABASE interlock_away WITH (FORCE)")
+
+
+def test_a_server_that_is_away_is_said_at_once_and_found_again_at_once(away: tuple[PostgresStore, Callable[[bool], None]]) -> None:
+    """With the cause, at every verb, however often; and the first verb after it is back works."""
+    store, switch = away
+    lease = claimed(store)
+    for _ in range(2):
+        switch(False)
+        for _ in range(3):
+            with pytest.raises(Unavailable, match=r"does not let us in: .*not currently accepting connections"):
+                store.get(lease.job.id)
+        with pytest.raises(Unavailable):
+            store.move([decided(lease, Returned("1", boundary=False))])
+        switch(True)
+        assert store.get(lease.job.id).state == "RUNNING"
+    assert finish(store, lease).job.state == "SUCCEEDED"
+
+
+def test_who_waits_in_a_crowd_is_not_told_that_the_server_is_away(
+    away: tuple[PostgresStore, Callable[[bool], None]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection that is only lent is waited for; one that cannot be had because the server went meanwhile is not."""
+    store, switch = away
+    answers: list[object] = []
+    looked = threading.Event()
+    knock: Callable[[Pool], None] = getattr(Pool, "_knock")  # noqa: B009 - to see that it was called
+
+    def knocking(pool: Pool) -> None:
+        knock(pool)
+        looked.set()
+
+    monkeypatch.setattr(Pool, "_knock", knocking)
+
+    def ask() -> None:
+        try:
+            answers.append(store.counts())
+        except Unavailable as error:
+            answers.append(str(error))
+
+    for here in (True, False):
+        with ExitStack() as crowd:
+            for _ in range(16):
+                crowd.enter_context(store.transaction())
+            if not here:
+                switch(False)
+                crowd.pop_all()
+            looked.clear()
+            thread = threading.Thread(target=ask)
+            thread.start()
+            assert looked.wait(10) or not here
+        thread.join()
+    switch(True)
+    assert answers[0] == {}
+    assert "does not let us in" in str(answers[1])
+
+
+# ---------------------------------------------------------------- SQLite
+@pytest.fixture
+def file_store(tmp_path: Path) -> Iterator[SqliteStore]:
+    place = sqlite_place(tmp_path)
+    store = place.open()
+    assert isinstance(store, SqliteStore)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    yield store
+    place.close()
+
+
+def test_a_full_disk_says_so(file_store: SqliteStore) -> None:
+    """Nothing is stored, no row is blamed for it, and all goes on when there is room."""
+    lease = claimed(file_store)
+    big = f'"{"x" * 100_000}"'
+    conn = file_store.file.connection()
+    conn.execute("PRAGMA max_page_count = 1")
+    verbs: list[Callable[[], object]] = [
+        lambda: file_store.move([decided(lease, Returned(big, boundary=False))]),
+        lambda: file_store.enqueue([make(payload=big)]),
+        lambda: file_store.remember(lease.fence, "link", "h", big),
+        lambda: file_store.commit(decided(lease, Returned(big, boundary=False)), lambda tx, job: None),
+    ]
+    for verb in verbs:
+        with pytest.raises(Unavailable, match="full"):
+            verb()
+    conn.execute("PRAGMA max_page_count = 100000")
+    assert file_store.jobs()[0].state == "RUNNING"
+    assert verbs[0]() == []
+
+
+def test_a_file_that_is_no_database_says_so(file_store: SqliteStore) -> None:
+    """Reading too."""
+    file_store.close()
+    Path(file_store.file.path).write_bytes(b"nothing of ours " * 500)
+    for verb in (lambda: file_store.get("x"), lambda: file_store.enqueue([make()])):
+        with pytest.raises(Unavailable, match="not a database"):
+            verb()
+
+
+def test_what_a_function_raises_of_a_file_of_its_own_goes_through(file_store: SqliteStore) -> None:
+    """A missing table, and another file that is full: neither is ours."""
+    lease = claimed(file_store)
+
+    def missing(tx: Any, job: Job) -> None:
+        tx.execute("INSERT INTO nowhere VALUES (1)")
+
+    def full(tx: Any, job: Job) -> None:
+        theirs = sqlite3.connect(":memory:")
+        theirs.execute("PRAGMA max_page_count = 1")
+        theirs.execute("CREATE TABLE t (x)")
+
+    for body, why in ((missing, "no such table"), (full, "full")):
+        with pytest.raises(sqlite3.OperationalError, match=why):
+            file_store.commit(decided(lease, Returned("1", boundary=False)), body)
+    assert finish(file_store, lease).job.state == "SUCCEEDED"
