@@ -12,6 +12,7 @@ from .ids import uuid7
 from .payload import check_key, check_name, encode_tags
 from .records import NewJob
 from .store import Store
+from .telemetry.tracing import carrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Options:
     ttl: float | None = None
     tags: str | None = None
     conn: Any = None
+    scheduled_for: datetime | None = None
 
     def with_(self, other: "Options") -> "Options":
         """These, with what the other gives put in."""
@@ -46,8 +48,10 @@ def options(
     if priority is not None and not -(2**31) <= priority < 2**31:
         raise UsageError(f"priority is {priority}: give a whole number of at most 32 bits; the higher one goes first.")
     lifecycle = declaration.lifecycle
-    if ttl is not None and lifecycle.target(lifecycle.initial, "expire") is None:
-        where = f"{lifecycle.name} draws no `expire` from {lifecycle.initial}"
+    # Past its TTL no job is claimed, so that it must be able to expire wherever it waits.
+    lasting = [state for state in lifecycle.states if state in lifecycle.waiting and lifecycle.target(state, "expire") is None]
+    if ttl is not None and lasting:
+        where = f"{lifecycle.name} draws no `expire` from {lasting[0]}"
         raise UsageError(f"{declaration.name} cannot have a ttl, since its lifecycle {where}: draw it, or leave the ttl out.")
     return Options(
         idempotency_key=None if idempotency_key is None else check_key("idempotency_key", idempotency_key),
@@ -71,6 +75,10 @@ class Call:
     payload: str
     options: Options
 
+    def scheduled(self, key: str, tick: datetime) -> "Call":
+        """The same call, as the one job of a schedule's tick."""
+        return replace(self, options=replace(self.options, idempotency_key=key, scheduled_for=tick))
+
     def job(self, store: Store) -> NewJob:
         """The job that this call stores there. `NotMigrated` if that database does not know the kind's lifecycle."""
         declaration, chosen = self.declaration, self.options
@@ -91,5 +99,7 @@ class Call:
             idempotency_key=chosen.idempotency_key,
             unique_key=chosen.unique_key,
             tags=chosen.tags,
+            trace=carrier(),
+            scheduled_for=chosen.scheduled_for,
             resting=tuple(sorted(lifecycle.resting)),
         )

@@ -4,15 +4,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 log = logging.getLogger("interlock")
 
 
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened. It is a fact, already true when it is emitted: no listener can change it."""
-
-    __slots__ = ()
 
 
 # ---------------------------------------------------------------- workers
@@ -186,64 +185,63 @@ E = TypeVar("E", bound=Event)
 Listener = Callable[[E], None]
 
 
+class _Ear:
+    """One subscription: a listener that subscribes twice is told twice, and each is ended alone."""
+
+    __slots__ = ("hear", "raised")
+
+    def __init__(self, hear: Callable[[Any], None]) -> None:
+        self.hear = hear
+        self.raised: set[type[Event]] = set()
+
+
 class Events:
     """Tells every listener what happened, in the thread where it happened and before `emit` answers; from any number of threads at once.
 
     A listener must be quick, since the worker waits for it. One that raises hurts nobody: the worker and the other listeners go on, and it
-    stays, since one strange event must not end the metrics of a worker that runs for months. Its first error of each kind of event is logged.
+    stays, since one strange event must not end the metrics of a worker that runs for months. Its first error at each kind of event is logged.
     """
 
-    __slots__ = ("_listeners", "_lock", "_raised")
+    __slots__ = ("_ears", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Replaced whole under the lock and never changed in place, so that `emit` and `wants` need none.
-        self._listeners: dict[type[Event], tuple[Listener[Event], ...]] = {}
-        self._raised: set[tuple[int, type[Event]]] = set()
+        self._ears: dict[type[Event], tuple[_Ear, ...]] = {}
 
     @property
     def active(self) -> bool:
         """Whether anybody listens at all."""
-        return bool(self._listeners)
+        return bool(self._ears)
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody listens to this kind: if not, it need not be built."""
-        return kind in self._listeners
+        return kind in self._ears
 
     @overload
-    def subscribe(self, listener: Listener[Event]) -> Callable[[], None]: ...
+    def subscribe(self, listener: Listener[Event], /) -> Callable[[], None]: ...
     @overload
-    def subscribe(self, listener: Listener[E], kind: type[E], *kinds: type[E]) -> Callable[[], None]: ...
-    def subscribe(self, listener: Listener[Event], *kinds: type[Event]) -> Callable[[], None]:
+    def subscribe(self, listener: Listener[E], kind: type[E], /, *kinds: type[E]) -> Callable[[], None]: ...
+    def subscribe(self, listener: Callable[[Any], None], /, *kinds: type[Event]) -> Callable[[], None]:
         """Calls the listener with every event of these kinds, or with all. Answers what ends that, which may be called more than once."""
-        wanted = frozenset(kinds or KINDS)
-
-        # A wrapper of its own, so that a listener subscribed twice is told twice, and each is ended alone.
-        def told(event: Event) -> None:
-            listener(event)
+        ear = _Ear(listener)
 
         def end() -> None:
             with self._lock:
-                kept = {kind: tuple(one for one in known if one is not told) for kind, known in self._listeners.items()}
-                self._listeners = {kind: known for kind, known in kept.items() if known}
-                self._raised = {one for one in self._raised if one[0] != id(told)}
+                kept = {kind: tuple(one for one in ears if one is not ear) for kind, ears in self._ears.items()}
+                self._ears = {kind: ears for kind, ears in kept.items() if ears}
 
         with self._lock:
-            self._listeners = {**self._listeners, **{kind: (*self._listeners.get(kind, ()), told) for kind in wanted}}
+            self._ears = {**self._ears, **{kind: (*self._ears.get(kind, ()), ear) for kind in kinds or KINDS}}
         return end
 
     def emit(self, event: Event) -> None:
         """Tells whoever listens to this kind of event. It never raises what a listener raised."""
-        for listener in self._listeners.get(type(event), ()):
+        kind = type(event)
+        for ear in self._ears.get(kind, ()):
             try:
-                listener(event)
-            except Exception:  # noqa: BLE001 - what watches the work must not stop it
-                self._tell_once(listener, event)
-
-    def _tell_once(self, listener: Listener[Event], event: Event) -> None:
-        with self._lock:
-            mark = (id(listener), type(event))
-            first = mark not in self._raised
-            self._raised.add(mark)
-        if first:
-            log.exception("A listener of events raised at %s and missed it; it stays, and the same again is not logged: repair it.", type(event).__name__)
+                ear.hear(event)
+            except Exception:
+                if kind not in ear.raised:
+                    ear.raised.add(kind)
+                    log.exception("A listener raised and missed a %s event: repair it. Its next errors at such events are not logged.", kind.__name__)

@@ -1,0 +1,172 @@
+"""Events as log records of `logging.getLogger("interlock")`, each with its fields in `record.interlock`; and the format that the command line gives them.
+
+Transitions and the rounds of polling are DEBUG, what a worker becomes is INFO, what was refused or lost is WARNING, what nobody expected is ERROR.
+Passwords, tokens and their like are hidden, in fields and within texts, before a record is made: no handler ever sees them.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, MutableMapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..errors import InterlockError, UsageError
+from ..events import (
+    KINDS,
+    AttemptEnded,
+    Batch,
+    Claimed,
+    Event,
+    Events,
+    FinishFailed,
+    HookFailed,
+    LeaseLost,
+    Measured,
+    MoveRefused,
+    Notice,
+    Recovered,
+    Renewed,
+    SlotMoved,
+    Transition,
+    Trouble,
+    WorkerMoved,
+)
+from . import redact
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+log = logging.getLogger("interlock")
+
+LEVELS: dict[type[Event], int] = {
+    SlotMoved: logging.DEBUG,
+    Claimed: logging.DEBUG,
+    Batch: logging.DEBUG,
+    Renewed: logging.DEBUG,
+    Transition: logging.DEBUG,
+    Measured: logging.DEBUG,
+    Recovered: logging.INFO,
+    Notice: logging.INFO,
+    LeaseLost: logging.WARNING,
+    MoveRefused: logging.WARNING,
+    FinishFailed: logging.WARNING,
+    HookFailed: logging.WARNING,
+    Trouble: logging.ERROR,
+    WorkerMoved: logging.WARNING,
+    AttemptEnded: logging.INFO,
+}
+"""The highest level that each can have; all but the last two have it always."""
+ROUND = frozenset({"recovery", "polling", "claiming", "backoff", "idle"})
+"""The states that a worker goes through all day."""
+NAMES = {kind: "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in kind.__name__).strip() for kind in KINDS}
+
+
+def level(event: Event) -> int:
+    """How much an event matters."""
+    if isinstance(event, WorkerMoved):
+        if event.target.lower() == "errorwait":
+            return logging.WARNING
+        return logging.DEBUG if event.source.lower() in ROUND and event.target.lower() in ROUND else logging.INFO
+    if isinstance(event, AttemptEnded):
+        return logging.DEBUG if event.outcome in ("succeed", "handed") else logging.INFO
+    return LEVELS[type(event)]
+
+
+def attach(events: Events) -> Callable[[], None]:
+    """Writes events to the log from now on; answers what ends that. An event that the level of the log shuts out at this moment is not even built, so
+    set the level before the worker starts."""
+    ends = [events.subscribe(write, kind) for kind in KINDS if log.isEnabledFor(LEVELS[kind])]
+
+    def end() -> None:
+        for one in ends:
+            one()
+
+    return end
+
+
+def write(event: Event) -> None:
+    """Writes one event to the log."""
+    at = level(event)
+    if not log.isEnabledFor(at):
+        return
+    shown = facts(event)
+    name = shown.pop("sentence", None) or NAMES[type(event)]
+    line = " ".join((str(name), *(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in shown.items() if key != "traceback")))
+    log.log(at, "%s", line, extra={"interlock": {**shown, "event": name}})
+
+
+def facts(event: Event) -> dict[str, object]:
+    """The fields of an event as they may be shown. Where it has an exception that is not one of our own sentences, the traceback too."""
+    given: dict[str, object] = {}
+    trace: BaseException | None = None
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if isinstance(value, BaseException):
+            given[field.name] = redact.error(value)
+            trace = None if isinstance(value, InterlockError) or value.__traceback__ is None else value
+        elif field.name == "fields":
+            given = {**value, **given}
+        elif value is not None:
+            # `event` is the name of the record itself, for structlog and for whoever reads it.
+            given["arrow" if field.name == "event" else field.name] = value
+    shown = redact.fields(given)
+    if trace is not None:
+        shown["traceback"] = redact.trace(trace)
+    return shown
+
+
+# ---------------------------------------------------------------- for the command line
+def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
+    """Sends the log to stderr, a line each: for people, or as JSON. What any other library logs there is formatted, and its secrets hidden, in the same way.
+
+    A program that has set up logging by itself is left as it is, but for the level of `interlock`: then the answer is False."""
+    try:
+        log.setLevel(level.upper() if isinstance(level, str) else level)
+    except ValueError:
+        raise UsageError(f"There is no log level {level!r}: name one of debug, info, warning, error.") from None
+    root = logging.getLogger()
+    if any(not isinstance(one, _Ours) for one in root.handlers):
+        return False
+    for one in root.handlers[:]:
+        root.removeHandler(one)
+    handler = _Ours(stream or sys.stderr)
+    handler.setFormatter(_formatter(json=json, colors=handler.stream.isatty()))
+    root.addHandler(handler)
+    return True
+
+
+class _Ours(logging.StreamHandler[TextIO]):
+    """The handler that `configure` put there."""
+
+
+def _formatter(*, json: bool, colors: bool) -> logging.Formatter:
+    import structlog
+
+    last: Processor = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, structlog.processors.TimeStamper(fmt="iso", utc=True)],
+        processors=[_take_fields, structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, _hide, last],
+    )
+
+
+def _take_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The fields in place of the line that repeats them."""
+    del logger, method
+    given = dict(getattr(entry["_record"], "interlock", {}))
+    if given:
+        entry["event"] = given.pop("event")
+    if "traceback" in given:
+        entry["exception"] = given.pop("traceback")
+    for name, value in given.items():
+        entry.setdefault(name, value)
+    return entry
+
+
+def _hide(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Whatever a handler or a library wrote, with its secrets hidden."""
+    del logger, method
+    trace = entry.pop("exception", None)
+    shown: dict[str, Any] = redact.fields(entry)
+    if trace is not None:
+        shown["exception"] = redact.text(str(trace), limit=redact.TRACEBACK, lines=True)
+    return shown

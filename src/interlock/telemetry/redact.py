@@ -1,0 +1,119 @@
+"""What may be shown of a value: nothing under a name that speaks of secrets, no password within a text, and never too much."""
+
+import math
+import re
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+HIDDEN = "***"
+MORE = "…"
+LIMIT = 2_000
+"""Characters shown of a text."""
+ITEMS = 50
+"""Items shown of a collection."""
+DEPTH = 5
+FRAMES = 20
+"""Frames shown of a traceback, the innermost."""
+TRACEBACK = 10_000
+_READ = 4
+"""How much of a text is looked at, in limits."""
+
+_NAMES = (
+    "password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "apikey", "cookie", "credential", "privatekey", "accesskey", "sessionid",
+)
+_LINES = "authorization|cookie"
+_WORDS = "password|passwd|passphrase|pwd|secret|token|api[_-]?key|credential|private[_-]?key|access[_-]?key|session[_-]?id"
+_QUOTED = r"""\\+"[^"]*(?:"|$)|[a-z]{0,2}"(?:[^"\\]|\\.)*(?:"|\\?$)|[a-z]{0,2}'(?:[^'\\]|\\.)*(?:'|\\?$)"""
+_NAMED = r"""(?i)(?<![a-z0-9])([\w-]{{0,40}}(?:{names})[\w-]{{0,40}}\\?["']?\s{{0,3}}(?:=>|[=:])\s{{0,3}})(?:{quoted}|{bare})"""
+_URL = (
+    # To the last @ of the run: a password that was not escaped may hold any of / : @.
+    (re.compile(r"(://[^\s/:@]{0,200}):\S*@"), rf"\1:{HIDDEN}@"),
+    (re.compile(r"(?i)(https?://)[^\s/:@?#]{1,500}@"), rf"\1{HIDDEN}@"),
+)
+_PAIRS = (
+    (re.compile(_NAMED.format(names=_LINES, quoted=_QUOTED, bare=r"[^\n]+")), rf"\1{HIDDEN}"),
+    (re.compile(_NAMED.format(names=_WORDS, quoted=_QUOTED, bare=r"[^\s&]+")), rf"\1{HIDDEN}"),
+)
+_BEARER = ((re.compile(r"(?i)\b(bearer)\s+\S+"), rf"\1 {HIDDEN}"),)
+# An id, a name, a state: nothing of this shape is hidden, and most texts are of it.
+_WORD = re.compile(r"[\w.-]{0,200}")
+# Control characters (a terminal obeys them), and those that turn the direction of what follows.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def secret(name: str) -> bool:
+    """Whether what goes by this name is not to be shown."""
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    return any(one in plain for one in _NAMES)
+
+
+def text(value: str, *, limit: int = LIMIT, lines: bool = False) -> str:
+    """A text without the secrets in it, on one line unless it may keep its lines, and cut to the limit."""
+    if len(value) <= limit and _WORD.fullmatch(value):
+        return value
+    if len(value) > limit * _READ:
+        # Cut between words: a password cut in the middle would have lost the sign that it is one.
+        value = re.sub(r"\S*\Z", "", value[: limit * _READ]) + MORE
+    for pattern, instead in _suspects(value):
+        value = pattern.sub(instead, value)
+    value = _CONTROL.sub("\ufffd", value.replace("\r\n", "\n"))
+    if not lines:
+        value = " ".join(value.split("\n"))
+    return value if len(value) <= limit else value[: limit - 1] + MORE
+
+
+def _suspects(value: str) -> Iterable[tuple[re.Pattern[str], str]]:
+    if "://" in value and "@" in value:
+        yield from _URL
+    if "=" in value or ":" in value:
+        yield from _PAIRS
+    if "bearer" in value.lower():
+        yield from _BEARER
+
+
+def shown(value: object, depth: int = DEPTH) -> object:
+    """A value as JSON can hold it, without the secrets in it, and cut to what a reader can use."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, Mapping):
+        return MORE if depth == 0 else fields(cast("Mapping[Any, object]", value), depth - 1)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return MORE if depth == 0 else _items(cast("Iterable[object]", value), depth - 1)
+    return text(str(value))
+
+
+def fields(given: Mapping[Any, object], depth: int = DEPTH) -> dict[str, object]:
+    """Named values; what goes by a secret's name is hidden, whatever it is. A plain number of `tokens` is a count and stays."""
+    out: dict[str, object] = {}
+    for key, value in given.items():
+        if len(out) == ITEMS:
+            out[MORE] = f"{len(given) - ITEMS} more"
+            break
+        name = str(key)
+        counted = name.lower().endswith("tokens") and isinstance(value, (int, float))
+        out[text(name, limit=100)] = HIDDEN if secret(name) and value is not None and not counted else shown(value, depth)
+    return out
+
+
+def _items(given: Iterable[object], depth: int) -> list[object]:
+    out: list[object] = []
+    for value in given:
+        if len(out) == ITEMS:
+            return [*out, MORE]
+        out.append(shown(value, depth))
+    return out
+
+
+def error(value: BaseException | str) -> str:
+    """An error in one line: its type and what it says."""
+    return text(value if isinstance(value, str) else "".join(traceback.format_exception_only(value)).strip())
+
+
+def trace(value: BaseException) -> str:
+    """Where an error came from, with its causes."""
+    return text("".join(traceback.format_exception(value, limit=-FRAMES)).rstrip(), limit=TRACEBACK, lines=True)

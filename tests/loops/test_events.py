@@ -1,0 +1,163 @@
+"""What happens is told to whoever listens, and no listener can hurt the work."""
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from interlock import events
+from interlock.events import KINDS, Batch, Claimed, Event, Events
+from tests.loops.examples import ONE_OF_EACH
+
+CLAIMED = Claimed("w", 1, 0.1)
+BATCH = Batch("settle", 1, 0.1)
+
+
+def test_every_kind_of_event_has_an_example() -> None:
+    """The examples that the other tests walk through leave none out, nor does the list of kinds."""
+    declared = {one for one in vars(events).values() if isinstance(one, type) and issubclass(one, Event) and one is not Event}
+    assert {type(one) for one in ONE_OF_EACH} == set(KINDS) == declared
+
+
+def test_a_listener_hears_what_it_asked_for_until_it_ends() -> None:
+    told, all_of_it, claims = Events(), list[Event](), list[Claimed]()
+    end_all = told.subscribe(all_of_it.append)
+    end_claims = told.subscribe(claims.append, Claimed)
+    told.emit(CLAIMED)
+    told.emit(BATCH)
+    end_all()
+    told.emit(CLAIMED)
+    end_claims()
+    end_claims()
+    told.emit(CLAIMED)
+    assert (all_of_it, claims) == ([CLAIMED, BATCH], [CLAIMED, CLAIMED])
+
+
+def test_what_nobody_wants_need_not_be_built() -> None:
+    """`wants` and `active` follow the listeners."""
+    told = Events()
+    assert not told.active
+    ends = [told.subscribe(lambda _: None, Claimed), told.subscribe(lambda _: None, Claimed)]
+    assert told.active
+    assert (told.wants(Claimed), told.wants(Batch)) == (True, False)
+    ends[0]()
+    assert told.wants(Claimed)
+    ends[1]()
+    assert not told.active
+    assert not told.wants(Claimed)
+
+
+def test_a_listener_that_subscribes_twice_is_told_twice_and_each_is_ended_alone() -> None:
+    told, heard = Events(), list[Event]()
+    hear = heard.append
+    end = told.subscribe(hear)
+    told.subscribe(hear)
+    told.emit(CLAIMED)
+    end()
+    end()
+    told.emit(BATCH)
+    assert heard == [CLAIMED, CLAIMED, BATCH]
+
+
+def test_a_listener_that_raises_hurts_nobody_and_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """The emitter and the other listeners go on; it is logged once for each kind of event; and it hears the next one."""
+    told, before, after = Events(), list[Event](), list[Event]()
+
+    def broken(event: Event) -> None:
+        before.append(event)
+        raise RuntimeError("broken")
+
+    told.subscribe(broken)
+    told.subscribe(after.append)
+    for one in (CLAIMED, CLAIMED, BATCH):
+        told.emit(one)
+    assert before == after == [CLAIMED, CLAIMED, BATCH]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.ERROR]
+    assert "Claimed" in caplog.messages[0]
+    assert "Batch" in caplog.messages[1]
+
+
+def test_what_ends_the_process_is_no_listeners_error() -> None:
+    """A keyboard interrupt that arrives within a listener goes on."""
+    told = Events()
+
+    def interrupted(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    told.subscribe(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        told.emit(CLAIMED)
+
+
+class Meddling(type):
+    """A kind of event that lets another thread in at the moment when it is looked up."""
+
+    meddle: Callable[[], None] | None = None
+
+    def __hash__(cls) -> int:
+        meddle, Meddling.meddle = Meddling.meddle, None
+        if meddle:
+            thread = threading.Thread(target=meddle)
+            thread.start()
+            # A meddler that has to wait for us is let go: it has its turn after ours.
+            thread.join(0.1)
+        return super().__hash__()
+
+
+class Odd(Event, metaclass=Meddling):
+    """An event of that kind."""
+
+
+@pytest.mark.parametrize("ending", [False, True], ids=["coming", "going"])
+def test_two_that_come_or_go_at_the_same_moment_do_not_undo_each_other(ending: bool) -> None:
+    told, heard, there = Events(), list[Event](), threading.Event()
+    end = told.subscribe(lambda _: None, Odd)
+
+    def meddle() -> None:
+        told.subscribe(heard.append, Claimed)
+        there.set()
+
+    Meddling.meddle = meddle
+    if ending:
+        end()
+    else:
+        told.subscribe(heard.append, Odd)
+    assert there.wait(10)
+    told.emit(CLAIMED)
+    assert heard == [CLAIMED]
+
+
+def test_listeners_come_and_go_while_many_threads_emit() -> None:
+    """A listener that stays misses nothing, and none that ended is told."""
+    told, heard = Events(), list[Event]()
+    told.subscribe(heard.append, Claimed)
+    start = threading.Barrier(5)
+
+    def emit() -> None:
+        start.wait()
+        for _ in range(500):
+            told.emit(CLAIMED)
+
+    def come_and_go() -> None:
+        start.wait()
+        for _ in range(500):
+            told.subscribe(lambda _: None)()
+
+    threads = [threading.Thread(target=work) for work in (emit, emit, emit, come_and_go, come_and_go)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(heard) == 1500
+    assert not told.wants(Batch)
+
+
+def test_an_event_cannot_be_changed() -> None:
+    """All are frozen and have no room for more."""
+    for one in ONE_OF_EACH:
+        name = dataclasses.fields(one)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(one, name, "other")
+        assert not hasattr(one, "__dict__")

@@ -1,0 +1,221 @@
+"""Events in the log: with their fields, at sensible levels, and without a single secret."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from interlock.errors import Unavailable, UsageError
+from interlock.events import AttemptEnded, Event, Events, LeaseLost, MoveRefused, Notice, SlotMoved, Transition, Trouble, WorkerMoved
+from interlock.telemetry import logs, redact
+from tests.loops.examples import ID, ONE_OF_EACH, WORKER
+
+SECRET = "hunter2"
+
+
+def raised(error: Exception) -> Exception:
+    """An error with the traceback of having been raised."""
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+@pytest.fixture
+def attached(caplog: pytest.LogCaptureFixture) -> Iterator[Events]:
+    """Events that go to a log of all levels."""
+    caplog.set_level(logging.DEBUG, "interlock")
+    events = Events()
+    end = logs.attach(events)
+    yield events
+    end()
+
+
+@contextmanager
+def bare() -> Iterator[None]:
+    """As in a process whose logging nobody has set up: not even pytest."""
+    root, own = logging.getLogger(), logging.getLogger("interlock")
+    handlers, level = root.handlers[:], own.level
+    root.handlers[:] = []
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        own.setLevel(level)
+
+
+# ---------------------------------------------------------------- records
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda one: type(one).__name__)
+def test_every_event_is_a_record_with_its_fields(event: Event, attached: Events, caplog: pytest.LogCaptureFixture) -> None:
+    """`record.interlock` has them for programs, and the message for people."""
+    attached.emit(event)
+    (record,) = caplog.records
+    fields = record.__dict__["interlock"]
+    assert record.name == "interlock"
+    assert json.loads(json.dumps(fields)) == fields
+    for value in logs.facts(event).values():
+        assert str(value) in record.getMessage()
+        assert value in fields.values()
+
+
+@pytest.mark.parametrize(("event", "level"), [
+    (Transition(ID, "paint", "standard", "claim", "PENDING", "RUNNING", 1, "worker"), logging.DEBUG),
+    (SlotMoved(WORKER, 1, "Claiming", "Processing", "", None), logging.DEBUG),
+    (WorkerMoved(WORKER, "Polling", "Backoff", "nothing is due"), logging.DEBUG),
+    (WorkerMoved(WORKER, "Startup", "Connecting", "boot"), logging.INFO),
+    (WorkerMoved(WORKER, "Polling", "ErrorWait", "OperationalError"), logging.WARNING),
+    (AttemptEnded(ID, "paint", "default", 1, "succeed", 0, 0), logging.DEBUG),
+    (AttemptEnded(ID, "paint", "default", 1, "fail", 0, 0), logging.INFO),
+    (LeaseLost(ID, "paint", 1, "frozen"), logging.WARNING),
+    (MoveRefused(ID, "paint", 1, "SUCCEEDED", "PENDING"), logging.WARNING),
+    (Trouble(WORKER, "claim", "x"), logging.ERROR),
+])
+def test_levels_follow_how_much_an_event_matters(event: Event, level: int) -> None:
+    assert logs.level(event) == level
+
+
+def test_what_the_level_shuts_out_is_not_even_built(caplog: pytest.LogCaptureFixture) -> None:
+    """And nothing is once it has ended."""
+    caplog.set_level(logging.INFO, "interlock")
+    events = Events()
+    end = logs.attach(events)
+    assert (events.wants(Transition), events.wants(SlotMoved), events.wants(WorkerMoved), events.wants(Trouble)) == (False, False, True, True)
+    events.emit(WorkerMoved(WORKER, "Polling", "Backoff", "nothing is due"))
+    assert not caplog.records
+    end()
+    assert not events.active
+
+
+def test_an_unexpected_error_brings_its_traceback_and_a_sentence_of_ours_does_not(attached: Events, caplog: pytest.LogCaptureFixture) -> None:
+    attached.emit(Trouble(WORKER, "claim", raised(ValueError(f"bad password={SECRET}"))))
+    attached.emit(Trouble(WORKER, "claim", raised(Unavailable("The database cannot be reached."))))
+    unexpected, ours = (record.__dict__["interlock"] for record in caplog.records)
+    assert unexpected["error"] == "ValueError: bad password=***"
+    assert "in raised" in unexpected["traceback"]
+    assert SECRET not in unexpected["traceback"]
+    assert "traceback" not in ours
+
+
+# ---------------------------------------------------------------- secrets
+@pytest.mark.parametrize("name", [
+    "token", "password", "PASSWORD", "secret", "authorization", "Authorization", "api_key", "X-Api-Key", "apiKey", "cookie", "Set-Cookie", "db_password",
+    "client_secret", "accessToken", "AWS_SECRET_ACCESS_KEY", "private_key", "session_id", "credentials",
+])
+@pytest.mark.parametrize("value", [SECRET, 4711, [SECRET], {"a": SECRET}, SECRET.encode()], ids=["text", "number", "list", "mapping", "bytes"])
+def test_what_goes_by_a_secret_name_is_never_logged(name: str, value: object, attached: Events, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it is, and however deep it lies."""
+    attached.emit(Notice(WORKER, "x", {name: value, "deep": [{"er": {name: value}}]}))
+    (record,) = caplog.records
+    assert record.__dict__["interlock"] == {"event": "x", "worker": WORKER, name: "***", "deep": [{"er": {name: "***"}}]}
+    assert SECRET not in record.getMessage()
+
+
+@pytest.mark.parametrize("text", [
+    f"postgresql://user:{SECRET}@host/db",
+    f"could not connect to postgresql://user:a/b:c@{SECRET}@host:5432/db",
+    f"redis://:{SECRET}@host",
+    f"https://{SECRET}@github.com/x",
+    f"host=h user=u password={SECRET} dbname=d",
+    f"password = '{SECRET} and more {SECRET}'",
+    f'{{"password": "a\\"{SECRET}"}}',
+    f'"{{\\"api_key\\": \\"a {SECRET}\\"}}"',
+    f"{{'Authorization': 'Bearer {SECRET}'}}",
+    f"Authorization: Basic {SECRET}",
+    f"Cookie: a=b; session={SECRET}",
+    f"GET /?x=1&access_token={SECRET}&y=2",
+    f"sent Bearer {SECRET}",
+    f"dbPassword: {SECRET}",
+    f'password="{SECRET} never closed',
+    "postgresql://u:" + SECRET * 4_000 + "@h",
+    "x " * 3_990 + "postgresql://u:" + SECRET * 4_000 + "@h",
+])
+def test_a_secret_within_a_text_is_never_logged(text: str, attached: Events, caplog: pytest.LogCaptureFixture) -> None:
+    """In a sentence, a field, an error or its traceback."""
+    attached.emit(Notice(WORKER, text, {"note": text, text: 1}))
+    attached.emit(Trouble(WORKER, text, raised(RuntimeError(text))))
+    for record in caplog.records:
+        assert SECRET not in record.getMessage()
+        assert SECRET not in str(record.__dict__["interlock"])
+
+
+@pytest.mark.parametrize("text", ["http://host:8080/path", "passwordless login", "a: b = c", ID, "mail user@example.org", "tok-en", "12:30:01"])
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact.text(text) == text
+
+
+def test_a_count_of_tokens_is_no_secret() -> None:
+    assert redact.fields({"input_tokens": 12, "tokens": ["abc"]}) == {"input_tokens": 12, "tokens": "***"}
+
+
+def test_lengths_are_bounded() -> None:
+    """However long a text, wide a collection or deep a nest, what is shown is short, and nothing that holds itself is walked for ever."""
+    itself: list[object] = []
+    itself.append(itself)
+    shown = json.dumps(redact.fields({"text": "x" * 10**6, "words": "y " * 10**6, "wide": list(range(10**5)), "itself": itself, "k" * 10**5: 1}))
+    assert len(shown) < 10_000
+    assert len(redact.fields({str(n): n for n in range(1000)})) == redact.ITEMS + 1
+
+
+def test_a_terminal_is_not_obeyed() -> None:
+    """Control characters and line breaks are taken out: what was stored cannot forge a line."""
+    assert redact.text("a\x1b[31mb\r\nc\u202ed") == "a\ufffd[31mb c\ufffdd"
+
+
+# ---------------------------------------------------------------- the command line's format
+def test_json_lines_have_the_fields_and_no_secrets() -> None:
+    with bare():
+        out = io.StringIO()
+        assert logs.configure(json=True, level="debug", stream=out)
+        logs.write(Transition(ID, "paint", "standard", "claim", "PENDING", "RUNNING", 1, "worker"))
+        logging.getLogger("theirs").error("sent %s", f"password={SECRET}", exc_info=raised(RuntimeError(f"token={SECRET}")))
+        ours, theirs = map(json.loads, out.getvalue().splitlines())
+        assert ours.pop("timestamp")
+        assert ours == {
+            "event": "transition", "level": "debug", "logger": "interlock", "job_id": ID, "kind": "paint", "lifecycle": "standard", "arrow": "claim",
+            "source": "PENDING", "target": "RUNNING", "attempt": 1, "actor": "worker",
+        }
+        assert (theirs["event"], theirs["level"], theirs["logger"]) == ("sent password=***", "error", "theirs")
+        assert "RuntimeError" in theirs["exception"]
+        assert SECRET not in out.getvalue()
+
+
+def test_lines_for_people_have_the_same() -> None:
+    with bare():
+        out = io.StringIO()
+        logs.configure(stream=out)
+        logs.write(Notice(WORKER, "The last slot is busy.", {"slots": 4, "token": SECRET}))
+        logs.write(Transition(ID, "paint", "standard", "claim", "PENDING", "RUNNING", 1, "worker"))
+        (line,) = out.getvalue().splitlines()
+        assert "The last slot is busy." in line
+        assert "slots=4" in line
+        assert "token=***" in line
+        assert "\x1b" not in line
+
+
+def test_configuring_again_does_not_write_twice() -> None:
+    with bare():
+        first, second = io.StringIO(), io.StringIO()
+        logs.configure(stream=first)
+        logs.configure(stream=second)
+        logs.write(Trouble(WORKER, "claim", "x"))
+        assert first.getvalue() == ""
+        assert len(second.getvalue().splitlines()) == 1
+
+
+def test_a_program_that_set_up_logging_by_itself_is_left_alone() -> None:
+    """Its handlers get the records, and only the level of `interlock` is set."""
+    with bare():
+        theirs, ours = io.StringIO(), io.StringIO()
+        logging.getLogger().addHandler(logging.StreamHandler(theirs))
+        assert not logs.configure(json=True, level=logging.DEBUG, stream=ours)
+        logs.write(Transition(ID, "paint", "standard", "claim", "PENDING", "RUNNING", 1, "worker"))
+        assert ID in theirs.getvalue()
+        assert ours.getvalue() == ""
+
+
+def test_a_level_that_does_not_exist_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="There is no log level 'loud': name one of"):
+        logs.configure(level="loud")

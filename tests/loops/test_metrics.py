@@ -1,0 +1,198 @@
+"""What Prometheus is told: what this process did, and what stands in the database at the moment of a scrape."""
+
+import logging
+import math
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from interlock.errors import Unavailable, UsageError
+from interlock.events import AttemptEnded, Claimed, Events, Measured, WorkerMoved
+from interlock.records import Depth
+from interlock.telemetry.metrics import NAMES, Metrics, Served, Standing, serve
+from tests.loops.examples import ID, ONE_OF_EACH, WORKER
+
+
+def lines(registry: CollectorRegistry) -> dict[str, float]:
+    """What a scrape says, by series; the times of creation are left out."""
+    text = generate_latest(registry).decode()
+    said = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {series: float(value) for series, _, value in said if "_created" not in series}
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def metrics(events: Events) -> Metrics:
+    metrics = Metrics()
+    metrics.attach(events)
+    return metrics
+
+
+# ---------------------------------------------------------------- what this process did
+def test_everything_that_happens_is_counted(events: Events, metrics: Metrics) -> None:
+    for one in ONE_OF_EACH:
+        events.emit(one)
+    assert lines(metrics.registry).items() >= {
+        'interlock_transitions_total{event="claim",kind="paint",source="PENDING",target="RUNNING"}': 1,
+        'interlock_attempts_total{kind="paint",outcome="succeed",queue="default"}': 1,
+        'interlock_dwell_seconds_sum{kind="paint",queue="default"}': 0.5,
+        'interlock_run_seconds_sum{kind="paint",queue="default"}': 2.0,
+        'interlock_lease_losses_total{kind="paint"}': 1,
+        'interlock_refused_moves_total{kind="paint"}': 1,
+        'interlock_batch_size_sum{verb="settle"}': 7,
+        'interlock_batch_seconds_sum{verb="settle"}': 0.004,
+        "interlock_claimed_jobs_total": 4,
+        'interlock_claim_seconds_sum{found="some"}': 0.002,
+        'interlock_renewals_total{result="renewed"}': 5,
+        'interlock_renewals_total{result="lost"}': 1,
+        'interlock_renewals_total{result="busy"}': 2,
+        "interlock_renew_seconds_sum": 0.001,
+        'interlock_measured_sum{kind="paint",name="pixels"}': 640,
+        'interlock_measured_count{kind="paint",name="pixels"}': 1,
+        'interlock_recovered_jobs_total{how="adopted",kind="paint"}': 1,
+        'interlock_finish_failures_total{kind="paint"}': 1,
+        'interlock_hook_failures_total{kind="paint",state="FAILED"}': 1,
+        'interlock_troubles_total{where="job"}': 1,
+        'interlock_workers{state="Connecting"}': 1,
+    }.items()
+
+
+def test_no_label_is_a_jobs_id_or_a_workers_name(events: Events, metrics: Metrics) -> None:
+    """A series for every job would be the end of any Prometheus."""
+    for one in ONE_OF_EACH:
+        events.emit(one)
+    text = generate_latest(metrics.registry).decode()
+    assert ID not in text
+    assert WORKER not in text
+
+
+def test_an_empty_handed_claim_is_told_apart(events: Events, metrics: Metrics) -> None:
+    events.emit(Claimed(WORKER, 0, 0.001))
+    said = lines(metrics.registry)
+    assert said['interlock_claim_seconds_count{found="none"}'] == 1
+    assert said["interlock_claimed_jobs_total"] == 0
+
+
+def test_a_worker_is_in_one_state_at_a_time(events: Events, metrics: Metrics) -> None:
+    """Each of a process's workers counts once, wherever it was when the counting began."""
+    for worker, source, target in (("a", "Polling", "Backoff"), ("a", "Backoff", "Idle"), ("b", "Startup", "Connecting"), ("b", "Connecting", "Idle")):
+        events.emit(WorkerMoved(worker, source, target, ""))
+    said = lines(metrics.registry)
+    assert {series: count for series, count in said.items() if series.startswith("interlock_workers") and count} == {'interlock_workers{state="Idle"}': 2}
+
+
+def test_made_up_names_do_not_make_series_without_end(events: Events, metrics: Metrics) -> None:
+    for number in range(NAMES + 10):
+        events.emit(Measured(ID, "paint", f"n{number}", 1))
+    events.emit(Measured(ID, "paint", "n0", 1))
+    said = {series: value for series, value in lines(metrics.registry).items() if series.startswith("interlock_measured_count")}
+    assert len(said) == NAMES + 1
+    assert said['interlock_measured_count{kind="paint",name="other"}'] == 10
+    assert said['interlock_measured_count{kind="paint",name="n0"}'] == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_measure_that_is_no_number_does_not_spoil_the_sum(value: float, events: Events, metrics: Metrics) -> None:
+    for one in (value, -2.0, 5.0):
+        events.emit(Measured(ID, "paint", "pixels", one))
+    assert lines(metrics.registry)['interlock_measured_sum{kind="paint",name="pixels"}'] == 3
+
+
+def test_counting_ends_when_it_is_told_to() -> None:
+    events, metrics = Events(), Metrics()
+    metrics.attach(events)()
+    assert not events.active
+
+
+def test_the_counts_go_into_the_callers_registry() -> None:
+    registry, events = CollectorRegistry(auto_describe=True), Events()
+    Metrics(registry).attach(events)
+    events.emit(AttemptEnded(ID, "paint", "default", 1, "fail", 0, 0))
+    assert lines(registry)['interlock_attempts_total{kind="paint",outcome="fail",queue="default"}'] == 1
+
+
+# ---------------------------------------------------------------- what stands in the database
+def test_depths_and_states_are_read_at_every_scrape() -> None:
+    """And not before: registering them asks the database nothing."""
+    due = iter((3, 4))
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(Standing(depths=lambda: [Depth("paint", "slow", next(due), 2, 1, 5, 12.5)], states=lambda: {"paint": {"PENDING": 6, "RUNNING": 5}}))
+    assert lines(registry) == {
+        "interlock_database_up": 1,
+        'interlock_queue_jobs{kind="paint",queue="slow",standing="due"}': 3,
+        'interlock_queue_jobs{kind="paint",queue="slow",standing="later"}': 2,
+        'interlock_queue_jobs{kind="paint",queue="slow",standing="held"}': 1,
+        'interlock_queue_jobs{kind="paint",queue="slow",standing="running"}': 5,
+        'interlock_queue_oldest_seconds{kind="paint",queue="slow"}': 12.5,
+        'interlock_jobs{kind="paint",state="PENDING"}': 6,
+        'interlock_jobs{kind="paint",state="RUNNING"}': 5,
+    }
+    assert lines(registry)['interlock_queue_jobs{kind="paint",queue="slow",standing="due"}'] == 4
+
+
+def test_a_scrape_is_answered_while_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """What the process counted is there, and `interlock_database_up` is 0."""
+    metrics = Metrics()
+
+    def away() -> list[Depth]:
+        raise Unavailable("The database cannot be reached.")
+
+    metrics.registry.register(Standing(depths=away, states=lambda: {"paint": {"PENDING": 6}}))
+    said = lines(metrics.registry)
+    assert said["interlock_database_up"] == 0
+    assert said["interlock_claimed_jobs_total"] == 0
+    assert not any(series.startswith(("interlock_queue", "interlock_jobs")) for series in said)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+# ---------------------------------------------------------------- the endpoint
+@pytest.fixture
+def served(events: Events) -> Iterator[Served]:
+    served = serve(events, 0, states=lambda: {"paint": {"PENDING": 6}})
+    yield served
+    served.close()
+
+
+def test_the_endpoint_answers_on_this_machine_alone_until_it_is_closed(events: Events) -> None:
+    served = serve(events, 0, states=lambda: {"paint": {"PENDING": 6}})
+    events.emit(Claimed(WORKER, 4, 0.002))
+    with urllib.request.urlopen(served.url) as answer:
+        text = answer.read().decode()
+    assert served.url == f"http://127.0.0.1:{served.port}/metrics"
+    assert "interlock_claimed_jobs_total 4.0" in text
+    assert 'interlock_jobs{kind="paint",state="PENDING"} 6.0' in text
+    served.close()
+    assert not events.active
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", served.port)) != 0
+
+
+def test_a_port_that_is_taken_is_one_sentence(events: Events, served: Served) -> None:
+    with pytest.raises(UsageError, match=rf"cannot be served at 127.0.0.1, port {served.port}: .*Name another port"):
+        serve(events, served.port)
+
+
+# ---------------------------------------------------------------- without the extra
+BLOCKED = """
+import sys
+sys.modules["prometheus_client"] = None
+from interlock.errors import UsageError
+try:
+    import interlock.telemetry.metrics
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_without_the_extra_there_is_one_sentence_with_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True)
+    assert done.stdout == "Metrics need prometheus_client, which is not installed: run pip install 'interlock[metrics]'.\n"
