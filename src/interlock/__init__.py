@@ -4,8 +4,10 @@ from .answers import Answer, Complete, External, Fail, Failed, Going, Gone, Reje
 from .app import App
 from .backoff import Backoff
 from .call import Call
+from .effect import aged
 from .errors import (
     Cancelled,
+    CommitTimeout,
     InterlockError,
     JobFailed,
     KeyReused,
@@ -20,13 +22,17 @@ from .errors import (
     Unavailable,
     UsageError,
 )
+from .explain import Explanation
 from .job import AuditEntry, Execution, Job
 from .kind import Kind
 from .lifecycle import Lifecycle
 from .records import Enqueued
 from .run import Run, SyncRun
+from .status import Status
 from .store import Tx
+from .taxonomy import Verdict
 from .verify import Report, Violation
+from .worker.worker import Worker
 
 __all__ = [
     "Answer",
@@ -35,9 +41,11 @@ __all__ = [
     "Backoff",
     "Call",
     "Cancelled",
+    "CommitTimeout",
     "Complete",
     "Enqueued",
     "Execution",
+    "Explanation",
     "External",
     "Fail",
     "Failed",
@@ -61,10 +69,14 @@ __all__ = [
     "Retry",
     "Run",
     "Snooze",
+    "Status",
     "SyncRun",
     "TransitionRefused",
     "Tx",
     "Unavailable",
     "UsageError",
+    "Verdict",
     "Violation",
+    "Worker",
+    "aged",
 ]

@@ -2,29 +2,40 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
 from .backoff import Backoff
+from .boot import Plan, emptied, running, target_of
 from .call import Call
 from .clock import Seconds, SystemClock, seconds
 from .database import Database
 from .declaration import Declaration
 from .enqueue import aenqueue, enqueue, enqueue_foreign
 from .errors import UsageError
-from .job import AuditEntry, Execution, Job
+from .events import Events
+from .explain import Explanation
+from .explain import explain as explain_job
+from .job import AuditEntry, Execution, Job, Phase
 from .kind import JobDecorator, Kind
 from .lifecycle import Lifecycle, builtin
-from .operate import Operator
+from .notify import KIND as WEBHOOK
+from .notify import Notices
+from .operate import Operator, decision_of
 from .payload import check_name, clean
 from .records import Enqueued, KindFacts
 from .schedule import Schedule
 from .signature import Signature
+from .status import Status
+from .status import status as status_of
 from .store import Tx
+from .taxonomy import Taxonomy
 from .verify import Report, verify
+from .webhook import Webhook
+from .worker.worker import Worker
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -35,6 +46,15 @@ Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 _LEASE = 30.0
 _MAX_RUNTIME = 3600.0
 _BACKOFF = Backoff()
+_KEPT = 7 * 86400.0
+
+
+def _retention(given: Mapping[Phase, Seconds | None] | None) -> dict[Phase, float]:
+    chosen: dict[Phase, Seconds | None] = {"succeeded": _KEPT, "failed": None, **(given or {})}
+    for phase in chosen:
+        if phase not in ("succeeded", "failed"):
+            raise UsageError(f"retention names {phase!r}: only jobs that succeeded or failed are ever deleted.")
+    return {phase: seconds(age, f"retention of {phase}") for phase, age in chosen.items() if age is not None}
 
 
 def _hop(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
@@ -53,29 +73,39 @@ class App(Generic[TxT]):
     @overload
     def __init__(
         self: "App[Tx]", url: str | None = None, *, imports: Sequence[str] = (), schema: str = "interlock", lifespan: Lifespan | None = None,
+        retention: Mapping[Phase, Seconds | None] | None = None,
     ) -> None: ...
     @overload
     def __init__(
         self, url: str | None = None, *, transaction: Callable[[], AbstractContextManager[TxT]], imports: Sequence[str] = (), schema: str = "interlock",
-        lifespan: Lifespan | None = None,
+        lifespan: Lifespan | None = None, retention: Mapping[Phase, Seconds | None] | None = None,
     ) -> None: ...
     def __init__(
         self, url: str | None = None, *, transaction: Callable[[], AbstractContextManager[Any]] | None = None, imports: Sequence[str] = (),
-        schema: str = "interlock", lifespan: Lifespan | None = None,
+        schema: str = "interlock", lifespan: Lifespan | None = None, retention: Mapping[Phase, Seconds | None] | None = None,
     ) -> None:
-        """`url` falls back to INTERLOCK_DATABASE_URL, DATABASE_URL, then sqlite:///interlock.db. `transaction` opens your own one on that database."""
+        """`url` falls back to INTERLOCK_DATABASE_URL, DATABASE_URL, then sqlite:///interlock.db. `transaction` opens your own one on that database.
+
+        `retention` says how long jobs are kept after they ended, by phase; None keeps them. Those that succeeded are kept for seven days, others for ever.
+        """
         self.imports = tuple(imports)
         self.lifespan = lifespan
+        self.events = Events()
+        self.target: str | None = None
+        """The app by name, `module:app`, where it was loaded by it."""
+        self.retention = _retention(retention)
         self.kinds: dict[str, Kind[..., Any, TxT]] = {}
         self.schedules: dict[str, Schedule] = {}
         self.database = Database(url, check_name("schema", schema), SystemClock(), self._declared)
         self._transaction = transaction
+        self._notices = Notices(lambda: self.database.clock.now().timestamp())
 
     # ------------------------------------------------------------ declare
     def job(
         self, *, kind: str | None = None, lifecycle: Lifecycle | None = None, tries: int = 3, lease: Seconds = _LEASE, queue: str = "default",
         max_runtime: Seconds | None = _MAX_RUNTIME, process: bool = False, backoff: Backoff = _BACKOFF,
         on_lost_lease: Literal["rerun", "fail", "hold"] = "rerun", key_until: Sequence[str] = (), commit_timeout: Seconds | None = None,
+        taxonomy: Taxonomy | None = None,
     ) -> JobDecorator[TxT]:
         """Make a kind of job of a function. `UsageError`, in one sentence, for what can never work."""
 
@@ -85,7 +115,7 @@ class App(Generic[TxT]):
                 name=name, signature=Signature(name, fn), lifecycle=lifecycle or builtin("standard"), tries=tries, lease=seconds(lease, "lease"),
                 queue=check_name("queue", queue), max_runtime=None if max_runtime is None else seconds(max_runtime, "max_runtime"), process=process,
                 backoff=backoff, on_lost_lease=on_lost_lease, key_until=frozenset([key_until] if isinstance(key_until, str) else key_until),
-                commit_timeout=seconds(lease if commit_timeout is None else commit_timeout, "commit_timeout"),
+                commit_timeout=seconds(lease if commit_timeout is None else commit_timeout, "commit_timeout"), taxonomy=taxonomy,
             ))
 
         return cast("JobDecorator[TxT]", declare)
@@ -98,6 +128,7 @@ class App(Generic[TxT]):
                 raise UsageError(f"{declaration.name} brings a lifecycle {other.name} unlike the one this app knows by that name: rename one of the two.")
         made: Kind[..., Any, TxT] = Kind(declaration, self.database.store, transaction=self._transaction)
         self.kinds[declaration.name] = made
+        self._listen_to(declaration)
         return made
 
     def _lifecycles(self) -> list[Lifecycle]:
@@ -113,6 +144,18 @@ class App(Generic[TxT]):
         if name in self.schedules:
             raise UsageError(f"This app has a schedule {name} already: give one of the two another name.")
         self.schedules[name] = Schedule(name, cron, self._mine(call), tz, catch_up)
+
+    def webhook(self, name: str, url: str, /, *, secret: str, kinds: Sequence[str] | None = None, allow_private: bool = False) -> None:
+        """Tell this address, in signed messages, of every job of these kinds, or of all, that ends; each message is a job stored with that end."""
+        self._notices.add(name, Webhook(url, secret, allow_private), kinds)
+        if WEBHOOK not in self.kinds:
+            self.job(kind=WEBHOOK, tries=12, backoff=Backoff(5.0, cap=3600.0))(self._notices.deliver)
+        for kind in self.kinds.values():
+            self._listen_to(kind.declaration)
+
+    def _listen_to(self, declaration: Declaration) -> None:
+        if self._notices.of(declaration.name):
+            declaration.notify = self._notices.teller(self.kinds)
 
     # ------------------------------------------------------------ enqueue
     def enqueue_many(self, calls: Iterable[Call], /, *, conn: Any = None) -> list[Enqueued]:
@@ -176,8 +219,48 @@ class App(Generic[TxT]):
         """Turn a waiting job away, where its lifecycle draws that."""
         return self._operator(by).reject(id, clean(reason))
 
+    def release(self, id: str, /, *, by: str, reason: str, effect: Literal["happened", "did_not"] | None = None, receipt: Any = None) -> Job:
+        """End a job's hold. `effect` says what became of the outside call in doubt, and `receipt` what it answered."""
+        return self._operator(by).release(id, clean(reason), decision_of(effect, receipt))
+
+    def redrive(self, id: str, /, *, by: str, reason: str = "", fresh: bool = False) -> Enqueued:
+        """Make a new job of one that ended without success. What its outside calls answered is remembered, unless it starts `fresh`."""
+        return self._operator(by).redrive(id, clean(reason) or None, fresh=fresh)
+
+    def explain(self, id: str, /) -> Explanation:
+        """Why the job is where it is, and what happens next."""
+        return explain_job(self.database.store(), id)
+
+    def status(self) -> Status:
+        """How many jobs are where, what is stuck, and which kinds nobody serves."""
+        return status_of(self.database.store())
+
     def _operator(self, by: str) -> Operator:
         return Operator(self.database.store(), {name: kind.declaration for name, kind in self.kinds.items()}, self._transaction, by)
+
+    # ------------------------------------------------------------ work
+    @asynccontextmanager
+    async def worker(self, *, queues: Sequence[str] = (), slots: int = 100, listen: bool = True) -> AsyncGenerator[Worker]:
+        """A worker in this event loop, for as long as the block runs; then it drains. `listen=False` only polls, as behind a transaction pooler."""
+        async with running(self.plan(queues=queues, slots=slots, listen=listen)) as worker:
+            yield worker
+
+    def run_until_idle(self, *, timeout: Seconds = 60.0) -> int:
+        """Carry out all that is due, here and now; answers how many attempts ended. What is due later stays."""
+        return asyncio.run(self.arun_until_idle(timeout=timeout))
+
+    async def arun_until_idle(self, *, timeout: Seconds = 60.0) -> int:  # noqa: ASYNC109 - the same verb as `run_until_idle`
+        """`run_until_idle` in this event loop."""
+        return await emptied(self.plan(until_idle=True), seconds(timeout, "timeout"))
+
+    def plan(self, *, only: Sequence[str] = (), **chosen: Any) -> Plan:
+        """What a worker of this app is to be, for whoever runs it: the app's own parts, `only` these kinds if any are named, and what else a `Plan` takes."""
+        if unknown := [name for name in only if name not in self.kinds]:
+            raise UsageError(f"This app has no kind {', '.join(unknown)}: it has {', '.join(sorted(self.kinds)) or 'none'}.")
+        kinds = {name: kind.declaration for name, kind in self.kinds.items() if not only or name in only}
+        return Plan(
+            self.database.store, kinds, target=self.target or target_of(self), transaction=self._transaction, lifespan=self.lifespan, schedules=self.schedules,
+            retention=self.retention, events=self.events, **chosen)
 
     # ------------------------------------------------------------ its own life
     def migrate(self) -> None:
@@ -202,5 +285,9 @@ class App(Generic[TxT]):
     averify = _hop(verify)
     acancel = _hop(cancel)
     areject = _hop(reject)
+    arelease = _hop(release)
+    aredrive = _hop(redrive)
+    aexplain = _hop(explain)
+    astatus = _hop(status)
     amigrate = _hop(migrate)
     aclose = _hop(close)

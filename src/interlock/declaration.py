@@ -3,16 +3,19 @@
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
 from .backoff import Backoff
 from .errors import UsageError
+from .job import Job
 from .lifecycle import Lifecycle
 from .machine import Arrow
 from .move import Policy
 from .records import KindFacts, Way
 from .signature import Signature
 from .store import Store
+from .taxonomy import Taxonomy
 
 LostLease = Literal["rerun", "fail", "hold"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +47,7 @@ class Declaration:
     on_lost_lease: LostLease
     key_until: frozenset[str]
     commit_timeout: float
+    taxonomy: Taxonomy | None = None
     commit: Callable[..., Any] | None = None
     finish: Callable[..., Any] | None = None
     guard: Callable[..., Any] | None = None
@@ -51,6 +55,8 @@ class Declaration:
     on_cancel: Callable[..., Any] | None = None
     reconcile: Reconcile | None = None
     hooks: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
+    notify: Callable[[Any, Job], None] | None = None
+    """Called, as a hook is, in the transaction of every move into a final state."""
     _pinned: tuple[Store, int] | None = None
 
     def __post_init__(self) -> None:
@@ -69,15 +75,29 @@ class Declaration:
             self._pinned = store, store.version_of(self.lifecycle)
         return self._pinned[1]
 
-    @property
+    @cached_property
     def policy(self) -> Policy:
         """What `decide` needs to know of this kind."""
         return Policy(self.tries, self.backoff, self.on_lost_lease, tuple(sorted(self.key_until)))
 
+    @property
+    def alone(self) -> bool:
+        """Whether its moves run code of their own, so that none is batched with others."""
+        return self.commit is not None or self.notify is not None or bool(self.hooks)
+
+    def entering(self, state: str) -> list[Callable[[Any, Job], None]]:
+        """What runs in the transaction of a move into this state."""
+        own = [self.hooks[state]] if state in self.hooks else []
+        return [*own, self.notify] if self.notify is not None and state in self.lifecycle.finals else own
+
+    def hooked(self) -> tuple[str, ...]:
+        """The states that only a process with this code may move a job into."""
+        return tuple(state for state in sorted(self.lifecycle.states) if self.entering(state))
+
     def facts(self) -> KindFacts:
         """What `migrate` writes down about this kind."""
         return KindFacts(
-            self.name, self.lifecycle.name, tuple(sorted(self.hooks)), queue=self.queue, tries=self.tries, key_until=tuple(sorted(self.key_until)),
+            self.name, self.lifecycle.name, self.hooked(), queue=self.queue, tries=self.tries, key_until=tuple(sorted(self.key_until)),
             admits=self.admit is not None)
 
     def ways(self, version: int) -> list[Way]:
@@ -109,7 +129,7 @@ class Declaration:
     def check_hook(self, state: str) -> None:
         self._check_states("on_enter", [state])
         self.once(f"on_enter({state!r})", self.hooks.get(state))
-        if any(arrow.event == "claim" and arrow.target == state for arrow in self.lifecycle.arrows):
+        if any(arrow.target == state for waiting in self.lifecycle.waiting for arrow in self.lifecycle.claim_path(waiting) or ()):
             raise UsageError(f"{self.name} cannot hook {state}: it is entered by claim, in batches, where no function runs. Use guard instead.")
 
     def _check_states(self, what: str, states: Iterable[str]) -> None:

@@ -27,18 +27,31 @@ def enqueue(store: OpenStore, calls: Sequence[Call], *, conn: Any, transaction: 
         return store.enqueue(jobs, conn=handle, admit=admit)
 
 
+def enqueue_job(store: OpenStore, job: NewJob, call: Call | None, *, transaction: Transaction | None) -> Enqueued:
+    """Store one job that was made by hand of a call, or, without one, of a kind whose code is elsewhere; its kind's `admit` is asked."""
+    admit = None if call is None else _admission([call], [job])
+    if admit is None or transaction is None:
+        return store.enqueue([job], admit=admit)[0]
+    with transaction() as handle:
+        return store.enqueue([job], conn=handle, admit=admit)[0]
+
+
 def enqueue_foreign(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> Enqueued:
     """Store a job of a kind whose code is elsewhere, as that code was last migrated."""
+    return store.enqueue([foreign_job(store, kind, payload)])[0]
+
+
+def foreign_job(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> NewJob:
+    """A job of a kind whose code is elsewhere, as that code was last migrated."""
     facts = store.kind(kind)
     if facts is None or facts.lifecycle_version is None:
         raise NotFound(f"Nobody has declared a kind {kind!r} here: import the module that declares it, or run its migration (interlock migrate -A module:app).")
     if facts.admits:
         raise UsageError(f"{kind} judges every new job by a function of its own, which this process does not have: enqueue it where it is declared.")
     lifecycle = store.lifecycle(facts.lifecycle, facts.lifecycle_version)
-    job = NewJob(
+    return NewJob(
         uuid7(), kind, lifecycle.name, facts.lifecycle_version, lifecycle.initial, encode(payload), facts.tries, queue=facts.queue,
         resting=tuple(sorted(lifecycle.resting)))
-    return store.enqueue([job])[0]
 
 
 async def aenqueue(store: OpenStore, calls: Sequence[Call], conn: Any) -> list[Enqueued]:

@@ -1,17 +1,19 @@
-"""What an operator does to a job: cancel it, reject it. Each holds the job first, as everyone does."""
+"""What an operator does to a job: cancel it, reject it, release it from a hold, drive it again. Each holds the job first, as everyone does."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from .call import Call, Options
 from .declaration import Declaration
-from .enqueue import Transaction
-from .errors import TransitionRefused
+from .enqueue import Transaction, enqueue_job, foreign_job
+from .errors import TransitionRefused, UsageError
 from .job import Job
 from .lifecycle import Lifecycle
-from .move import Policy, decide_take
-from .payload import clean
-from .store import Store
+from .move import Policy, Take, decide_take
+from .payload import clean, encode, encode_tags
+from .records import Decision, Enqueued, NewJob
+from .stores import OpenStore
 
 ROUNDS = 3
 
@@ -20,7 +22,7 @@ ROUNDS = 3
 class Operator:
     """Someone who carries jobs out, with what the process knows of their kinds."""
 
-    store: Store
+    store: OpenStore
     kinds: Mapping[str, Declaration]
     transaction: Transaction | None
     by: str
@@ -55,6 +57,40 @@ class Operator:
                 return self.store.get(id)
         raise TransitionRefused(f"Job {id} was not rejected: others move it faster than we can. Look at it, and ask again if it waits.")
 
+    def release(self, id: str, reason: str, decision: Decision | None) -> Job:
+        """End a job's hold; `TransitionRefused` if it is not held."""
+        if not self.store.release(id, by=self.actor, reason=reason, decision=decision):
+            job = self.store.get(id)
+            raise TransitionRefused(f"Job {id} is not held: it is {job.phase} in {job.state}. There is nothing to release.")
+        return self.store.get(id)
+
+    def redrive(self, id: str, reason: str | None, *, fresh: bool) -> Enqueued:
+        """A new job in the place of one that ended without success, with the same payload and, unless `fresh`, its receipts."""
+        job, _ = self._look(id)
+        if job.phase != "failed":
+            raise TransitionRefused(f"Job {id} is {job.phase} in {job.state}: only a job that ended without success is driven again.")
+        made = replace(
+            self._anew(job), queue=job.queue, priority=job.priority, unique_key=job.unique_key, tags=encode_tags(job.tags) if job.tags else None,
+            redrive_of=job.id, root=job.root or job.id, inherits=not fresh, actor=self.actor)
+        stored = self._admitted(job, made)
+        if not stored.created:
+            key = f"{stored.id} is active under its unique key {job.unique_key!r}"
+            raise TransitionRefused(f"Job {id} is not driven again: {key}. Wait for that one, or cancel it.")
+        self.store.remark(id, attempt=None, event="redrive", actor=self.actor, reason=f"as {stored.id}" + (f": {reason}" if reason else ""))
+        return stored
+
+    def _anew(self, job: Job) -> NewJob:
+        known = self.kinds.get(job.kind)
+        if known is None:
+            return foreign_job(self.store, job.kind, job.payload)
+        arguments = known.signature.check(job.payload)
+        return Call(known, arguments, known.signature.dump(arguments), Options()).job(self.store)
+
+    def _admitted(self, job: Job, made: NewJob) -> Enqueued:
+        known = self.kinds.get(job.kind)
+        call = None if known is None else Call(known, known.signature.check(job.payload), made.payload, Options())
+        return enqueue_job(self.store, made, call, transaction=self.transaction)
+
     def _look(self, id: str) -> tuple[Job, Lifecycle]:
         job = self.store.get(id)
         return job, self.store.lifecycle(job.lifecycle, job.lifecycle_version)
@@ -69,9 +105,26 @@ class Operator:
             raise TransitionRefused(
                 f"Job {job.id} cannot go to {state} from here: {job.kind} runs a function of its own there, which this process does not have. "
                 f"Do it where {job.kind} is declared: with its app, or with -A module:app.")
-        if known and (hook := known.hooks.get(state)):
-            return self.store.commit(take, hook, transaction=self.transaction) is None
+        if known and (hooks := known.entering(state)):
+            return self.store.commit(take, _entering(hooks, take), transaction=self.transaction) is None
         return not self.store.take([take])
+
+
+def decision_of(effect: Literal["happened", "did_not"] | None, receipt: Any) -> Decision | None:
+    """What an operator says of an outside call in doubt, checked."""
+    if effect not in (None, "happened", "did_not"):
+        raise UsageError(f'effect is {effect!r}: give "happened" or "did_not", or leave it out where nothing is in doubt.')
+    if receipt is not None and effect != "happened":
+        raise UsageError('A receipt is given for a call that did not happen, or of which nothing is said: give effect="happened" with it.')
+    return None if effect is None else Decision(effect == "happened", encode(receipt, what="receipt") if effect == "happened" else None)
+
+
+def _entering(hooks: Sequence[Callable[[Any, Job], None]], take: Take) -> Callable[[Any, Job], None]:
+    def body(tx: Any, job: Job) -> None:
+        for hook in hooks:
+            hook(tx, replace(job, state=take.arrow.target, phase=take.phase))
+
+    return body
 
 
 def _ended(job: Job, lifecycle: Lifecycle) -> Job:

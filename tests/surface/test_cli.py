@@ -8,15 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interlock import App, Lifecycle
-from interlock.cli import main, screen
+from interlock.cli import screen
 from interlock.cli.audit import ArchiveFile
 from interlock.cli.demo.shop import Effects
 from interlock.cli.demo.story import FROZEN, JOBS, KILLED, Tally
@@ -24,100 +23,15 @@ from interlock.job import AuditEntry
 from interlock.lifecycle import BUILTIN, builtin
 from interlock.verify import Report, Violation
 from tests.kit import EPOCH, Place
+from tests.surface.cli_kit import MODULE, Call, enqueued
 
-COMMANDS = ("demo", "migrate", "lifecycle", "enqueue", "jobs", "show", "cancel", "verify", "audit", "audit archive")
+COMMANDS = (
+    "demo", "migrate", "worker", "lifecycle", "enqueue", "jobs", "show", "explain", "cancel", "redrive", "release", "status", "workers", "verify", "bench",
+    "audit", "audit archive",
+)
+WITH_DATABASE = ("worker", "explain", "redrive", "release", "status", "workers")
 
-MODULE = """
-from interlock import App, Lifecycle, SyncRun
-
-app = App({url!r}, schema={schema!r})
-parcel = Lifecycle("parcel", transitions=[
-    ("QUEUED", "claim", "PACKING"), ("PACKING", "succeed", "SENT"), ("PACKING", "fail", "FAILED"), ("PACKING", "lose", "QUEUED"),
-    ("QUEUED", "cancel", "CANCELLED")])
-
-
-@app.job()
-def greet(run: SyncRun, name: str, times: int = 1) -> str: ...
-
-
-@app.job(lifecycle=parcel)
-def send(run: SyncRun, parcel: int) -> None: ...
-
-
-@send.on_enter("CANCELLED")
-def refund(tx, job) -> None: ...
-"""
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-    @property
-    def sentence(self) -> str:
-        """The one line that says why not."""
-        assert self.out == ""
-        (line,) = self.err.splitlines()
-        assert line.startswith("interlock: ")
-        return line.removeprefix("interlock: ")
-
-
-Call = Callable[..., Answer]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty directory, an environment that says nothing, and no module that an earlier test imported."""
-    for name in ("INTERLOCK_APP", "INTERLOCK_DATABASE_URL", "DATABASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("LOGNAME", "olga")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path / "here"
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command; no test of it sees a traceback."""
-
-    def run(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        printed = capsys.readouterr()
-        code = exit_.value.code
-        return Answer(code if isinstance(code, int) else 0 if code is None else 1, printed.out, printed.err)
-
-    return run
-
-
-@pytest.fixture
-def shop(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An app in a module of its own, on a migrated database; INTERLOCK_APP names it."""
-    (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
-    assert call("migrate", "-A", "shop:app").code == 0
-    monkeypatch.setenv("INTERLOCK_APP", "shop:app")
-    return "shop:app"
-
-
-def enqueued(call: Call, *arguments: str) -> str:
-    answer = call("enqueue", *arguments)
-    assert answer.code == 0, answer.err
-    return answer.out.strip()
+pytestmark = pytest.mark.usefixtures("here")
 
 
 # ---------------------------------------------------------------- being called
@@ -136,13 +50,24 @@ def test_help_names_every_command(call: Call) -> None:
     assert all(f"\n  {command} " in answer.out for command in COMMANDS if " " not in command)
 
 
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("demo", "audit")])
+def test_every_command_shows_an_example(call: Call, command: str) -> None:
+    """That is written as it is called."""
+    assert f"\n  Example: interlock {command}" in call(*command.split(), "--help").out
+
+
+def test_help_says_how_it_exits(call: Call) -> None:
+    """Once, for all commands."""
+    assert "exits with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2" in " ".join(call("--help").out.split())
+
+
 @pytest.mark.parametrize("arguments", [("fly",), ("jobs", "--fly"), ("show",), ("jobs", "--limit", "0"), ("audit", "archive", "--to", "x")])
 def test_wrong_usage_exits_with_2(call: Call, arguments: tuple[str, ...]) -> None:
     """What the command line does not offer."""
     assert call(*arguments).code == 2
 
 
-@pytest.mark.parametrize("command", ["", "migrate", "enqueue", "jobs", "show", "cancel", "verify", "audit archive"])
+@pytest.mark.parametrize("command", ["", "migrate", "enqueue", "jobs", "show", "cancel", "verify", "audit archive", *WITH_DATABASE])
 def test_help_says_which_database(call: Call, command: str) -> None:
     """Everywhere the same order."""
     printed = " ".join(call(*command.split(), "--help").out.split())
@@ -182,6 +107,7 @@ def test_python_m_interlock_is_the_command(here: Path) -> None:
     ("wrong:app", "wrong cannot be imported: SyntaxError: invalid syntax (wrong.py, line 1)."),
     ("empty.py:app", "write it without .py, as in -A empty:app"),
     ("bad:app", "bad cannot be imported: LifecycleError"),
+    ("ends:app", "-A ends:app cannot be imported: the module ends the program (exit code 3)"),
 ])
 def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: str) -> None:
     """And exit code 2: the command line is wrong, whatever is behind it."""
@@ -191,13 +117,27 @@ def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: 
     (here / "broken.py").write_text("\n1 / 0")
     (here / "wrong.py").write_text("def")
     (here / "bad.py").write_text("from interlock import Lifecycle\nLifecycle('x', transitions=[('A', 'fly', 'B')])")
+    (here / "ends.py").write_text("raise SystemExit(3)")
     (here / "package").mkdir()
     answer = call("migrate", "-A", name)
-    assert says in answer.sentence
+    assert says in answer.err.splitlines()[-1]
     assert answer.code == 2
 
 
-@pytest.mark.parametrize("command", [("migrate",), ("enqueue", "greet")])
+def test_an_error_inside_the_app_shows_the_way_there(call: Call, here: Path) -> None:
+    """The last lines of its own code, then the sentence; nothing of ours, and no line where the sentence has it all."""
+    (here / "broken.py").write_text("\n1 / 0")
+    (here / "outer.py").write_text("import broken")
+    (here / "bad.py").write_text("from interlock import Lifecycle\nLifecycle('x', transitions=[('A', 'fly', 'B')])")
+    assert len(call("migrate", "-A", "broken:app").sentence) > 0
+    lines = call("migrate", "-A", "outer:app").err.splitlines()
+    assert [line.partition("line ")[2] for line in lines if "File" in line] == ["1, in <module>", "2, in <module>"]
+    assert "ZeroDivisionError: division by zero (broken.py, line 2)" in lines[-1]
+    lines = call("migrate", "-A", "bad:app").err.splitlines()
+    assert [line for line in lines if "File" in line] == [f'  File "{here / "bad.py"}", line 2, in <module>']
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("enqueue", "greet"), ("worker",)])
 def test_what_needs_an_app_says_so(call: Call, command: tuple[str, ...]) -> None:
     """Where no app is named."""
     answer = call(*command)
@@ -212,7 +152,10 @@ def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
     assert "kinds: work" in call("migrate", "-A", "apps:app").out
 
 
-@pytest.mark.parametrize("command", [("jobs",), ("show", "x"), ("verify",), ("cancel", "x"), ("audit", "archive", "--before", "1d", "--to", "x")])
+@pytest.mark.parametrize("command", [
+    ("jobs",), ("show", "x"), ("verify",), ("cancel", "x"), ("status",), ("workers",), ("explain", "x"), ("redrive", "x"), ("release", "x", "--reason", "y"),
+    ("audit", "archive", "--before", "1d", "--to", "x"),
+])
 def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, ...]) -> None:
     """Where there is none, there is none after."""
     answer = call(*command)

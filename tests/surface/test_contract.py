@@ -12,21 +12,8 @@ import pytest
 import interlock
 from tests.surface.contract_ast import Class, Parameter, classes, public_names
 
-LATER = {
-    "Worker": "the worker",
-    "App.worker": "the worker",
-    "App.run_until_idle": "the worker",
-    "App.arun_until_idle": "the worker",
-    "Status": "the worker, which knows who is alive",
-    "App.status": "the worker, which knows who is alive",
-    "App.release": "holds, with the effects that need them",
-    "App.redrive": "receipts, which a redrive carries over",
-    "Explanation": "explain",
-    "App.explain": "explain",
-}
-
-PUBLIC = {name: cls for name, cls in classes().items() if not name.startswith("_") and name not in LATER}
-METHODS = [(cls, name) for cls in PUBLIC.values() for name in cls.methods if f"{cls.name}.{name}" not in LATER]
+PUBLIC = {name: cls for name, cls in classes().items() if not name.startswith("_")}
+METHODS = [(cls, name) for cls in PUBLIC.values() for name in cls.methods]
 
 
 def in_package(cls: Class) -> type[Any]:
@@ -56,23 +43,11 @@ def shape(parameters: Iterable[Parameter]) -> list[tuple[str, str, bool]]:
 
 
 def test_exported_names_are_those_of_the_contract() -> None:
-    """`__all__` has the contract's public names, but for what is still to come, and each is there."""
-    assert set(interlock.__all__) == public_names() - set(LATER)
+    """`__all__` has the contract's public names, and each is there."""
+    assert set(interlock.__all__) == public_names()
     assert sorted(interlock.__all__) == interlock.__all__
     for name in interlock.__all__:
         assert hasattr(interlock, name)
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_what_comes_later_is_not_there_yet(name: str) -> None:
-    """An entry leaves `LATER` together with the change that brings it, and names nothing that the contract lacks."""
-    owner, _, member = name.partition(".")
-    assert owner in classes()
-    if member:
-        assert member in classes()[owner].methods
-        assert not hasattr(getattr(interlock, owner), member), f"{name} is here: take it out of LATER"
-    else:
-        assert not hasattr(interlock, owner), f"{name} is here: take it out of LATER"
 
 
 @pytest.mark.parametrize("cls", PUBLIC.values(), ids=lambda cls: cls.name)

@@ -19,8 +19,10 @@ from typing import Any
 
 import psycopg
 import pytest
+import typer
 
 from interlock import App, Backoff, errors, payload
+from interlock.cli import commands
 from interlock.kind import Kind
 from interlock.lifecycle import BUILTIN, EVENTS, Lifecycle
 from interlock.machine import Machine
@@ -263,7 +265,22 @@ def _default(value: Any) -> str:
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-GENERATED = {"store-contract.md": store_contract, "errors.md": all_errors, "defaults.md": defaults}
+def command_line() -> str:
+    """What each command says of itself."""
+    top: Any = typer.main.get_command(commands)
+    helps = [_help(top, "interlock")]
+    for name, command in top.commands.items():
+        inner = getattr(command, "commands", None)
+        helps += [_help(each, f"interlock {name} {sub}") for sub, each in inner.items()] if inner else [_help(command, f"interlock {name}")]
+    return "\n".join(helps)
+
+
+def _help(command: Any, name: str) -> str:
+    context = command.context_class(command, info_name=name, terminal_width=120, max_content_width=120)
+    return f"## `{name}`\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+
+
+GENERATED = {"store-contract.md": store_contract, "errors.md": all_errors, "defaults.md": defaults, "cli.md": command_line}
 _MARK = re.compile(r"(?<=<!-- generated -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 

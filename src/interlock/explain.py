@@ -1,0 +1,69 @@
+"""Why a job is where it is, in a sentence, with the reasons that a look at the database gives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from .job import AuditEntry, Execution, Job
+from .status import alive
+from .store import Store
+
+
+@dataclass(slots=True)
+class Explanation:
+    """What is the matter with a job, and what will happen next."""
+
+    sentence: str
+    reasons: list[str]
+
+
+def explain(store: Store, id: str) -> Explanation:
+    """Look at one job, its executions, its history and the workers that could carry it."""
+    job, executions, history, now = store.get(id), store.executions(id), store.history(id), store.now()
+    tell: dict[str, Callable[[], str]] = {
+        "pending": lambda: _waiting(store, job, now),
+        "running": lambda: _running(executions[-1], now) if executions else "It runs.",
+        "succeeded": lambda: f"It succeeded in {job.state} at attempt {job.attempt}.",
+        "failed": lambda: f"It ended in {job.state} at attempt {job.attempt} and will not run again; redrive makes a new job of it.",
+    }
+    return Explanation(f"Job {job.id} ({job.kind}) is in {job.state}. {tell[job.phase]()}", _reasons(store, job, history))
+
+
+def _waiting(store: Store, job: Job, now: datetime) -> str:
+    if job.held_at is not None:
+        return f"It is held until someone releases it: {job.held_reason}."
+    if job.cancel_requested_at is not None:
+        return "It was asked to stop, and ends when its lifecycle lets it."
+    if job.expires_at is not None and job.expires_at <= now:
+        return "Its time to live is over: the keeper will expire it."
+    if job.due_at > now:
+        return f"It waits until {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {(job.due_at - now).total_seconds():.0f} s from now."
+    if not _served(store, job):
+        return f"It is due, and no live worker serves the kind {job.kind} in the queue {job.queue}: start one."
+    return "It is due, and waits for a free slot."
+
+
+def _running(execution: Execution, now: datetime) -> str:
+    left = (execution.lease_expires_at - now).total_seconds()
+    who = f"{execution.lease_owner} holds attempt {execution.attempt} ({execution.status})"
+    if execution.external_id is not None and execution.status != "COMMITTED":
+        return f"The work goes on outside as {execution.external_id}; it is looked at in {max(left, 0):.0f} s."
+    if left > 0:
+        return f"{who}; its lease lasts {left:.0f} s more unless it is renewed."
+    return f"{who}, whose lease ended {-left:.0f} s ago: the next keeper that knows {execution.kind} takes it over."
+
+
+def _served(store: Store, job: Job) -> bool:
+    return any(alive(worker) and job.kind in worker.facts.kinds and job.queue in worker.facts.queues for worker in store.workers())
+
+
+def _reasons(store: Store, job: Job, history: list[AuditEntry]) -> list[str]:
+    reasons = [f"{entry.at:%H:%M:%S} {entry.event}: {entry.reason}" for entry in history if entry.reason][-5:]
+    if job.lease_losses:
+        reasons.append(f"It has lost {job.lease_losses} lease(s): its next attempt runs alone, in case its worker died of it.")
+    if job.phase == "pending" and job.tries_left < job.tries:
+        reasons.append(f"{job.tries - job.tries_left} of {job.tries} tries are spent.")
+    doubtful = [receipt.name for receipt in store.receipts(job.id) if receipt.kind == "effect" and not receipt.applied] if not job.ended else []
+    if doubtful:
+        reasons.append(f"Nobody knows whether {', '.join(doubtful)} happened.")
+    return reasons

@@ -1,0 +1,1 @@
+"""The keeper: what a worker does for all, beside its own jobs."""

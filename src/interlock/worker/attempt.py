@@ -1,0 +1,167 @@
+"""One attempt: from a claimed execution to what became of it. An error becomes an outcome; nothing that a handler does goes further."""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Any, Protocol
+
+from ..errors import LeaseLost, PayloadError
+from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Started
+from ..payload import clean
+from ..telemetry.tracing import span
+from .desk import Desk
+from .grip import Grip
+from .points import Point
+from .report import Reporter
+from .runs import LiveRun, LiveSyncRun, StoreLedger
+from .settle import Settler
+from .verdict import outcome_of, returned
+
+
+class Children(Protocol):
+    """Processes in which handlers run alone."""
+
+    async def prepare(self, grip: Grip, ledger: StoreLedger) -> tuple[Outcome, Any]:
+        """Run the handler of a started execution in a child; the value is as the handler returned it."""
+        ...
+
+    async def finish(self, grip: Grip, ledger: StoreLedger) -> None:
+        """Run what follows the commit in a child; raises what it raised."""
+        ...
+
+
+class Attempts:
+    """Runs handlers: coroutines in the loop, functions in threads, suspects and heavy ones in children."""
+
+    def __init__(self, desk: Desk, settler: Settler, reporter: Reporter, threads: Executor, children: Children) -> None:
+        self._desk = desk
+        self._settler = settler
+        self._reporter = reporter
+        self._threads = threads
+        self._children = children
+
+    # ------------------------------------------------------------ prepare
+    async def prepare(self, grip: Grip, *, apart: bool) -> tuple[Outcome | None, Any]:
+        """What became of the handler, and what it returned. None where the execution is no longer ours before it began."""
+        self._desk.points(Point.AFTER_CLAIM, grip.job)
+        try:
+            arguments = grip.declaration.signature.check(grip.job.payload)
+        except PayloadError as error:
+            # It was good when it was stored: the code has changed since.
+            return Failed(clean(f"the stored payload no longer fits: {error}")), None
+        if grip.status == "LEASED":
+            outcome = await self._guarded(grip, arguments)
+            if outcome is not None:
+                return outcome, None
+            try:
+                # Where the work goes on elsewhere, it begins when the reconciler says so.
+                await self._reporter.send(grip, Started(walks=grip.declaration.reconcile is None))
+            except LeaseLost:
+                return None, None
+        with span(grip.job.kind, grip.job.trace, {"interlock.job_id": grip.job.id, "interlock.attempt": grip.job.attempt}) as traced:
+            outcome, value = await self._prepared(grip, arguments, apart=apart)
+            if isinstance(outcome, Errored | Failed):
+                traced.fail(outcome.error if isinstance(outcome, Errored) else outcome.reason)
+            return outcome, value
+
+    async def _guarded(self, grip: Grip, arguments: dict[str, Any]) -> Outcome | None:
+        guard = grip.declaration.guard
+        if guard is None:
+            return None
+        args, kwargs = grip.declaration.signature.spread(arguments)
+        call = functools.partial(guard, grip.job, *args, **kwargs)
+        try:
+            await self._held(grip, call, is_async=inspect.iscoroutinefunction(guard))
+        except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
+            self._let_through(error, grip)
+            outcome = outcome_of(error, grip, self._desk.now)
+            if isinstance(outcome, Rejected | Failed | Snoozed) or grip.stop is not None:
+                return outcome
+            # A guard that cannot say is no fault of the job: it comes back later, and no try is spent.
+            asked = outcome.after if isinstance(outcome, Errored) else None
+            delay = grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw()) if asked is None else asked
+            return Snoozed(delay, clean(f"its guard raised {type(error).__name__}: {error}"))
+        return None
+
+    async def _prepared(self, grip: Grip, arguments: dict[str, Any], *, apart: bool) -> tuple[Outcome, Any]:
+        grip.began = self._desk.waits.monotonic()
+        try:
+            self._desk.points(Point.IN_PREPARE, grip.job)
+            if apart:
+                return await self._children.prepare(grip, self.ledger(grip))
+            signature = grip.declaration.signature
+            call = signature.bound(self._run(grip, is_async=signature.is_async), arguments)
+            value = await self._held(grip, call, is_async=signature.is_async)
+        except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
+            self._let_through(error, grip)
+            return outcome_of(error, grip, self._desk.now), None
+        return returned(grip, value)
+
+    # ------------------------------------------------------------ finish
+    async def finish(self, grip: Grip, *, apart: bool) -> None:
+        """Run what follows the commit, once. Raises what it raises."""
+        declaration = grip.declaration
+        self._desk.points(Point.IN_FINISH, grip.job)
+        if declaration.finish is None:
+            return
+        if apart:
+            await self._children.finish(grip, self.ledger(grip))
+            return
+        value = declaration.signature.load_value(json.loads(grip.value or "null"))
+        is_async = inspect.iscoroutinefunction(declaration.finish)
+        await self._held(grip, functools.partial(declaration.finish, self._run(grip, is_async=is_async), value), is_async=is_async)
+
+    # ------------------------------------------------------------ running
+    def ledger(self, grip: Grip) -> StoreLedger:
+        return StoreLedger(self._desk, self._settler, grip)
+
+    def _run(self, grip: Grip, *, is_async: bool) -> LiveRun | LiveSyncRun:
+        ledger, measured = self.ledger(grip), self._desk.events.emit
+        if not is_async:
+            return LiveSyncRun(grip, ledger, measured)
+        return LiveRun(grip, ledger, measured, asyncio.to_thread, lambda stage: self._reporter.send(grip, Advanced(stage)))
+
+    async def _held(self, grip: Grip, call: Callable[[], Any], *, is_async: bool) -> Any:
+        """Call it so that it can be stopped: a coroutine by cancelling it, a thread by telling its run."""
+        if not is_async:
+            grip.on_halt(None)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _with_context(call))
+        task, loop = grip.task, asyncio.get_running_loop()
+        if task is None:
+            raise RuntimeError("a handler runs in a task")
+        running = True
+
+        def cancel() -> None:
+            # Only while the handler is what the task waits for: its report must not be cancelled.
+            if running:
+                task.cancel()
+
+        grip.on_halt(lambda: _call_soon(loop, cancel))
+        awaitable: Awaitable[Any] = call()
+        try:
+            return await awaitable
+        finally:
+            running = False
+            grip.on_halt(None)
+
+    @staticmethod
+    def _let_through(error: BaseException, grip: Grip) -> None:
+        """A cancellation that is not ours belongs to whoever runs the loop; ours has been obeyed."""
+        task = grip.task
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if grip.stop is None:
+                raise error
+            task.uncancel()
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(work)
+
+
+def _with_context(call: Callable[[], Any]) -> Callable[[], Any]:
+    return functools.partial(contextvars.copy_context().run, call)

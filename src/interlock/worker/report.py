@@ -1,0 +1,94 @@
+"""Reports in natural batches: what finished while the last batch was being written forms the next."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from ..outcome import Outcome
+from .grip import Grip
+from .settle import Item, Settler
+
+MOST = 1000
+"""How many moves one batch has at most."""
+
+
+class Reporter:
+    """Takes outcomes in the event loop, and has them settled in threads: batches in one, moves that run code of their own in others."""
+
+    def __init__(self, settler: Settler, together: Executor, alone: Executor) -> None:
+        self._settler = settler
+        self._together = together
+        self._alone = alone
+        self._waiting: list[Item] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flushing = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._tasks
+
+    def post(self, grip: Grip, outcome: Outcome, done: Callable[[Item], None], value: Any = None) -> None:
+        """Have an outcome stored; `done` is called in the loop when that is settled."""
+        item = Item(grip, outcome, done, value)
+        grip.settling = not item.goes_on
+        if grip.declaration.alone:
+            self._begin(self._settle_alone(item))
+            return
+        self._waiting.append(item)
+        if not self._flushing:
+            self._flushing = True
+            self._begin(self._flush())
+
+    async def send(self, grip: Grip, outcome: Outcome) -> None:
+        """Have an outcome stored that goes on. Raises `LeaseLost` or `TransitionRefused` where it is not."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(item: Item) -> None:
+            if settled.done():
+                return
+            if item.error is None:
+                settled.set_result(None)
+            else:
+                settled.set_exception(item.error)
+
+        self.post(grip, outcome, done)
+        await settled
+
+    async def settled(self) -> None:
+        """Wait until nothing is on its way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle_alone(self, item: Item) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
+        item.done(item)
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(0)  # what finishes in this same turn of the loop joins the batch
+            while self._waiting:
+                batch = self._next()
+                await loop.run_in_executor(self._together, self._settler.together, batch)
+                for item in batch:
+                    item.done(item)
+        finally:
+            self._flushing = False
+
+    def _next(self) -> list[Item]:
+        """The next batch: each job once, in the order they came."""
+        batch: dict[str, Item] = {}
+        later: list[Item] = []
+        for item in self._waiting:
+            if len(batch) >= MOST or item.grip.job.id in batch:
+                later.append(item)
+            else:
+                batch[item.grip.job.id] = item
+        self._waiting = later
+        return list(batch.values())

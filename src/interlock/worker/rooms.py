@@ -1,0 +1,83 @@
+"""How much of what may run at once: coroutines share the slots, functions the threads, heavy ones the processes, and suspects go one by one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol
+
+from ..declaration import Declaration
+from ..records import Lease, Way
+from .grip import Grip
+
+Sort = Literal["loop", "threads", "processes"]
+
+
+class Processes(Protocol):
+    """Where executions run apart."""
+
+    @property
+    def importable(self) -> bool: ...
+
+    @property
+    def quarantined(self) -> bool: ...
+
+    @property
+    def free(self) -> int: ...
+
+
+class Busy(Protocol):
+    """What runs."""
+
+    grips: dict[str, Grip]
+
+    @property
+    def busy(self) -> int: ...
+
+    def running(self, chosen: Callable[[Grip], bool]) -> int: ...
+
+
+class Rooms:
+    """Decides how many jobs of which kinds to claim, and which of them run apart."""
+
+    def __init__(self, kinds: Mapping[str, Declaration], slots: Busy, processes: Processes, threads: int) -> None:
+        self._kinds = kinds
+        self._slots = slots
+        self._processes = processes
+        self._threads = threads
+
+    def split(self, ways: Sequence[Way], free: int) -> list[tuple[Sequence[Way], int]]:
+        """What to claim: ways, and how many jobs by them; one entry, and so one statement, wherever there is room for all."""
+        if self._lonely():
+            return []
+        sorts: dict[str, Sort] = {way.kind: self._sort(way.kind) for way in ways}
+        room: dict[Sort, int] = {sort: min(free, self._room(sort)) for sort in set(sorts.values())}
+        if all(left == free for left in room.values()):
+            return [(ways, free)] if free > 0 else []
+        return [([way for way in ways if sorts[way.kind] == sort], left) for sort, left in sorted(room.items()) if left > 0]
+
+    def suspects(self) -> int:
+        """How many jobs that have lost a lease may come along: one, where it can run alone."""
+        alone = not self._processes.quarantined if self._processes.importable else self._slots.busy == 0
+        return int(alone)
+
+    def apart(self, lease: Lease) -> bool:
+        """Whether an execution runs in a process of its own."""
+        return self._kinds[lease.job.kind].process or (suspicious(lease.job.lease_losses, lease.holder) and self._processes.importable)
+
+    def _lonely(self) -> bool:
+        """A suspect that cannot run elsewhere has the worker to itself."""
+        return not self._processes.importable and any(suspicious(grip.job.lease_losses, grip.holder) for grip in self._slots.grips.values())
+
+    def _sort(self, kind: str) -> Sort:
+        declaration = self._kinds[kind]
+        if declaration.process:
+            return "processes"
+        return "loop" if declaration.signature.is_async else "threads"
+
+    def _room(self, sort: Sort) -> int:
+        if sort == "processes":
+            return self._processes.free
+        return 1 << 30 if sort == "loop" else self._threads - self._slots.running(lambda grip: self._sort(grip.job.kind) == "threads")
+
+
+def suspicious(lease_losses: int, holder: int) -> bool:
+    """A worker may have died of it: it lost a lease, or was adopted past its commit."""
+    return lease_losses > 0 or holder > 1

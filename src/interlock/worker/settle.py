@@ -1,0 +1,234 @@
+"""From an outcome to a stored move: decided once, written fenced, and sent again where the reply was lost. It blocks, so it runs in threads."""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import events
+from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
+from ..job import Job
+from ..move import Move, decide
+from ..outcome import Advanced, Cancelled, Failed, Handed, Outcome, Released, Returned, Started
+from ..payload import clean
+from ..records import Refusal
+from .desk import Desk
+from .grip import Grip
+from .points import Point, pass_by
+from .verdict import outcome_of
+
+_log = logging.getLogger("interlock")
+SENT = 5
+"""How often a commit is sent again whose end, in a transaction of the user's own, nobody knows."""
+_GOES_ON = (Started, Advanced)
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One outcome on its way to the store."""
+
+    grip: Grip
+    outcome: Outcome
+    done: Callable[["Item"], None]
+    """Called in the event loop when it is settled, or cannot be."""
+    value: Any = None
+    """What the handler returned, for its commit function."""
+    error: Exception | None = None
+    move: Move | None = None
+    once: bool = False
+    """Where a hook raises, it is not waited for: whoever settles it comes back by himself."""
+
+    @property
+    def goes_on(self) -> bool:
+        return isinstance(self.outcome, _GOES_ON)
+
+
+class _Inside:
+    """What runs inside a commit, and whether it raised there."""
+
+    def __init__(self, body: Callable[[Any, Job], None]) -> None:
+        self._body = body
+        self.calls = 0
+        self.raised = False
+
+    def __call__(self, tx: Any, job: Job) -> None:
+        self.calls += 1
+        try:
+            self._body(tx, job)
+        except BaseException:
+            self.raised = True
+            raise
+
+
+class Settler:
+    """Decides and stores. Whatever goes wrong for one job ends in that job's item, never in another's."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    # ------------------------------------------------------------ many
+    def together(self, items: Sequence[Item]) -> None:
+        """One statement for all. Each item then has its move, or its error."""
+        begun = self.desk.waits.monotonic()
+        moves: dict[str, tuple[Item, Move]] = {}
+        for item in items:
+            try:
+                move = self.decided(item)
+            except Exception as error:  # noqa: BLE001 - the item carries it
+                item.error = error
+            else:
+                moves[move.job_id] = item, move
+        if not moves:
+            return
+        try:
+            self._pass(Point.BEFORE_COMMIT, items)
+            refusals = self.desk.persistently(lambda: self.desk.store.move([move for _, move in moves.values()]), "report")
+            self._pass(Point.AFTER_COMMIT, items)
+        except Exception as error:  # noqa: BLE001 - the items carry it
+            for item, _ in moves.values():
+                item.error = error
+            return
+        for refusal in refusals:
+            item, move = moves.pop(refusal.job_id)
+            self._refused(item, move, refusal)
+        for item, move in moves.values():
+            self._carried_out(item, move)
+        self.desk.events.emit(events.Batch("settle", len(items), self.desk.waits.monotonic() - begun))
+
+    def _pass(self, point: Point, items: Sequence[Item]) -> None:
+        if self.desk.points is not pass_by:
+            for item in items:
+                if isinstance(item.outcome, Returned):
+                    self.desk.points(point, item.grip.job)
+
+    # ------------------------------------------------------------ one
+    def alone(self, item: Item) -> None:
+        """One move in a transaction of its own, with the functions that its kind runs there."""
+        while True:
+            try:
+                move = self.decided(item)
+            except Exception as error:  # noqa: BLE001 - the item carries it
+                item.error = error
+                return
+            body = self._body(item, move)
+            try:
+                refusal = self._write(item, move, body)
+            except Exception as error:  # noqa: BLE001 - judged here
+                if isinstance(error, Unavailable) or not self._judged(item, move, error, ran_code=body is not None):
+                    item.error = error
+                    return
+                continue
+            if refusal is None:
+                self._carried_out(item, move)
+            else:
+                self._refused(item, move, refusal)
+            return
+
+    def _write(self, item: Item, move: Move, body: Callable[[Any, Job], None] | None) -> Refusal | None:
+        desk, declaration = self.desk, item.grip.declaration
+        if body is None:
+            refusals = desk.persistently(lambda: desk.store.move([move]), "report")
+            return refusals[0] if refusals else None
+        job = item.grip.job
+        desk.points(Point.BEFORE_COMMIT, job)
+        refusal = desk.persistently(functools.partial(self._commit, move, _Inside(body), declaration.commit_timeout), "commit")
+        desk.points(Point.AFTER_COMMIT, job)
+        return refusal
+
+    def _commit(self, move: Move, inside: "_Inside", timeout: float) -> Refusal | None:
+        try:
+            return self.desk.store.commit(move, inside, transaction=self.desk.transaction, timeout=timeout)
+        except InterlockError:
+            raise
+        except Exception as error:
+            if self.desk.transaction is None or inside.raised or inside.calls >= SENT:
+                raise
+            # The user's own transaction broke when it was ended: nobody knows how, and sending the same again settles it.
+            raise Unavailable(f"Your transaction could not be ended: {type(error).__name__}: {error}") from error
+
+    def _body(self, item: Item, move: Move) -> Callable[[Any, Job], None] | None:
+        """What runs inside the transaction of this move: the commit function, then the hooks of the states it enters."""
+        declaration = item.grip.declaration
+        commit = declaration.commit if isinstance(item.outcome, Returned) and move.to_status in ("COMMITTED", "DONE") else None
+        entered = [(arrow.target, hook) for arrow in move.path for hook in declaration.entering(arrow.target)]
+        if commit is None and not entered:
+            return None
+
+        def body(tx: Any, job: Job) -> None:
+            if commit is not None:
+                commit(tx, job, item.value)
+            for state, hook in entered:
+                hook(tx, replace(job, state=state, phase=move.phase, tries_left=move.tries_left, last_error=move.error or job.last_error))
+            self.desk.points(Point.IN_COMMIT, job)
+
+        return body
+
+    def _judged(self, item: Item, move: Move, error: Exception, *, ran_code: bool) -> bool:
+        """A function of the job raised, or its row cannot be stored. Is there another way to go on with it?"""
+        grip = item.grip
+        if isinstance(item.outcome, Returned):
+            item.outcome = outcome_of(error, grip, self.desk.now)
+            return True
+        if not ran_code or item.goes_on:
+            return False
+        # A hook on the way to an end that is not success: the move is not made, and tried again for as long as we hold the job.
+        grip.failures += 1
+        self.desk.events.emit(events.HookFailed(grip.job.id, grip.job.kind, move.state, error))
+        if grip.failures == 1:
+            self.remark(grip, "hook_failed", f"the function for {move.state} raised {type(error).__name__}: {error}; it is tried again")
+        return not item.once and not self.desk.over.wait(grip.declaration.backoff.delay(grip.failures, self.desk.draw()))
+
+    # ------------------------------------------------------------ what came of it
+    def decided(self, item: Item) -> Move:
+        """The move that this outcome means. What the lifecycle cannot do with it fails the job, with that sentence."""
+        grip, outcome = item.grip, item.outcome
+        if isinstance(outcome, Cancelled):
+            grip.job = self.desk.persistently(lambda: self.desk.store.get(grip.job.id), "report")
+            by = grip.job.cancel_requested_by
+            outcome = Cancelled(grip.job.cancel_reason, by) if by else Released("its stop was taken back")
+        try:
+            move = self._decide(grip, outcome)
+        except TransitionRefused as error:
+            if item.goes_on or isinstance(outcome, Released):
+                raise
+            move = self._decide(grip, Failed(clean(str(error))))
+        move.progress, move.usage = grip.shown()
+        item.move = move
+        return move
+
+    def _decide(self, grip: Grip, outcome: Outcome) -> Move:
+        return decide(grip.lifecycle, grip.job, grip, outcome, grip.declaration.policy, self.desk.draw(), actor=grip.owner)
+
+    def _carried_out(self, item: Item, move: Move) -> None:
+        grip, emit = item.grip, self.desk.events.emit
+        grip.moved(move)
+        if self.desk.events.wants(events.Transition):
+            for arrow in move.path:
+                job = grip.job
+                emit(events.Transition(job.id, job.kind, job.lifecycle, arrow.event, arrow.source, arrow.target, job.attempt, move.actor))
+        if grip.ended and self.desk.events.wants(events.AttemptEnded):
+            job, ran = grip.job, self.desk.waits.monotonic() - grip.began
+            waited = max((job.updated_at - job.due_at).total_seconds(), 0.0)
+            outcome = "handed" if isinstance(item.outcome, Handed) else move.ended_by or ""
+            emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran))
+
+    def _refused(self, item: Item, move: Move, refusal: Refusal) -> None:
+        grip = item.grip
+        if refusal.error is not None and not (isinstance(item.outcome, Failed) and item.outcome.reason.startswith("unstorable")):
+            item.outcome = Failed(clean(f"unstorable: {refusal.error}"))
+            self.alone(item)
+            return
+        stands = refusal.error or f"attempt {refusal.attempt}, holder {refusal.holder}, {refusal.status}, in {refusal.state}"
+        wanted = f"{move.to_status} in {move.state}"
+        self.desk.events.emit(events.MoveRefused(grip.job.id, grip.job.kind, move.attempt, wanted, stands))
+        self.remark(grip, "refused", f"holder {move.holder} of attempt {move.attempt} wanted {wanted}; there stands {stands}")
+        grip.halt("lost")
+        item.error = LeaseLost(f"Job {grip.job.id} was not moved to {move.state}: there stands {stands}.")
+
+    def remark(self, grip: Grip, event: str, reason: str) -> None:
+        """Best effort: the event was emitted whatever becomes of it."""
+        try:
+            self.desk.store.remark(grip.job.id, attempt=grip.job.attempt, event=event, actor=grip.owner, reason=clean(reason))
+        except InterlockError as error:
+            _log.warning("job %s: %s could not be remarked: %s", grip.job.id, event, error)

@@ -1,0 +1,186 @@
+"""Slots: each carries one execution at a time, from its lease to its stored end."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from .. import events
+from ..errors import LeaseLost, TransitionRefused, Unavailable
+from ..lifecycle import Lifecycle
+from ..outcome import Finished, Handed, Outcome, Returned
+from ..payload import clean
+from ..records import Lease
+from ..taxonomy import describe
+from .attempt import Attempts
+from .desk import Desk
+from .grip import Grip
+from .report import Reporter
+from .settle import Item
+from .states import check
+
+Escaped = Callable[[BaseException], None]
+
+
+class Slots:
+    """The executions that a worker holds, each in a slot with a place of its own in the machine. All of it lives in the event loop."""
+
+    def __init__(self, desk: Desk, attempts: Attempts, reporter: Reporter, size: int, escaped: Escaped) -> None:
+        self.size = size
+        self.grips: dict[str, Grip] = {}
+        self.freed = asyncio.Event()
+        self.done = 0
+        """Attempts that have ended here."""
+        self._desk = desk
+        self._attempts = attempts
+        self._reporter = reporter
+        self._escaped = escaped
+        self._numbers = list(range(size))
+        self._loop = asyncio.get_running_loop()
+
+    # ------------------------------------------------------------ room
+    @property
+    def busy(self) -> int:
+        return len(self.grips)
+
+    @property
+    def free(self) -> int:
+        return self.size - len(self.grips)
+
+    def running(self, chosen: Callable[[Grip], bool]) -> int:
+        return sum(1 for grip in self.grips.values() if chosen(grip))
+
+    def missed(self) -> None:
+        """A slot reached for a job, and another worker was faster."""
+        number = self._numbers[0] if self._numbers else 0
+        self._moved(number, None, "Polling", "Claiming", "a job is due")
+        self._moved(number, None, "Claiming", "Polling", "another worker was faster")
+
+    # ------------------------------------------------------------ one execution
+    def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, apart: bool) -> None:
+        """Carry an execution that was claimed, or, past its commit, adopted."""
+        job = lease.job
+        number = heapq.heappop(self._numbers) if self._numbers else self.size + len(self.grips)
+        grip = Grip(lease, self._desk.kinds[job.kind], lifecycle, asked_at=asked_at, slot=number)
+        self.grips[job.id] = grip
+        self._go(grip, "Claiming", "a job is due")
+        self._go(grip, "Processing", "the lease is ours")
+        self._begin(grip, apart=apart)
+
+    def _begin(self, grip: Grip, *, apart: bool) -> None:
+        # The grip keeps its task: the loop itself would let it be collected.
+        grip.task = self._loop.create_task(self._carry(grip, apart=apart))
+
+    async def _carry(self, grip: Grip, *, apart: bool) -> None:
+        try:
+            if grip.status == "COMMITTED":
+                await self._finish(grip, apart=apart)
+                return
+            outcome, value = await self._attempts.prepare(grip, apart=apart)
+            if outcome is None:
+                self._give_up(grip, "it was lost before it began")
+                return
+            self._reporting(grip, outcome)
+            self._reporter.post(grip, outcome, self._settled, value)
+        except asyncio.CancelledError:
+            self._give_up(grip, "the event loop is closing")
+            raise
+        except BaseException as error:  # noqa: BLE001 - no slot may die silently
+            self._fall(grip, error)
+
+    async def _finish(self, grip: Grip, *, apart: bool) -> None:
+        """What follows the commit, until it is done or has failed as often as its kind has tries. It never fails the job."""
+        outcome = Finished()
+        while grip.stop is None:
+            try:
+                await self._attempts.finish(grip, apart=apart)
+                break
+            except asyncio.CancelledError:
+                if grip.task and grip.task.cancelling() and grip.stop is None:
+                    raise
+            except BaseException as error:  # noqa: BLE001 - it is counted, shown, and tried again
+                grip.failures += 1
+                self._desk.events.emit(events.FinishFailed(grip.job.id, grip.job.kind, grip.failures, error))
+                if grip.failures >= grip.declaration.tries:
+                    outcome = Finished(clean(describe(error)))
+                    break
+                await self._desk.waits.asleep(grip.declaration.backoff.delay(grip.failures, self._desk.draw()))
+        if grip.stop is not None:
+            self._give_up(grip, "another will finish it")
+            return
+        self._reporting(grip, outcome)
+        self._reporter.post(grip, outcome, self._settled)
+
+    # ------------------------------------------------------------ its end
+    def _reporting(self, grip: Grip, outcome: Outcome) -> None:
+        if grip.state == "Processing":
+            good = isinstance(outcome, Returned | Handed) or (isinstance(outcome, Finished) and outcome.error is None)
+            self._go(grip, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
+
+    def _settled(self, item: Item) -> None:
+        """The store has answered."""
+        grip, error = item.grip, item.error
+        grip.settling = False
+        if error is not None and not isinstance(error, LeaseLost | TransitionRefused | Unavailable):
+            self._fall(grip, error)
+        elif error is not None:
+            self._give_up(grip, str(error))
+        elif grip.ended:
+            self._free(grip, "stored")
+        else:
+            # Past its commit: the same slot goes on with what follows.
+            self._begin(grip, apart=False)
+
+    def _give_up(self, grip: Grip, why: str) -> None:
+        """It is not ours any more, or cannot be given back: whoever adopts it goes on."""
+        grip.renews = False
+        if grip.state == "Processing":
+            self._go(grip, "ReportingFailure", why)
+        self._free(grip, why)
+
+    def _fall(self, grip: Grip, error: BaseException) -> None:
+        """Something of ours broke. The job is left to its lease, and the worker waits a while."""
+        grip.renews = False
+        self._go(grip, "ErrorWait", type(error).__name__)
+        self._desk.events.emit(events.Trouble(self._desk.owner, f"job {grip.job.id}", error))
+        self._go(grip, "Connecting", "the loop starts over")
+        self._drop(grip)
+        self._escaped(error)
+
+    def _free(self, grip: Grip, why: str) -> None:
+        self._go(grip, "Polling", why)
+        self._drop(grip)
+
+    def _drop(self, grip: Grip) -> None:
+        del self.grips[grip.job.id]
+        if grip.slot < self.size:
+            heapq.heappush(self._numbers, grip.slot)
+        self.done += 1
+        self.freed.set()
+
+    def _go(self, grip: Grip, target: str, why: str) -> None:
+        source, grip.state = grip.state, target
+        self._moved(grip.slot, grip.job.id, source, target, why)
+
+    def _moved(self, number: int, job_id: str | None, source: str, target: str, why: str) -> None:
+        check(source, target)
+        if self._desk.events.wants(events.SlotMoved):
+            self._desk.events.emit(events.SlotMoved(self._desk.owner, number, source, target, why, job_id))
+
+    # ------------------------------------------------------------ the end of all
+    def stop(self) -> None:
+        """Have every handler stop, and its job given back."""
+        for grip in list(self.grips.values()):
+            if not grip.settling:
+                grip.halt("release")
+                grip.stubborn = True
+
+    async def ended(self, timeout: float) -> bool:  # noqa: ASYNC109 - a deadline is what this is about
+        """Whether every slot came free in time."""
+        end = self._desk.waits.monotonic() + timeout
+        while self.grips and (left := end - self._desk.waits.monotonic()) > 0:
+            self.freed.clear()
+            try:
+                await asyncio.wait_for(self.freed.wait(), left)
+            except TimeoutError:
+                break
+        return not self.grips

@@ -1,0 +1,68 @@
+"""From what a handler did to an outcome: the one place that reads exceptions."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from ..answers import External, Fail, Reject, Retry, Snooze
+from ..effect import Doubtful
+from ..errors import Cancelled as CancelledError
+from ..errors import LeaseLost, PayloadError, UsageError
+from ..outcome import Cancelled, Errored, Failed, Handed, Held, Outcome, Rejected, Released, Returned, Snoozed
+from ..payload import clean
+from ..taxonomy import describe, judge
+from .grip import WHY, Grip
+
+
+def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:  # noqa: PLR0911 - one answer per sort of exception
+    """What an exception that left one of the job's functions means for it. `now` is the store's clock."""
+    match error:
+        case Retry(reason=reason, after=after):
+            return Errored(clean(reason or "the handler asked for another try"), retryable=True, after=after)
+        case Snooze(reason=reason, after=after, until=until):
+            return Snoozed(after if until is None else max((until - now()).total_seconds(), 0.0), clean(reason))
+        case Fail(reason=reason):
+            return Failed(clean(reason))
+        case Reject(reason=reason):
+            return Rejected(clean(reason))
+        case Doubtful():
+            return Held(clean(str(error)))
+        case CancelledError() | LeaseLost() | asyncio.CancelledError() if grip.stop is not None:
+            return stopped(grip)
+        case PayloadError() | UsageError():
+            return Failed(clean(str(error)))
+        case Exception():
+            verdict = judge(error, grip.declaration.taxonomy)
+            return Errored(clean(describe(error)), verdict.retryable, verdict.after)
+        case _:
+            # SystemExit and the like end the attempt, never the worker.
+            return Errored(clean(describe(error)), retryable=True)
+
+
+def stopped(grip: Grip) -> Outcome:
+    """The outcome of a handler that was told to stop, and did."""
+    match grip.stop:
+        case "cancel":
+            return Cancelled(None, grip.owner)
+        case "runtime":
+            return Errored(f"{WHY['runtime']} of {grip.declaration.max_runtime:g} s", retryable=True)
+        case "release":
+            return Released(WHY["release"])
+        case _:
+            # Trust ended, perhaps without a loss: whoever still holds it gives it back, and a loser is refused.
+            return Released("its worker could not renew the lease in time")
+
+
+def returned(grip: Grip, value: Any) -> tuple[Outcome, Any]:
+    """What a returned value means: the end, or that the work goes on elsewhere. The value is given back as its commit function is to see it."""
+    declaration = grip.declaration
+    if isinstance(value, External):
+        if declaration.reconcile is None:
+            return Failed(f"{declaration.name} returned External, and nobody asks about it: give it a function with @{declaration.name}.reconcile."), None
+        return Handed(str(value.external_id), declaration.reconcile.every), None
+    try:
+        text = declaration.signature.dump_value(value)
+    except PayloadError as error:
+        return Failed(clean(str(error))), None
+    return Returned(text, boundary=declaration.finish is not None), value

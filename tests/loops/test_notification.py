@@ -1,0 +1,126 @@
+"""Notification: the end of a job and the job that tells of it are stored together, or neither is."""
+
+import base64
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from interlock import App, Fail, Run, Tx
+from interlock.errors import UsageError
+from interlock.webhook import verify
+from tests.kit import Place
+
+SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
+Heard = list[tuple[dict[str, str], bytes]]
+
+
+@contextmanager
+def receiver(*answers: int) -> Iterator[tuple[str, Heard]]:
+    """An address that answers with these statuses, the last one for ever, and remembers what it heard."""
+    heard: Heard = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append((dict(self.headers.items()), self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(answers[min(len(heard), len(answers)) - 1])
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quietly."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hooks", heard
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def app_on(place: Place, url: str, **chosen: object) -> App[Tx]:
+    app: App[Tx] = App(place.url, schema=place.schema)
+
+    @app.job()
+    async def good(run: Run, n: int) -> int:
+        return n
+
+    @app.job()
+    async def bad(run: Run, n: int) -> int:
+        raise Fail("as told")
+
+    app.webhook("billing", url, secret=SECRET, allow_private=True, **chosen)  # type: ignore[arg-type]
+    app.migrate()
+    return app
+
+
+def test_every_end_is_told_once_in_a_signed_message(place: Place) -> None:
+    with receiver(200) as (url, heard):
+        app = app_on(place, url)
+        ids = {app.enqueue_named("good", {"n": 1}).id: "job.succeeded", app.enqueue_named("bad", {"n": 1}).id: "job.failed"}
+        app.run_until_idle()
+    told = {json.loads(body)["data"]["id"]: json.loads(body)["type"] for _, body in heard}
+    assert told == ids
+    assert len(heard) == 2
+    for headers, body in heard:
+        assert verify(SECRET, headers, body, now=int({k.lower(): v for k, v in headers.items()}["webhook-timestamp"]))
+        assert not verify(SECRET, headers, body + b" ", now=int({k.lower(): v for k, v in headers.items()}["webhook-timestamp"]))
+    assert app.verify().ok
+
+
+def test_rule_36_notification_jobs_notify_nobody(place: Place) -> None:
+    with receiver(200) as (url, heard):
+        app = app_on(place, url)
+        app.enqueue_named("good", {"n": 1})
+        app.run_until_idle()
+    assert len(heard) == 1
+    assert [job.state for job in app.jobs(kind="webhook")] == ["SUCCEEDED"]
+
+
+def test_only_the_kinds_that_were_named_are_told_of(place: Place) -> None:
+    with receiver(200) as (url, heard):
+        app = app_on(place, url, kinds=["bad"])
+        app.enqueue_named("good", {"n": 1})
+        app.enqueue_named("bad", {"n": 1})
+        app.run_until_idle()
+    assert [json.loads(body)["data"]["kind"] for _, body in heard] == ["bad"]
+
+
+def test_a_waiting_job_that_is_cancelled_is_told_of_too(place: Place) -> None:
+    with receiver(200) as (url, heard):
+        app = app_on(place, url)
+        app.cancel(app.enqueue_named("good", {"n": 1}).id, by="anna")
+        app.run_until_idle()
+    assert [json.loads(body)["data"]["state"] for _, body in heard] == ["CANCELLED"]
+
+
+def test_a_message_that_was_not_taken_waits_and_is_sent_again_under_the_same_id(place: Place) -> None:
+    with receiver(503, 200) as (url, heard):
+        app = app_on(place, url)
+        app.enqueue_named("good", {"n": 1})
+        app.run_until_idle()
+        job = app.jobs(kind="webhook")[0]
+        assert (job.phase, job.tries_left) == ("pending", 11)
+    assert len(heard) == 1
+
+
+def test_what_is_stored_of_a_message_holds_no_secret_and_no_payload(place: Place) -> None:
+    with receiver(200) as (url, _):
+        app = app_on(place, url)
+        app.enqueue_named("good", {"n": 424242})
+        app.run_until_idle()
+        stored = json.dumps(dict(app.jobs(kind="webhook")[0].payload))
+    assert SECRET not in stored
+    assert "424242" not in stored
+
+
+def test_a_private_address_is_refused_unless_it_is_meant(place: Place) -> None:
+    app: App[Tx] = App(place.url, schema=place.schema)
+    with pytest.raises(UsageError, match="not public"):
+        app.webhook("inner", "http://127.0.0.1:1/x", secret=SECRET)
+    assert "webhook" not in app.kinds

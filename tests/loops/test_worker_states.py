@@ -1,0 +1,188 @@
+"""The worker is a machine that can be watched: each of its transitions is seen from outside, and the invariants hold over a run."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from interlock import App, Fail, Run, Tx
+from interlock.boot import running
+from interlock.events import AttemptEnded, Claimed, Trouble, WorkerMoved
+from interlock.machine import Machine
+from interlock.stores import OpenStore
+from interlock.worker.states import PAIRS, WORKER, Position
+from interlock.worker.worker import Worker
+from tests.kit import Place
+from tests.loops.watching import Hurry, Meddler, Witness, away, once
+
+SEED = Machine.parse("seed", """stateDiagram-v2
+    [*] --> Startup
+    Startup --> Connecting
+    state "Worker Loop" as Loop {
+        Connecting --> Recovery: Connected
+        Recovery --> Polling: Check Done
+        Polling --> Claiming: Task Found
+        Polling --> Backoff: No Tasks
+        Backoff --> Idle: Calc Interval
+        Idle --> Connecting: Sleep Done
+        Claiming --> Processing: Lease Acquired
+        Claiming --> Polling: Claim Failed
+        Processing --> ReportingSuccess: Success
+        Processing --> ReportingFailure: Error
+        ReportingSuccess --> Polling: Loop
+        ReportingFailure --> Polling: Loop
+    }
+    Loop --> ErrorWait: Unhandled Exception
+    ErrorWait --> Connecting: Retry
+""")
+
+
+class Bench:
+    """An app with two kinds on a database in real time, and someone at its wire."""
+
+    def __init__(self, place: Place) -> None:
+        self.app: App[Tx] = App(place.url, schema=place.schema)
+        self.place = place
+
+        @self.app.job(lease=3)
+        async def good(run: Run, n: int) -> int:
+            return n
+
+        @self.app.job(lease=3)
+        async def bad(run: Run) -> None:
+            raise Fail("as told")
+
+        self.good, self.bad = good, bad
+        self.app.migrate()
+        self.meddler = Meddler(self.app.database.store())
+        self.waits = Hurry()
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncGenerator[tuple[Worker, Witness]]:
+        witness = Witness(self.app.events)
+        plan = replace(self.app.plan(), find_store=lambda: cast(OpenStore, self.meddler), waits=self.waits)
+        async with running(plan) as worker:
+            yield worker, witness
+
+
+@pytest.fixture
+def bench(place: Place) -> Bench:
+    return Bench(place)
+
+
+def test_the_machine_is_the_one_of_the_document() -> None:
+    """Sixteen transitions: the fourteen that are drawn, the way in, and any state's way to ErrorWait."""
+    assert WORKER.pairs() == SEED.pairs()
+    assert len([pair for pair in PAIRS if pair[1] != "ErrorWait"]) == 14
+    assert {source for source, target in PAIRS if target == "ErrorWait"} == set(WORKER.states) - {"Startup", "ErrorWait"}
+
+
+def test_a_position_goes_only_where_an_arrow_is_drawn() -> None:
+    steps: list[tuple[str, str, str]] = []
+    position = Position("Polling", lambda *step: steps.append(step))
+    with pytest.raises(RuntimeError, match="no such arrow"):
+        position.go("Processing")
+    position.go("Claiming", "found")
+    assert steps == [("Polling", "Claiming", "found")]
+
+
+def test_each_of_the_sixteen_transitions_is_seen_from_outside(bench: Bench) -> None:
+    """Startup and connecting, a failed connection, recovery, polling, backoff, idling, work that succeeds and fails, a lost race, an escaped exception."""
+    rival = bench.place.open(real_time=True)
+
+    def robbed() -> None:
+        del bench.meddler.before["claim"]
+        rival.claim("rival", [way for kind in bench.app.kinds.values() for way in kind.ways(kind.declaration.version(rival))], ["default"], 10)
+
+    async def scene() -> Witness:
+        bench.meddler.before["now"] = once(away())
+        async with bench.worker() as (worker, witness):
+            for arrow in (("Startup", "Connecting"), ("Connecting", "ErrorWait"), ("ErrorWait", "Connecting"), ("Connecting", "Recovery"),
+                          ("Recovery", "Polling"), ("Polling", "Backoff"), ("Backoff", "Idle"), ("Idle", "Connecting")):
+                await witness.moved(*arrow)
+            await bench.good.aenqueue(1)
+            for arrow in (("Polling", "Claiming"), ("Claiming", "Processing"), ("Processing", "ReportingSuccess"), ("ReportingSuccess", "Polling")):
+                await witness.moved(*arrow)
+            await bench.bad.aenqueue()
+            await witness.moved("Processing", "ReportingFailure")
+            await witness.moved("ReportingFailure", "Polling")
+            # The worker is idle, so that it looks before it claims; another is faster.
+            await witness.until(WorkerMoved, lambda moved: moved.target == "Idle", after=len(witness.seen))
+            bench.meddler.before["claim"] = robbed
+            await bench.good.aenqueue(2)
+            await witness.moved("Claiming", "Polling")
+            bench.meddler.before["claim"] = once(RuntimeError("a bug"))
+            await bench.good.aenqueue(3)
+            await witness.moved("Polling", "ErrorWait")
+            assert worker.busy == 0
+        return witness
+
+    witness = asyncio.run(scene())
+    assert {pair for pair in PAIRS if pair[1] != "ErrorWait"} <= witness.arrows()
+    assert ("Connecting", "ErrorWait") in witness.arrows()
+    assert witness.arrows() <= PAIRS
+
+
+def test_error_wait_lasts_five_seconds(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.meddler.before["now"] = once(away())
+        async with bench.worker() as (_, witness):
+            await witness.moved("ErrorWait", "Connecting")
+
+    asyncio.run(scene())
+    assert 5.0 in bench.waits.slept
+
+
+def test_the_loop_never_exits_by_itself(bench: Bench) -> None:
+    """Whatever escapes, the worker comes back to polling and carries jobs."""
+    async def scene() -> None:
+        async with bench.worker() as (_, witness):
+            for verb, error in (("claim", RuntimeError("a bug")), ("due_in", away()), ("claim", away()), ("due_in", MemoryError())):
+                known = len(witness.seen)
+                bench.meddler.before[verb] = once(error)
+                await bench.good.aenqueue(1)
+                await witness.until(Trouble, after=known)
+            stored = await bench.good.aenqueue(7)
+            assert await bench.good.aresult(stored.id, timeout=30) == 7
+
+    asyncio.run(scene())
+
+
+def test_the_workers_table_shows_the_worker_and_forgets_it_when_it_stops_in_good_order(bench: Bench) -> None:
+    async def scene() -> None:
+        async with bench.worker() as (worker, witness):
+            await witness.moved("Backoff", "Idle")
+            async with asyncio.timeout(30):
+                while not (seen := await asyncio.to_thread(bench.app.database.store().workers)):
+                    await asyncio.sleep(0)
+            assert [(one.facts.name, one.facts.state in WORKER.states, one.facts.kinds) for one in seen] == [(worker.name, True, ("bad", "good"))]
+
+    asyncio.run(scene())
+    assert bench.app.database.store().workers() == []
+
+
+def test_the_four_invariants_hold_over_a_run(bench: Bench) -> None:
+    """Lease uniqueness, lease time-out, refreshed stamps and a complete audit, over a run with successes, failures and two workers."""
+    jobs = [bench.good.enqueue(n) for n in range(150)] + [bench.bad.enqueue() for _ in range(50)]
+
+    async def scene() -> None:
+        async with bench.worker() as (_, first), bench.worker() as (_, _second):
+            ended: set[str] = set()
+            while len(ended) < len(jobs):
+                event = await first.until(AttemptEnded, lambda one: one.job_id not in ended)
+                ended.add(event.job_id)
+            await first.until(Claimed)
+
+    asyncio.run(scene())
+    for stored in jobs:
+        job, executions, history = bench.app.get(stored.id), bench.app.executions(stored.id), bench.app.history(stored.id)
+        assert job.ended
+        assert len(executions) == 1, "only one worker ever held it"
+        assert executions[0].lease_expires_at - executions[0].leased_at >= timedelta(seconds=3)
+        assert job.updated_at > job.created_at
+        assert [(entry.from_state, entry.to_state) for entry in history if entry.n == 0] == [(None, "PENDING"), ("PENDING", "RUNNING"), ("RUNNING", job.state)]
+    assert bench.app.verify().ok

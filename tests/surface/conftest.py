@@ -1,0 +1,50 @@
+"""For the tests of the command: an empty directory, an app in a module of its own, and a way to call the command as a person would."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.cli import main
+from tests.kit import Place
+from tests.surface.cli_kit import MODULE, Answer, Call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory, an environment that says nothing, and no module that an earlier test imported."""
+    for name in ("INTERLOCK_APP", "INTERLOCK_DATABASE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOGNAME", "olga")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path / "here"
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], here: Path) -> Call:
+    """Run the command; no test of it sees a traceback."""
+
+    def run(*arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        printed = capsys.readouterr()
+        code = exit_.value.code
+        return Answer(code if isinstance(code, int) else 0 if code is None else 1, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def shop(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app in a module of its own, on a migrated database; INTERLOCK_APP names it."""
+    (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
+    assert call("migrate", "-A", "shop:app").code == 0
+    monkeypatch.setenv("INTERLOCK_APP", "shop:app")
+    return "shop:app"

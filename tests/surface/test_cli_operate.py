@@ -1,0 +1,276 @@
+"""What an operator calls: redrive, release, explain, status, workers, bench."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from interlock.lifecycle import builtin
+from interlock.outcome import Failed, Held, Outcome
+from interlock.records import Lease, WorkerFacts
+from interlock.stores import OpenStore
+from tests.contract.kit import settle, ways
+from tests.kit import EPOCH, Place
+from tests.surface.cli_kit import Answer, Call, enqueued
+
+pytestmark = pytest.mark.usefixtures("here")
+NOBODY = "01890000-0000-7000-8000-000000000000"
+
+
+@pytest.fixture
+def store(shop: str, place: Place) -> OpenStore:
+    """Another process on the shop's database, in real time."""
+    return place.open(real_time=True)
+
+
+def greeting(call: Call, name: str = "ann") -> str:
+    return enqueued(call, "greet", f'{{"name": "{name}"}}')
+
+
+def leased(store: OpenStore, *, lease: float = 30.0) -> Lease:
+    (got,) = store.claim("ann#1", ways("greet", lease=lease, lifecycle=builtin("standard")), ("default",), 10)
+    return got
+
+
+def ended(call: Call, store: OpenStore, outcome: Outcome) -> str:
+    """A job that was claimed and settled so."""
+    id = greeting(call)
+    settle(store, leased(store), outcome)
+    return id
+
+
+def serve(store: OpenStore, *kinds: str, name: str = "ann#1") -> None:
+    store.report_worker(WorkerFacts(name, "host", 17, "Polling", 10, 3, kinds, ("default", "mail")))
+
+
+# ---------------------------------------------------------------- redrive
+def test_a_failed_job_is_driven_again(call: Call, store: OpenStore) -> None:
+    """The new id is printed; the old job stays as it ended, and its history says who did it and why."""
+    id = ended(call, store, Failed("broken"))
+    answer = call("redrive", id, "--reason", "mended")
+    assert (answer.code, answer.err) == (0, "")
+    new = store.get(answer.out.strip())
+    assert (new.redrive_of, new.phase, new.payload["name"]) == (id, "pending", "ann")
+    assert store.get(id).phase == "failed"
+    last = store.history(id)[-1]
+    assert (last.event, last.actor) == ("redrive", "operator:olga")
+    assert str(last.reason).endswith(": mended")
+
+
+def test_one_that_cannot_be_driven_again_does_not_keep_the_others(call: Call, store: OpenStore) -> None:
+    """Each has its sentence, and the exit code is 1."""
+    id, waiting = ended(call, store, Failed("broken")), greeting(call)
+    answer = call("redrive", NOBODY, id, waiting, "--by", "ann", "--json")
+    assert answer.code == 1
+    (made,) = answer.json
+    assert made["redrive_of"] == id
+    assert store.get(made["id"]).redrive_of == id
+    said = answer.err.splitlines()
+    assert "There is no job" in said[0]
+    assert "only a job that ended without success is driven again" in said[1]
+
+
+# ---------------------------------------------------------------- release
+def held(call: Call, store: OpenStore) -> str:
+    id = greeting(call)
+    lease = leased(store)
+    store.ask(lease.fence, "charge", "h")
+    settle(store, lease, Held("did it happen?"))
+    return id
+
+
+def test_a_release_says_what_became_of_the_call(call: Call, store: OpenStore) -> None:
+    """The job is due, the receipt is what the operator gave, and the second release is refused."""
+    id = held(call, store)
+    arguments = ("release", id, "--effect", "happened", "--receipt", '{"charge": 17}', "--reason", "seen at the bank")
+    assert call(*arguments).out == f"{id} is held no more: it is in {store.get(id).state}, and due\n"
+    (receipt,) = store.receipts(id)
+    assert (receipt.applied, receipt.value, receipt.decided_by) == (True, '{"charge":17}', "operator:olga")
+    assert store.get(id).held_at is None
+    again = call(*arguments)
+    assert again.code == 1
+    assert "is not held" in again.sentence
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("--effect", "perhaps", "--reason", "x"), "--effect 'perhaps' is none: give happened or did_not"),
+    (("--effect", "did_not", "--receipt", "1", "--reason", "x"), "give --effect happened with it"),
+    (("--effect", "happened", "--receipt", "{", "--reason", "x"), "--receipt is not JSON"),
+    (("--effect", "happened"), "Missing option '--reason'"),
+])
+def test_a_release_that_makes_no_sense_changes_nothing(call: Call, store: OpenStore, arguments: tuple[str, ...], says: str) -> None:
+    """It was called wrongly, and the job is still held."""
+    id = held(call, store)
+    answer = call("release", id, *arguments)
+    assert answer.code == 2
+    assert says in answer.err
+    assert store.get(id).held_at is not None
+
+
+# ---------------------------------------------------------------- explain
+def test_explain_says_why_a_job_waits(call: Call, store: OpenStore) -> None:
+    """Nobody serves it; then somebody does; then it is held."""
+    id = greeting(call)
+    assert "no live worker serves the kind greet in the queue default" in call("explain", id).out
+    serve(store, "greet")
+    assert "waits for a free slot" in call("explain", id, "--json").json["sentence"]
+    settle(store, leased(store), Held("did it happen?"))
+    assert "held until someone releases it: did it happen?" in call("explain", id).out
+    missing = call("explain", NOBODY)
+    assert (missing.code, "There is no job" in missing.sentence) == (1, True)
+
+
+# ---------------------------------------------------------------- status
+def seen(answer: Answer) -> Any:
+    assert answer.code in (0, 1)
+    return answer.json
+
+
+def test_status_is_calm_where_every_kind_is_served(call: Call, store: OpenStore) -> None:
+    """It counts by lifecycle and state, and by queue; exit code 0."""
+    greeting(call)
+    serve(store, "greet")
+    answer = call("status")
+    assert answer.code == 0
+    lines = [line.split() for line in answer.lines]
+    assert ["standard", "PENDING", "1"] in lines
+    assert ["greet", "default", "1", "0", "0", "0"] in [line[:6] for line in lines]
+    assert "workers: 1 alive" in answer.lines
+    assert answer.lines[-1] == "Nothing needs a look."
+    assert seen(call("status", "--json"))["calm"] is True
+
+
+def test_status_names_a_kind_that_nobody_serves(call: Call, store: OpenStore, place: Place) -> None:
+    """Also where the one who served it has been silent for too long; exit code 1."""
+    greeting(call)
+    serve(store, "greet")
+    place.raw(f"UPDATE {{workers}} SET beat_at = {place.raw.time(EPOCH)}")
+    answer = call("status")
+    assert answer.code == 1
+    assert "workers: 0 alive, 1 silent" in answer.lines
+    assert "No live worker serves greet, of which 1 wait or run: start one that has it." in answer.lines
+    assert seen(call("status", "--json"))["orphaned_kinds"] == ["greet"]
+
+
+def test_status_shows_the_age_of_a_stuck_heartbeat(call: Call, store: OpenStore) -> None:
+    """An execution that has given no sign of life for twice its lease is named, with its owner."""
+    id = greeting(call)
+    serve(store, "greet")
+    leased(store, lease=0.001)
+    answer = call("status")
+    assert answer.code == 1
+    (line,) = [line for line in answer.lines if line.startswith(id)]
+    assert "ann#1" in line
+    assert line.endswith(" s ago")
+    (stuck,) = seen(call("status", "--json"))["stuck"]
+    assert (stuck["job_id"], stuck["heartbeat_age"] > 0.002) == (id, True)
+
+
+def test_status_lists_what_is_held(call: Call, store: OpenStore) -> None:
+    """With the reason, so that someone can decide; exit code 1."""
+    id = held(call, store)
+    serve(store, "greet")
+    answer = call("status")
+    assert answer.code == 1
+    (line,) = [line for line in answer.lines if line.startswith(id)]
+    assert line.endswith("did it happen?")
+    assert [job["id"] for job in seen(call("status", "--json"))["held"]] == [id]
+
+
+@pytest.mark.parametrize("arguments", [("--watch", "--json"), ("--watch",)])
+def test_watching_needs_a_terminal(call: Call, shop: str, arguments: tuple[str, ...]) -> None:
+    """A program asks as often as it likes."""
+    assert call("status", *arguments).code == 2
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+
+
+def test_watching_draws_until_it_is_interrupted(call: Call, store: OpenStore, terminal: tuple[int, int]) -> None:
+    """What changes is drawn anew; Ctrl-C ends it with 0."""
+    ours, theirs = terminal
+    command = [sys.executable, "-m", "interlock", "status", "--watch"]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}) as watch:
+        rescue = threading.Timer(60, watch.kill)
+        rescue.start()
+        os.close(theirs)
+        drawn = until(ours, b"Nothing needs a look.")
+        assert b"There are no jobs." in drawn
+        greeting(call)
+        until(ours, b"No live worker serves greet")
+        watch.send_signal(signal.SIGINT)
+        assert watch.stderr is not None
+        assert watch.stderr.read() == b""
+    rescue.cancel()
+    assert watch.returncode == 0
+
+
+def until(file: int, wanted: bytes) -> bytes:
+    got = b""
+    while wanted not in got:
+        got += os.read(file, 4096)
+    return got
+
+
+# ---------------------------------------------------------------- workers
+def test_workers_are_listed(call: Call, store: OpenStore, place: Place) -> None:
+    """Who they are, what they serve, and when they were last heard of; one that is silent is said to be."""
+    serve(store, "greet", "send", name="ann#1")
+    serve(store, "greet", name="bob#2")
+    place.raw(f"UPDATE {{workers}} SET beat_at = {place.raw.time(EPOCH)} WHERE name = 'bob#2'")
+    lines = [line.split() for line in call("workers").lines]
+    assert lines[1][:7] == ["ann#1", "host", "17", "Polling", "3/10", "greet,send", "default,mail"]
+    assert lines[2][:4] == ["bob#2", "host", "17", "silent"]
+    told = call("workers", "--json").json
+    assert [(one["name"], one["alive"]) for one in told] == [("ann#1", True), ("bob#2", False)]
+
+
+def test_no_workers_are_said_so(call: Call, shop: str) -> None:
+    """On the other channel: the list is empty."""
+    answer = call("workers")
+    assert (answer.code, answer.out) == (0, "")
+    assert "interlock worker -A MODULE:APP starts one" in answer.err
+    assert call("workers", "--json").json == []
+
+
+# ---------------------------------------------------------------- bench
+def test_bench_measures_on_a_file_of_its_own(call: Call, here: Path, tmp_path: Path) -> None:
+    """Figures above zero, and nothing is left."""
+    answer = call("bench", "--jobs", "50", "--slots", "10", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    told = answer.json
+    assert (told["jobs"], told["slots"], told["database"]) == (50, 10, "sqlite")
+    assert told["jobs_per_second"] > 0
+    assert 0 < told["pickup_p50_ms"] <= told["pickup_p99_ms"]
+    assert list(here.iterdir()) == list(tmp_path.glob("interlock-bench*")) == []
+
+
+def test_bench_leaves_a_server_as_it_was(call: Call, postgres_url: str) -> None:
+    """Its schema is its own, and goes with it."""
+    answer = call("bench", "--jobs", "20", "--database", postgres_url)
+    assert (answer.code, answer.err) == (0, "")
+    assert [line.split()[0] for line in answer.lines] == ["database", "python", "enqueue", "drain", "pickup"]
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'interlock_bench%'").fetchone() == (0,)
+
+
+def test_bench_never_removes_a_file_that_was_there(call: Call, here: Path) -> None:
+    """It asks for a new one."""
+    (here / "mine.db").write_text("precious")
+    answer = call("bench", "--database", "sqlite:///mine.db")
+    assert answer.code == 2
+    assert (here / "mine.db").read_text() == "precious"
+    assert call("bench", "--jobs", "5", "--database", "sqlite:///new.db").code == 0
+    assert [file.name for file in here.iterdir()] == ["mine.db"]

@@ -1,0 +1,283 @@
+"""`interlock worker` as a process: its first lines, how it works, and how it ends."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit import Place
+from tests.surface.cli_kit import Call, enqueued
+
+pytestmark = pytest.mark.usefixtures("here")
+READY = "the worker is ready"
+
+SHOP = """
+import asyncio, threading
+import interlock.worker.worker
+from interlock import App, Run, SyncRun
+
+interlock.worker.worker.ERROR_WAIT = 0.05
+app = App({url!r}, schema={schema!r})
+
+
+@app.job()
+async def greet(run: Run, name: str) -> None:
+    print("hello", name, flush=True)
+
+
+@app.job()
+async def wait(run: Run) -> None:
+    print("waiting", flush=True)
+    await asyncio.Event().wait()
+
+
+@app.job()
+def block(run: SyncRun) -> None:
+    interlock.worker.worker.DRAIN = interlock.worker.worker.GRACE = 0.1
+    print("blocking", flush=True)
+    threading.Event().wait()
+"""
+
+
+class Process:
+    """A worker process, whose lines are read as they come. One that says nothing for a minute is ended, and its test fails."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.said: list[str] = []
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self._process = subprocess.Popen([sys.executable, "-m", "interlock", "worker", *arguments], text=True, **both)  # type: ignore[call-overload]
+        self._rescue = threading.Timer(60, self._process.kill)
+        self._rescue.start()
+
+    def until(self, wanted: str) -> str:
+        """The next line that has this in it."""
+        for line in self._process.stdout:
+            self.said.append(line)
+            if wanted in line:
+                return str(line)
+        raise AssertionError(f"It ended before it said {wanted!r}:\n{''.join(self.said)}")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self, number: int | None = None) -> int:
+        """Its exit code, after this signal."""
+        if number is not None:
+            self.signal(number)
+        self.said += self._process.stdout.readlines()
+        return int(self._process.wait())
+
+    def close(self) -> None:
+        self._rescue.cancel()
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts workers; none outlives its test."""
+    made: list[Process] = []
+
+    def begin(*arguments: str) -> Process:
+        made.append(Process(*arguments))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def waiter(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app whose handlers say what they do, on a migrated database; INTERLOCK_APP names it."""
+    (here / "waiter.py").write_text(SHOP.format(url=place.url, schema=place.schema))
+    assert call("migrate", "-A", "waiter:app").code == 0
+    monkeypatch.setenv("INTERLOCK_APP", "waiter:app")
+    return "waiter:app"
+
+
+def job(call: Call, id: str) -> Any:
+    return call("show", id, "--json").json["job"]
+
+
+# ---------------------------------------------------------------- from start to end
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_works_until_a_signal(start: Start, call: Call, waiter: str, number: int) -> None:
+    """It takes what comes, ends with 0, and leaves no row behind."""
+    worker = start()
+    worker.until(READY)
+    id = enqueued(call, "greet", '{"name": "ann"}')
+    worker.until("hello ann")
+    assert [one["pid"] for one in call("workers", "--json").json] != []
+    assert worker.end(number) == 0, worker.said
+    assert any("the worker has ended" in line and "attempts=1" in line for line in worker.said)
+    assert job(call, id)["state"] == "SUCCEEDED"
+    assert call("workers", "--json").json == []
+
+
+def test_the_first_line_says_what_it_is(start: Start, waiter: str, place: Place) -> None:
+    """Name, database, kinds, queues and slots."""
+    worker = start("--name", "ann", "--slots", "7", "--queues", "mail,default", "--kinds", "greet,wait")
+    first = worker.until("the worker starts")
+    assert worker.said == [first]
+    assert all(each in first for each in (" name=ann ", "kinds=greet,wait", "queues=mail,default", "slots=7"))
+    assert f"database={place.url.partition('://')[0]}" in first
+    worker.until(READY)
+    assert worker.end(signal.SIGTERM) == 0
+
+
+def test_two_workers_may_have_one_name(start: Start, waiter: str) -> None:
+    """Each boot has an id of its own."""
+    both = [start("--name", "ann"), start("--name", "ann")]
+    names = {found[0] for each in both if (found := re.search(r"ann#\w+", each.until(READY)))}
+    assert len(names) == 2
+    assert [each.end(signal.SIGTERM) for each in both] == [0, 0]
+
+
+def test_a_second_signal_ends_it_at_once(start: Start, call: Call, waiter: str) -> None:
+    """With 128 and the signal's number; what ran is still leased, and its lease recovers it."""
+    worker = start()
+    id = enqueued(call, "wait")
+    worker.until("waiting")
+    worker.signal(signal.SIGTERM)
+    assert "after 25 s the rest is given back" in worker.until("SIGTERM: the worker claims no more")
+    assert worker.end(signal.SIGINT) == 128 + signal.SIGINT
+    assert job(call, id)["phase"] == "running"
+
+
+def test_a_handler_that_cannot_be_stopped_does_not_keep_it(start: Start, call: Call, waiter: str) -> None:
+    """Threads cannot be ended: the process ends without them, and says so."""
+    worker = start()
+    enqueued(call, "block")
+    worker.until("blocking")
+    assert worker.end(signal.SIGTERM) == 0
+    assert any("1 handlers cannot be stopped" in line for line in worker.said)
+
+
+def test_a_worker_that_hangs_says_where_and_ends_with_70(here: Path) -> None:
+    """Every stack, and a code by which whoever watches it starts another."""
+    program = "from interlock.cli.worker import hung\ndef stuck():\n    hung(61.0)\nstuck()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert done.stderr.startswith("interlock: the event loop has not answered for 61 s: the worker ends with 70")
+    assert "in stuck" in done.stderr
+
+
+# ---------------------------------------------------------------- what it leaves alone
+def test_kinds_that_it_does_not_have_are_left_alone(start: Start, call: Call, waiter: str, here: Path, place: Place) -> None:
+    """Those of another app, and those that it was told to leave; `status` names both."""
+    (here / "other.py").write_text(f"from interlock import App\napp = App({place.url!r}, schema={place.schema!r})\n@app.job()\ndef fly(run): ...")
+    assert call("migrate", "-A", "other:app").code == 0
+    worker = start("--kinds", "greet")
+    worker.until(READY)
+    foreign, left = enqueued(call, "-A", "other:app", "fly"), enqueued(call, "block")
+    enqueued(call, "greet", '{"name": "ann"}')
+    worker.until("hello ann")
+    assert {job(call, id)["state"] for id in (foreign, left)} == {"PENDING"}
+    answer = call("status")
+    assert answer.code == 1
+    assert [line for line in answer.lines if line.startswith("No live worker serves ")] == [
+        f"No live worker serves {kind}, of which 1 wait or run: start one that has it." for kind in ("block", "fly")]
+    assert worker.end(signal.SIGTERM) == 0
+
+
+# ---------------------------------------------------------------- the database
+def test_a_database_that_was_not_migrated_ends_it(start: Start, here: Path, place: Place) -> None:
+    """With 1, and the command that helps."""
+    place.raw.script("CREATE TABLE theirs (id integer)")
+    (here / "waiter.py").write_text(SHOP.format(url=place.url, schema=place.schema))
+    worker = start("-A", "waiter:app")
+    assert worker.end() == 1
+    assert worker.said[-1].startswith("interlock: ")
+    assert "interlock migrate" in worker.said[-1]
+    assert not any("Traceback" in line for line in worker.said)
+
+
+def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: Call) -> None:
+    """The worker stays, says so, and works as soon as it can."""
+    (here / "waiter.py").write_text(SHOP.format(url=f"sqlite:///{here / 'later' / 'jobs.db'}", schema="interlock"))
+    worker = start("-A", "waiter:app")
+    worker.until("the worker cannot work now, and tries again every")
+    worker.until("target=Connecting why='the wait is over'")
+    (here / "later").mkdir()
+    worker.until(READY)
+    assert worker.end(signal.SIGTERM) == 0
+
+
+def test_a_server_that_is_away_does_not_end_it_nor_its_password_show(start: Start, here: Path) -> None:
+    """It can be stopped while it waits."""
+    (here / "waiter.py").write_text(SHOP.format(url="postgresql://nobody:hunter2@127.0.0.1:1/x?password=hunter3", schema="interlock"))
+    worker = start("-A", "waiter:app")
+    assert "database=postgresql://127.0.0.1:1/x " in worker.until("the worker starts")
+    for _ in range(2):
+        worker.until("target=Connecting why='the wait is over'")
+    assert worker.end(signal.SIGTERM) == 0
+    assert not any("hunter" in line for line in worker.said)
+
+
+# ---------------------------------------------------------------- logs and metrics
+def test_logs_may_be_json(start: Start, waiter: str) -> None:
+    """A line each, with their fields."""
+    worker = start("--log-json", "--log-level", "debug")
+    worker.until(READY)
+    assert worker.end(signal.SIGTERM) == 0
+    lines = [json.loads(line) for line in worker.said]
+    assert (lines[0]["event"], lines[0]["level"], lines[0]["slots"]) == ("the worker starts", "info", 100)
+    assert "debug" in {line["level"] for line in lines}
+
+
+def test_metrics_are_served(start: Start, call: Call, waiter: str) -> None:
+    """Where the first line says; with what stands in the database."""
+    worker = start("--metrics-port", "0", "--kinds", "greet")
+    found = re.search(r"metrics=(\S+)", worker.until("the worker starts"))
+    assert found is not None
+    worker.until(READY)
+    enqueued(call, "block")
+    with urllib.request.urlopen(found[1]) as answer:
+        text = answer.read().decode()
+    assert "interlock_database_up 1.0" in text
+    assert 'interlock_queue_jobs{kind="block",queue="default",standing="due"} 1.0' in text
+    assert worker.end(signal.SIGTERM) == 0
+
+
+# ---------------------------------------------------------------- being called
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("-A", "nowhere:app"), "There is no module nowhere here"),
+    (("-A", "waiter:nothing"), "waiter has no nothing"),
+    (("-A", "waiter:Run"), "is a "),
+    (("--kinds", "greet,fly"), "--kinds names fly, which this app has not: it has block, greet, wait"),
+    (("--kinds", ","), "--kinds ',' names nothing"),
+    (("--queues", ""), "--queues '' names nothing"),
+    (("--log-level", "loud"), "There is no log level 'loud'"),
+    (("--slots", "0"), "--slots"),
+])
+def test_a_worker_that_is_called_wrongly_does_not_start(call: Call, waiter: str, arguments: tuple[str, ...], says: str) -> None:
+    """One sentence, and exit code 2."""
+    answer = call("worker", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert says in answer.err
+
+
+@pytest.mark.parametrize(("module", "says"), [
+    ("from interlock import App\napp = App('mysql://root:hunter2@localhost/x')", "The database URL starts with 'mysql'"),
+    ("from interlock import App\napp = App()", "This app has no kinds of job"),
+])
+def test_a_worker_that_can_never_work_does_not_start(call: Call, here: Path, module: str, says: str) -> None:
+    """It does not wait for what will not come."""
+    (here / "never.py").write_text(module)
+    answer = call("worker", "-A", "never:app")
+    assert answer.code == 1
+    assert says in answer.sentence
+    assert "hunter2" not in answer.err
