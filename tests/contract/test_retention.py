@@ -126,3 +126,11 @@ def test_an_archived_id_can_not_be_used_again_unseen(store: Store, clock: Settab
     (new,) = store.enqueue([make(idempotency_key="k")])
     assert new.created
     assert new.id != old.id
+
+
+def test_pruning_leaves_kinds_alone_that_were_not_named(store: Store, clock: SettableClock) -> None:
+    """One app's retention must not delete what another app keeps in the same database."""
+    (id,) = ended(store, clock)
+    kind = store.get(id).kind
+    assert store.prune(phase="succeeded", age=50.0, limit=9, kinds=["another"]) == 0
+    assert store.prune(phase="succeeded", age=50.0, limit=9, kinds=["another", kind]) == 1

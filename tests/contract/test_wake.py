@@ -220,6 +220,7 @@ def test_a_locked_file_is_looked_at_again(file: Place, monkeypatch: pytest.Monke
     store: Any = file.open()
     if store.journal == "wal":
         pytest.skip("nobody locks readers out of a write-ahead log")
+    store.counts()
     quick(store)
     kept_out = threading.Event()
     look = SqliteEar._version

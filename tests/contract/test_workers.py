@@ -94,8 +94,12 @@ def test_what_is_renewed_or_has_ended_is_not_stuck(store: Store, clock: Settable
 
 
 def test_handed_over_work_is_never_stuck(store: Store, clock: SettableClock) -> None:
-    """It has no worker's heartbeat; what is committed and not finished has."""
+    """It has no worker's heartbeat, also where it is past the boundary; other work that is committed and not finished has."""
     settle(store, started(store, "fetch", lease=10), Handed("x1", 5.0))
+    clock.advance(5)
+    (adopted,) = store.adopt("rita", ["fetch"], 10, 1, external=True)
+    settle(store, adopted, Returned("1", boundary=True))
+    settle(store, started(store, "fetch", lease=10), Handed("x2", 5.0))
     committed = settle(store, started(store, "mail", lease=10), Returned("1", boundary=True))
     clock.advance(1000)
     assert [each.job_id for each in store.stuck(9)] == [committed.job.id]

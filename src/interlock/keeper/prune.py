@@ -36,7 +36,7 @@ class Pruning:
         """How many went, and whether that was all."""
         gone = 0
         for _ in range(BITES):
-            bite = self._desk.store.prune(phase=phase, age=age, limit=LIMIT)
+            bite = self._desk.store.prune(phase=phase, age=age, limit=LIMIT, kinds=sorted(self._desk.kinds))
             gone += bite
             if bite < LIMIT:
                 return gone, True

@@ -160,7 +160,8 @@ class Children:
         try:
             return await task
         except asyncio.CancelledError:
-            if grip.stop is None:
+            waiter = asyncio.current_task()
+            if grip.stop is None or (waiter is not None and waiter.cancelling()):
                 raise
             raise Halted from None
         finally:

@@ -26,7 +26,7 @@ class Hung(Protocol):
 class Leases:
     """Renews what the worker holds, tells each grip what it must hear, and keeps the worker's own row."""
 
-    def __init__(self, desk: Desk, grips: Mapping[str, Grip], facts: Callable[[], WorkerFacts], pace: float) -> None:
+    def __init__(self, desk: Desk, grips: Mapping[int, Grip], facts: Callable[[], WorkerFacts], pace: float) -> None:
         self._desk = desk
         self._grips = grips
         self._facts = facts
@@ -94,7 +94,7 @@ class Leases:
 class Watch:
     """Looks, from a thread that never waits for the database, whether trust has ended, a handler runs too long, or the loop does not answer."""
 
-    def __init__(self, desk: Desk, grips: Mapping[str, Grip], leases: Leases, *, answered: Callable[[], float], patience: float, hung: Hung) -> None:
+    def __init__(self, desk: Desk, grips: Mapping[int, Grip], leases: Leases, *, answered: Callable[[], float], patience: float, hung: Hung) -> None:
         self._desk = desk
         self._grips = grips
         self._leases = leases

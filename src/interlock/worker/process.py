@@ -170,6 +170,7 @@ class Child:
             self.kill()
             return
         self._send({"say": "halt", "run": errand.number, "why": errand.grip.stop})
+        errand.patience = errand.patience or asyncio.ensure_future(self._lose_patience(errand))
 
     async def _lose_patience(self, errand: Errand) -> None:
         await errand.desk.waits.asleep(PATIENCE)

@@ -26,7 +26,7 @@ class Processes(Protocol):
 class Busy(Protocol):
     """What runs."""
 
-    grips: dict[str, Grip]
+    grips: dict[int, Grip]
 
     @property
     def busy(self) -> int: ...

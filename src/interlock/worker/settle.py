@@ -10,7 +10,7 @@ from .. import events
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
 from ..job import Job
 from ..move import Move, decide
-from ..outcome import Advanced, Cancelled, Failed, Handed, Outcome, Released, Returned, Started
+from ..outcome import Advanced, Cancelled, Errored, Failed, Handed, Held, Outcome, Released, Returned, Snoozed, Started
 from ..payload import clean
 from ..records import Refusal
 from .desk import Desk
@@ -22,6 +22,8 @@ _log = logging.getLogger("interlock")
 SENT = 5
 """How often a commit is sent again whose end, in a transaction of the user's own, nobody knows."""
 _GOES_ON = (Started, Advanced)
+_GOES_BACK = (Errored, Snoozed, Released, Held, Cancelled)
+"""What would make a job wait again: not if someone asked it to stop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -183,8 +185,9 @@ class Settler:
     def decided(self, item: Item) -> Move:
         """The move that this outcome means. What the lifecycle cannot do with it fails the job, with that sentence."""
         grip, outcome = item.grip, item.outcome
+        if isinstance(outcome, _GOES_BACK):
+            self._hear(grip)
         if isinstance(outcome, Cancelled):
-            grip.job = self.desk.persistently(lambda: self.desk.store.get(grip.job.id), "report")
             by = grip.job.cancel_requested_by
             outcome = Cancelled(grip.job.cancel_reason, by) if by else Released("its stop was taken back")
         try:
@@ -196,6 +199,12 @@ class Settler:
         move.progress, move.usage = grip.shown()
         item.move = move
         return move
+
+    def _hear(self, grip: Grip) -> None:
+        """Was it asked to stop meanwhile? Only that is taken over: whatever else stands there now may be another's attempt, and not ours to move."""
+        job, found = grip.job, self.desk.persistently(lambda: self.desk.store.get(grip.job.id), "report")
+        if found.attempt == job.attempt:
+            job.cancel_requested_at, job.cancel_requested_by, job.cancel_reason = found.cancel_requested_at, found.cancel_requested_by, found.cancel_reason
 
     def _decide(self, grip: Grip, outcome: Outcome) -> Move:
         return decide(grip.lifecycle, grip.job, grip, outcome, grip.declaration.policy, self.desk.draw(), actor=grip.owner)

@@ -26,7 +26,8 @@ class Slots:
 
     def __init__(self, desk: Desk, attempts: Attempts, reporter: Reporter, size: int, escaped: Escaped) -> None:
         self.size = size
-        self.grips: dict[str, Grip] = {}
+        self.grips: dict[int, Grip] = {}
+        """By their own identity: a lost execution may still run here while its job's next one does."""
         self.freed = asyncio.Event()
         self.done = 0
         """Attempts that have ended here."""
@@ -61,7 +62,7 @@ class Slots:
         job = lease.job
         number = heapq.heappop(self._numbers) if self._numbers else self.size + len(self.grips)
         grip = Grip(lease, self._desk.kinds[job.kind], lifecycle, asked_at=asked_at, slot=number)
-        self.grips[job.id] = grip
+        self.grips[id(grip)] = grip
         self._go(grip, "Claiming", "a job is due")
         self._go(grip, "Processing", "the lease is ours")
         self._begin(grip, apart=apart)
@@ -151,7 +152,7 @@ class Slots:
         self._drop(grip)
 
     def _drop(self, grip: Grip) -> None:
-        del self.grips[grip.job.id]
+        del self.grips[id(grip)]
         if grip.slot < self.size:
             heapq.heappush(self._numbers, grip.slot)
         self.done += 1

@@ -121,6 +121,10 @@ class Worker:
         self._wake.set()
         self._slots.freed.set()
 
+    def wake(self) -> None:
+        """Something may be due: look now, not when the pause is over. In the event loop."""
+        self._wake.set()
+
     def release(self) -> None:
         """Give back what runs, now. In the event loop."""
         self._slots.stop()

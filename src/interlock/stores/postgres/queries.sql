@@ -515,6 +515,7 @@ RETURNING 1
 -- name: prune
 DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
   SELECT j.id FROM interlock.jobs j WHERE j.phase = :phase::text AND j.finished_at < (SELECT interlock.clock()) - :age::float8 * interval '1 second' AND j.finished_at IS NOT NULL
+    AND (:kinds::text IS NULL OR j.kind = ANY(:kinds::text::text[]))
   ORDER BY j.finished_at LIMIT :limit::int FOR UPDATE SKIP LOCKED))
 
 -- name: archiving

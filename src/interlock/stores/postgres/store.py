@@ -240,9 +240,10 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
             self._write("remark", {"id": job_id, "attempt": attempt, "event": event, "actor": actor, "reason": reason})
 
     # ------------------------------------------------------------ jobs go
-    def prune(self, *, phase: Phase, age: float, limit: int) -> int:
+    def prune(self, *, phase: Phase, age: float, limit: int, kinds: Sequence[str] | None = None) -> int:
         self.check()
-        return self.pool.transact(lambda conn: self._count(conn, "prune", {"phase": phase, "age": age, "limit": limit}))
+        given = {"phase": phase, "age": age, "limit": limit, "kinds": None if kinds is None else text_array(kinds)}
+        return self.pool.transact(lambda conn: self._count(conn, "prune", given))
 
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:
         self.check()

@@ -403,6 +403,7 @@ RETURNING 1
 -- differs: executions and receipts go by trigger.
 DELETE FROM interlock_jobs WHERE id IN (
   SELECT j.id FROM interlock_jobs j INDEXED BY interlock_jobs_finished WHERE j.phase = :phase AND j.finished_at < :before AND j.finished_at IS NOT NULL
+    AND (:kinds IS NULL OR j.kind IN (SELECT value FROM json_each(:kinds)))
   ORDER BY j.finished_at LIMIT :limit + 0)
 
 -- name: archivable

@@ -199,9 +199,9 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
             conn.execute(self.queries["remark"], given)
 
     # ------------------------------------------------------------ jobs go
-    def prune(self, *, phase: Phase, age: float, limit: int) -> int:
+    def prune(self, *, phase: Phase, age: float, limit: int, kinds: Sequence[str] | None = None) -> int:
         self.check()
-        given = {"phase": phase, "before": self.moment().plus(-age), "limit": limit}
+        given = {"phase": phase, "before": self.moment().plus(-age), "limit": limit, "kinds": None if kinds is None else rows.array(kinds)}
         with self.file.write() as conn:
             return conn.execute(self.queries["prune"], given).rowcount
 
