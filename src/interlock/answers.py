@@ -7,6 +7,7 @@ from typing import Generic
 from typing_extensions import TypeVar
 
 from .clock import Seconds, seconds
+from .errors import UsageError
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -28,6 +29,8 @@ class Snooze(Exception):
         super().__init__(reason)
         self.reason = reason
         self.after = seconds(after, "after")
+        if until is not None and until.tzinfo is None:
+            raise UsageError(f"Snooze until {until.isoformat()} has no time zone: give an aware datetime, such as one made with tzinfo=UTC.")
         self.until = until
         """Where given, it holds, and `after` does not."""
 

@@ -259,8 +259,8 @@ class App(Generic[TxT]):
             raise UsageError(f"This app has no kind {', '.join(unknown)}: it has {', '.join(sorted(self.kinds)) or 'none'}.")
         kinds = {name: kind.declaration for name, kind in self.kinds.items() if not only or name in only}
         return Plan(
-            self.database.store, kinds, target=self.target or target_of(self), transaction=self._transaction, lifespan=self.lifespan, schedules=self.schedules,
-            retention=self.retention, events=self.events, **chosen)
+            self.database.store, kinds, target=self.target or target_of(self), database=self.database.url, transaction=self._transaction,
+            lifespan=self.lifespan, schedules=self.schedules, retention=self.retention, events=self.events, **chosen)
 
     # ------------------------------------------------------------ its own life
     def migrate(self) -> None:

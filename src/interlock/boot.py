@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from .declaration import Declaration
 from .enqueue import Transaction
 from .errors import UsageError
-from .events import Events
+from .events import Events, Recovered
 from .job import Phase
 from .keeper.keeper import Keeper
 from .payload import check_name
@@ -58,6 +58,8 @@ class Plan:
     name: str | None = None
     target: str | None = None
     """The app by name, `module:app`, for children that import it."""
+    database: str | None = None
+    """The URL that verbs of the app are to use in a child."""
     transaction: Transaction | None = None
     lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = None
     schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
@@ -109,6 +111,7 @@ async def booted(plan: Plan) -> AsyncGenerator[Worker]:
             await stack.enter_async_context(plan.lifespan())
         parts = _Parts(plan, desk)
         stack.push_async_callback(parts.close)
+        stack.callback(plan.events.subscribe(parts.recovered, Recovered))
         parts.start()
         yield parts.worker
 
@@ -158,7 +161,7 @@ class _Parts:
         leases = [kind.lease for kind in plan.kinds.values()]
         self._settler = Settler(desk)
         reporter = Reporter(self._settler, self._pools["report"], self._pools["commit"])
-        self._children = Children(desk, plan.target)
+        self._children = Children(desk, plan.target, database=plan.database)
         attempts = Attempts(desk, self._settler, reporter, self._pools["handler"], self._children)
         self._slots = Slots(desk, attempts, reporter, plan.slots, self._escaped)
         self._leases = Leases(desk, self._slots.grips, self._facts, min(leases) / 3)
@@ -197,6 +200,12 @@ class _Parts:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.worker.adopt, lease, lifecycle)
 
+    def recovered(self, event: Recovered) -> None:
+        """The keeper, in its thread, made something due: a database may tell of new jobs only."""
+        del event
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.worker.wake)
+
     def _escaped(self, error: BaseException) -> None:
         self.worker.escape(error)
 
@@ -208,6 +217,9 @@ class _Parts:
             _log.critical("the event loop has not answered for %.0f s: nothing is renewed any more, and the leases recover its jobs", seconds)
             faulthandler.dump_traceback(file=sys.stderr)
             self.desk.over.set()
+            # Should the loop answer again: what cannot renew must not claim.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.worker.stop, HUNG)
 
     async def close(self) -> None:
         """End every thread that will end. One that runs a handler which cannot be stopped is left behind."""

@@ -37,6 +37,10 @@ class Database:
     def url(self) -> str:
         return choose_url(self._url, os.environ)
 
+    @property
+    def schema(self) -> str:
+        return self._schema
+
     def store(self) -> OpenStore:
         """This process's store. A new, empty SQLite file is migrated here; any other database is migrated by `migrate` alone."""
         pid = os.getpid()

@@ -187,7 +187,10 @@ class Store(Protocol):
 
     # ------------------------------------------------------------ jobs go
     def prune(self, *, phase: Phase, age: float, limit: int, kinds: Sequence[str] | None = None) -> int:
-        """Delete up to `limit` jobs, of these kinds or of all, that ended in this phase longer than `age` seconds ago, with executions and receipts; their keys end, their audit stays."""
+        """Delete up to `limit` jobs, of these kinds or of all, that ended in this phase longer than `age` seconds ago, with executions and receipts.
+
+        Their keys end, and their audit stays.
+        """
         ...
 
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:

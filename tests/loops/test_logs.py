@@ -219,3 +219,15 @@ def test_a_program_that_set_up_logging_by_itself_is_left_alone() -> None:
 def test_a_level_that_does_not_exist_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="There is no log level 'loud': name one of"):
         logs.configure(level="loud")
+
+
+def test_the_same_trouble_is_written_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    """The first, second, fourth, eighth time; another trouble at once."""
+    events = Events()
+    with caplog.at_level(logging.INFO, "interlock"):
+        end = logs.attach(events)
+        for _ in range(100):
+            events.emit(Trouble("w", "renew", "the server is away"))
+        events.emit(Trouble("w", "renew", "the disk is full"))
+        end()
+    assert [record.getMessage().count("away") for record in caplog.records] == [1] * 7 + [0]

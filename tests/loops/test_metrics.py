@@ -133,8 +133,8 @@ def test_depths_and_states_are_read_at_every_scrape() -> None:
         'interlock_queue_jobs{kind="paint",queue="slow",standing="held"}': 1,
         'interlock_queue_jobs{kind="paint",queue="slow",standing="running"}': 5,
         'interlock_queue_oldest_seconds{kind="paint",queue="slow"}': 12.5,
-        'interlock_jobs{kind="paint",state="PENDING"}': 6,
-        'interlock_jobs{kind="paint",state="RUNNING"}': 5,
+        'interlock_jobs{lifecycle="paint",state="PENDING"}': 6,
+        'interlock_jobs{lifecycle="paint",state="RUNNING"}': 5,
     }
     assert lines(registry)['interlock_queue_jobs{kind="paint",queue="slow",standing="due"}'] == 4
 
@@ -169,7 +169,7 @@ def test_the_endpoint_answers_on_this_machine_alone_until_it_is_closed(events: E
         text = answer.read().decode()
     assert served.url == f"http://127.0.0.1:{served.port}/metrics"
     assert "interlock_claimed_jobs_total 4.0" in text
-    assert 'interlock_jobs{kind="paint",state="PENDING"} 6.0' in text
+    assert 'interlock_jobs{lifecycle="paint",state="PENDING"} 6.0' in text
     served.close()
     assert not events.active
     with socket.socket() as probe:

@@ -36,6 +36,8 @@ def archive(
 
     Each batch is in the file, and on the disk, before its rows leave the database. If the command is interrupted, what is in the file may also still be in the
     database; nothing is in neither.
+
+    Example: interlock audit archive --before 90d --to history.jsonl
     """
     age = duration(before, "--before")
     if to.exists():

@@ -10,11 +10,12 @@ from ..app import App
 from ..errors import NotFound
 from ..job import AuditEntry, Execution, Job
 from . import screen
-from .target import AppOption, DatabaseOption, JsonOption, Miscalled, lifecycles, me, needed, opened
+from .target import AppOption, ByOption, DatabaseOption, JsonOption, Miscalled, lifecycles, me, needed, opened
 from .words import UNITS, duration, job_id, tags, written
 
 LIMIT = 20
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+ReasonOption = Annotated[str, typer.Option(help="Why; it stands in the job's history.")]
 
 
 def enqueue(
@@ -32,7 +33,10 @@ def enqueue(
     tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A tag; may be given again.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Store a job, and print its id. A key that is taken already answers with the job that holds it."""
+    """Store a job, and print its id. A key that is taken already answers with the job that holds it.
+
+    Example: interlock enqueue -A shop:app greet '{"name": "ann"}' --delay 15m
+    """
     arguments = _payload(sys.stdin.read() if payload == "-" else payload)
     declared = needed(app)
     if kind not in declared.kinds:
@@ -75,7 +79,10 @@ def listing(
     after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this job: the last one of the page before.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first.
+
+    Example: interlock jobs --kind greet --phase failed --limit 50
+    """
     if phase not in (None, "pending", "running", "succeeded", "failed"):
         raise Miscalled(f"--phase {phase!r} is none: give pending, running, succeeded or failed.")
     after = job_id(after, "--after")
@@ -111,7 +118,10 @@ def _state(job: Job) -> str:
 
 
 def show(id: IdArgument, *, app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False) -> None:
-    """Show one job: its state, its executions, and its history."""
+    """Show one job: its state, its executions, and its history.
+
+    Example: interlock show ID
+    """
     with opened(app, database) as chosen:
         job, history = _found(chosen, id), chosen.history(id)
         executions = chosen.executions(id)
@@ -142,6 +152,14 @@ def _found(app: App[Any], id: str) -> Job | None:
         return None
 
 
+def sought(app: App[Any], id: str) -> Job:
+    """The job that is asked for by its id; `NotFound`, and why, if it is not there."""
+    job = _found(app, id)
+    if job is None:
+        raise _missing(id) if not app.history(id) else NotFound(f"Job {id} is gone: retention deleted it, since it had ended.")
+    return job
+
+
 def _job(job: Job) -> None:
     asked = job.cancel_requested_at and f"{screen.moment(job.cancel_requested_at)} by {job.cancel_requested_by}: {job.cancel_reason or 'no reason given'}"
     screen.pairs((
@@ -170,18 +188,17 @@ def _history(history: list[AuditEntry]) -> None:
 
 def cancel(
     id: IdArgument, *, app: AppOption = None, database: DatabaseOption = None,
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who asks; by default your login name.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; it stands in the job's history.")] = "",
+    by: ByOption = None, reason: ReasonOption = "",
     json: JsonOption = False,
 ) -> None:
     """End a job that waits, or ask one that runs to stop; one that was asked may still succeed.
 
     A kind that runs a function of its own on the way out can only be cancelled where that function is: with -A.
+
+    Example: interlock cancel ID --reason "ordered twice"
     """
     with opened(app, database) as chosen:
-        before = _found(chosen, id)
-        if before is None:
-            raise _missing(id) if not chosen.history(id) else NotFound(f"Job {id} is gone: retention deleted it, since it had ended.")
+        before = sought(chosen, id)
         job = chosen.cancel(id, by=by or me(), reason=reason)
     if json:
         screen.as_json(job)

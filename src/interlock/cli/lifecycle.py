@@ -26,6 +26,8 @@ def lifecycle(
 
     standard, state_model and task come with the engine; with -A those of your kinds are there too. --check compares which states are joined, whatever the
     arrows are called, so that a diagram written for people can be held to the code.
+
+    Example: interlock lifecycle standard --check docs/jobs.md
     """
     known = _known(app)
     if allow and not check:

@@ -17,6 +17,8 @@ def migrate(
     """Bring the database to this code's version, and register the app's lifecycles and kinds.
 
     Run it before the code that needs it: in a deploy, before the first new worker starts. Running it again changes nothing.
+
+    Example: interlock migrate -A shop:app --database postgresql://localhost/shop
     """
     chosen = needed(app)
     url = database or chosen.database.url

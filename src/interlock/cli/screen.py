@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -39,12 +39,12 @@ def complain(sentence: str) -> None:
     console(stderr=True).print(Text("interlock: ", style="bold red").append(plain(sentence), style="not bold default"), soft_wrap=True)
 
 
-def remark(sentence: str) -> None:
+def remark(sentence: str, *, lines: bool = False) -> None:
     """Something worth knowing, on the other channel, so that what is printed stays what was asked for."""
-    console(stderr=True).print(Text(plain(sentence), style="dim"), soft_wrap=True)
+    console(stderr=True).print(Text(plain(sentence.rstrip(), lines=lines), style="dim"), soft_wrap=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Rows under their columns; the ids are never cut."""
     made = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in made.columns:
@@ -52,10 +52,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         column.overflow = "fold"
     for row in rows:
         made.add_row(*(Text(plain("" if cell is None else cell)) for cell in row))
+    return made
+
+
+def heading(text: object, style: str = "bold") -> Text:
+    """A line of its own, as a thing to show."""
+    return Text(plain(text), style=style)
+
+
+def show(*things: RenderableType) -> None:
+    """One after the other, without spaces at the ends of lines."""
     out = console()
     with out.capture() as captured:
-        out.print(made)
+        for thing in things:
+            out.print(thing, soft_wrap=isinstance(thing, Text))
     out.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    show(grid(columns, rows))
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:

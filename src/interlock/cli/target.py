@@ -1,32 +1,35 @@
 """What a command works on: your app, its database, or both."""
 
 import getpass
-import importlib
 import os
-import sys
 import traceback
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
 from ..app import App
 from ..database import VARIABLES
-from ..errors import InterlockError, NotMigrated
+from ..errors import InterlockError, NotMigrated, Unavailable
 from ..lifecycle import Lifecycle, builtin
 from ..records import KindFacts
 from ..stores import POSTGRES, SQLITE, OpenStore, open_store
+from ..target import Unloadable, find, imported, not_an_app
+from . import screen
 
 AppOption = Annotated[str | None, typer.Option("-A", "--app", envvar="INTERLOCK_APP", metavar="MODULE:APP", help="Your app, as in shop:app.")]
 ELSE = "else the app's own URL, else INTERLOCK_DATABASE_URL, DATABASE_URL, else sqlite:///interlock.db"
 DatabaseOption = Annotated[str | None, typer.Option("--database", metavar="URL", help=f"The database; {ELSE}.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Who asks; by default your login name.")]
 
 CONNECT = 5
 """Seconds to wait for a server that does not answer."""
+FRAMES = 6
+"""How much of the way to an error in the app's own code is shown."""
+_PACKAGE = Path(__file__).parents[1]
 
 
 class Miscalled(InterlockError):
@@ -35,39 +38,30 @@ class Miscalled(InterlockError):
 
 # ---------------------------------------------------------------- the app
 def load(name: str) -> App[Any]:
-    """The app that `module:app` names, with everything that it wants imported."""
-    module, separator, attribute = name.partition(":")
-    if not (module and separator and attribute):
-        raise Miscalled(f"-A {name!r} names no app: write it as MODULE:APP, such as shop:app for the `app` in shop.py.")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    found: object = _imported(module)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise Miscalled(f"-A {name}: {module} has no {attribute}: name the variable that holds your App.")
-        found = getattr(found, part)
-    if not isinstance(found, App):
-        raise Miscalled(f"-A {name} is a {type(found).__name__}, not an interlock.App: name the variable that holds your App.")
-    app: App[Any] = found  # pyright: ignore[reportUnknownVariableType] - an App of whatever transaction
-    for extra in app.imports:
-        _imported(extra)
+    """The app that `module:app` names, with everything that it wants imported. It knows its name from here on, so that children can import it."""
+    try:
+        found = find(name)
+        if not isinstance(found, App):
+            raise not_an_app(name, found)
+        app: App[Any] = found  # pyright: ignore[reportUnknownVariableType] - an App of whatever transaction
+        for extra in app.imports:
+            imported(extra)
+    except Unloadable as error:
+        _show_way(error.__context__)
+        raise Miscalled(str(error)) from None
+    except SystemExit as end:
+        raise Miscalled(f"-A {name} cannot be imported: the module ends the program (exit code {end.code}). Keep what does that out of its import.") from None
+    app.target = name
     return app
 
 
-def _imported(module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if module.endswith(".py"):
-            raise Miscalled(f"-A names a module, not a file: write it without .py, as in -A {module.removesuffix('.py').replace('/', '.')}:app.") from None
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise Miscalled(f"There is no module {module} here: run the command where it can be imported from, or correct -A.") from None
-        raise Miscalled(f"{module} cannot be imported: it needs {error.name}, which is not installed.") from None
-    except SyntaxError as error:
-        raise Miscalled(f"{module} cannot be imported: SyntaxError: {error.msg} ({Path(error.filename or '?').name}, line {error.lineno}).") from None
-    except Exception as error:  # noqa: BLE001 - the user's module may raise anything
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise Miscalled(f"{module} cannot be imported: {type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno}).") from None
+def _show_way(error: BaseException | None) -> None:
+    """Where an error arose further inside than the sentence about it can say: the last lines of the app's own code on the way there."""
+    every = traceback.extract_tb(None if error is None else error.__traceback__)
+    path = [frame for frame in every if "importlib" not in frame.filename and Path(frame.filename) != _PACKAGE / "target.py"]
+    if len(path) > 1:
+        theirs = [frame for frame in path if _PACKAGE not in Path(frame.filename).parents]
+        screen.remark("".join(traceback.format_list(theirs[-FRAMES:])), lines=True)
 
 
 def needed(name: str | None) -> App[Any]:
@@ -107,7 +101,7 @@ def _check(app: App[Any], name: str | None, database: str | None) -> None:
         if store.is_empty():
             named = name or database or any(os.environ.get(each) for each in VARIABLES)
             unnamed = "" if named else " (no database was named)"
-            raise NotMigrated(f"There are no jobs at {_shown(url)}{unnamed}: {_lacking(url, store)}. {_remedy(name, database)}")
+            raise NotMigrated(f"There are no jobs at {shown(url)}{unnamed}: {_lacking(url, store)}. {_remedy(name, database)}")
     finally:
         store.close()
 
@@ -125,11 +119,11 @@ def _lacking(url: str, store: OpenStore) -> str:
 
 
 def _remedy(name: str | None, database: str | None) -> str:
-    same = "" if database is None else f" --database {_shown(database)}"
+    same = "" if database is None else f" --database {shown(database)}"
     return f"Name another with --database or -A, or make the tables: interlock migrate -A {name or 'MODULE:APP'}{same}"
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """The URL, without what may be a password."""
     scheme, separator, rest = url.partition("://")
     return url if scheme in SQLITE else f"{scheme}{separator}{rest.partition('?')[0].rpartition('@')[2]}"
@@ -162,7 +156,9 @@ def answering(url: str) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if (sentence := _unreachable(error, url)) is None:
+        # The store says it more generally, and for a worker that will ask again.
+        cause = error.__cause__ if isinstance(error, Unavailable) and error.__cause__ is not None else error
+        if (sentence := _unreachable(cause, url)) is None:
             raise
         raise InterlockError(sentence) from error
 

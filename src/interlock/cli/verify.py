@@ -21,6 +21,8 @@ def verify(app: AppOption = None, database: DatabaseOption = None, json: JsonOpt
     """Recompute every job's state from its executions and from its history, and check every rule. It writes nothing.
 
     Exits with 1, and names each violation, if a rule is broken.
+
+    Example: interlock verify --json
     """
     with opened(app, database) as chosen:
         store = chosen.database.store()

@@ -39,6 +39,24 @@ def tags(given: Sequence[str] | None) -> dict[str, str] | None:
     return found
 
 
+def names(text: str | None, option: str) -> tuple[str, ...]:
+    """Names, from a text such as mail,default; none where nothing was given."""
+    if text is None:
+        return ()
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not found:
+        raise Miscalled(f"{option} {text!r} names nothing: write one or more names, with commas between them.")
+    return found
+
+
+def ago(seconds: float) -> str:
+    """How long, as people say it."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
 def job_id(text: str | None, option: str) -> str | None:
     """An id as it is stored, from one that was copied."""
     if text is None:

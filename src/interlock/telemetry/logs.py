@@ -56,7 +56,7 @@ LEVELS: dict[type[Event], int] = {
     AttemptEnded: logging.INFO,
 }
 """The highest level that each can have; all but the last two have it always."""
-ROUND = frozenset({"recovery", "polling", "claiming", "backoff", "idle"})
+ROUND = frozenset({"connecting", "recovery", "polling", "claiming", "backoff", "idle"})
 """The states that a worker goes through all day."""
 NAMES = {kind: "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in kind.__name__).strip() for kind in KINDS}
 
@@ -75,7 +75,8 @@ def level(event: Event) -> int:
 def attach(events: Events) -> Callable[[], None]:
     """Writes events to the log from now on; answers what ends that. An event that the level of the log shuts out at this moment is not even built, so
     set the level before the worker starts."""
-    ends = [events.subscribe(write, kind) for kind in KINDS if log.isEnabledFor(LEVELS[kind])]
+    calm = _Calm()
+    ends = [events.subscribe(calm.write if kind is Trouble else write, kind) for kind in KINDS if log.isEnabledFor(LEVELS[kind])]
 
     def end() -> None:
         for one in ends:
@@ -93,6 +94,23 @@ def write(event: Event) -> None:
     name = shown.pop("sentence", None) or NAMES[type(event)]
     line = " ".join((str(name), *(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in shown.items() if key != "traceback")))
     log.log(at, "%s", line, extra={"interlock": {**shown, "event": name}})
+
+
+class _Calm:
+    """Writes the same trouble the first, second, fourth, eighth… time: a database that is away is tried again and again, and one line says so."""
+
+    def __init__(self) -> None:
+        self._same: dict[str, tuple[str, int]] = {}
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, Trouble):
+            return
+        text = redact.error(event.error) if isinstance(event.error, BaseException) else event.error
+        before, times = self._same.get(event.where, ("", 0))
+        times = times + 1 if text == before else 1
+        self._same[event.where] = text, times
+        if times & (times - 1) == 0:
+            write(event)
 
 
 def facts(event: Event) -> dict[str, object]:

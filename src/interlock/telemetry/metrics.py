@@ -180,10 +180,10 @@ class Standing(Collector):
     def _by_state(self) -> Iterator[Metric]:
         if self._states is None:
             return
-        jobs = GaugeMetricFamily("interlock_jobs", "Jobs by the state that they are in.", labels=("kind", "state"))
-        for kind, states in self._states().items():
+        jobs = GaugeMetricFamily("interlock_jobs", "Jobs by the state that they are in.", labels=("lifecycle", "state"))
+        for lifecycle, states in self._states().items():
             for state, count in states.items():
-                jobs.add_metric((kind, state), count)
+                jobs.add_metric((lifecycle, state), count)
         yield jobs
 
 

@@ -45,7 +45,7 @@ class Attempts:
         self._children = children
 
     # ------------------------------------------------------------ prepare
-    async def prepare(self, grip: Grip, *, apart: bool) -> tuple[Outcome | None, Any]:
+    async def prepare(self, grip: Grip) -> tuple[Outcome | None, Any]:
         """What became of the handler, and what it returned. None where the execution is no longer ours before it began."""
         self._desk.points(Point.AFTER_CLAIM, grip.job)
         try:
@@ -63,7 +63,7 @@ class Attempts:
             except LeaseLost:
                 return None, None
         with span(grip.job.kind, grip.job.trace, {"interlock.job_id": grip.job.id, "interlock.attempt": grip.job.attempt}) as traced:
-            outcome, value = await self._prepared(grip, arguments, apart=apart)
+            outcome, value = await self._prepared(grip, arguments)
             if isinstance(outcome, Errored | Failed):
                 traced.fail(outcome.error if isinstance(outcome, Errored) else outcome.reason)
             return outcome, value
@@ -87,11 +87,11 @@ class Attempts:
             return Snoozed(delay, clean(f"its guard raised {type(error).__name__}: {error}"))
         return None
 
-    async def _prepared(self, grip: Grip, arguments: dict[str, Any], *, apart: bool) -> tuple[Outcome, Any]:
+    async def _prepared(self, grip: Grip, arguments: dict[str, Any]) -> tuple[Outcome, Any]:
         grip.began = self._desk.waits.monotonic()
         try:
             self._desk.points(Point.IN_PREPARE, grip.job)
-            if apart:
+            if grip.apart:
                 return await self._children.prepare(grip, self.ledger(grip))
             signature = grip.declaration.signature
             call = signature.bound(self._run(grip, is_async=signature.is_async), arguments)
@@ -102,13 +102,28 @@ class Attempts:
         return returned(grip, value)
 
     # ------------------------------------------------------------ finish
-    async def finish(self, grip: Grip, *, apart: bool) -> None:
-        """Run what follows the commit, once. Raises what it raises."""
+    async def finish(self, grip: Grip) -> BaseException | None:
+        """Run what follows the commit, once; answers what it raised."""
+        try:
+            await self._finished(grip)
+        except BaseException as error:  # noqa: BLE001 - answered, not raised
+            self._let_through(error, grip)
+            return error
+        return None
+
+    async def pause(self, grip: Grip, seconds: float) -> None:
+        """Let time pass, unless the grip is told to stop."""
+        try:
+            await self._held(grip, lambda: self._desk.waits.asleep(seconds), is_async=True)
+        except asyncio.CancelledError as error:
+            self._let_through(error, grip)
+
+    async def _finished(self, grip: Grip) -> None:
         declaration = grip.declaration
         self._desk.points(Point.IN_FINISH, grip.job)
         if declaration.finish is None:
             return
-        if apart:
+        if grip.apart:
             await self._children.finish(grip, self.ledger(grip))
             return
         value = declaration.signature.load_value(json.loads(grip.value or "null"))

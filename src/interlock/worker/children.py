@@ -86,9 +86,14 @@ class Children:
         return self._target is not None
 
     @property
-    def free(self) -> int:
-        """How many executions of kinds with process=True could start now."""
-        return self._pool.most - self._pool.busy if self.importable else 0
+    def most(self) -> int:
+        """How many executions of kinds with process=True may run at once."""
+        return self._pool.most if self.importable else 0
+
+    @property
+    def busy(self) -> int:
+        """How many of them do."""
+        return self._pool.busy
 
     @property
     def quarantined(self) -> bool:

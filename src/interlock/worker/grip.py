@@ -26,11 +26,11 @@ class Grip:
     """One held execution. It is written by its slot and by the renewing thread, each its own fields."""
 
     __slots__ = (
-        "_halt", "_lock", "_progress", "_usage", "asked_at", "began", "declaration", "ended", "failures", "holder", "job", "lifecycle", "owner", "renews",
-        "seconds", "settling", "slot", "state", "status", "stop", "stubborn", "task", "value",
+        "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "declaration", "ended", "failures", "holder", "job", "lifecycle", "owner",
+        "renews", "seconds", "settling", "slot", "state", "status", "stop", "stubborn", "task", "value",
     )
 
-    def __init__(self, lease: Lease, declaration: Declaration, lifecycle: Lifecycle, *, asked_at: float, slot: int = 0) -> None:
+    def __init__(self, lease: Lease, declaration: Declaration, lifecycle: Lifecycle, *, asked_at: float, slot: int = 0, apart: bool = False) -> None:
         self.job: Job = lease.job
         self.holder = lease.holder
         self.status: Status = lease.status
@@ -41,6 +41,8 @@ class Grip:
         self.declaration = declaration
         self.lifecycle = lifecycle
         self.slot = slot
+        self.apart = apart
+        """Whether its functions run in a process of their own."""
         self.state = "Polling"
         """Where its slot is in the worker's machine."""
         self.task: asyncio.Task[None] | None = None

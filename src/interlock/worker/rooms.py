@@ -17,16 +17,11 @@ class Processes(Protocol):
     def importable(self) -> bool: ...
 
     @property
-    def quarantined(self) -> bool: ...
-
-    @property
-    def free(self) -> int: ...
+    def most(self) -> int: ...
 
 
 class Busy(Protocol):
     """What runs."""
-
-    grips: dict[int, Grip]
 
     @property
     def busy(self) -> int: ...
@@ -55,7 +50,8 @@ class Rooms:
 
     def suspects(self) -> int:
         """How many jobs that have lost a lease may come along: one, where it can run alone."""
-        alone = not self._processes.quarantined if self._processes.importable else self._slots.busy == 0
+        # Counted from what is held: a process is busy only once its execution has come that far.
+        alone = not self._slots.running(_suspect) if self._processes.importable else self._slots.busy == 0
         return int(alone)
 
     def apart(self, lease: Lease) -> bool:
@@ -64,7 +60,7 @@ class Rooms:
 
     def _lonely(self) -> bool:
         """A suspect that cannot run elsewhere has the worker to itself."""
-        return not self._processes.importable and any(suspicious(grip.job.lease_losses, grip.holder) for grip in self._slots.grips.values())
+        return not self._processes.importable and self._slots.running(_suspect) > 0
 
     def _sort(self, kind: str) -> Sort:
         declaration = self._kinds[kind]
@@ -73,9 +69,14 @@ class Rooms:
         return "loop" if declaration.signature.is_async else "threads"
 
     def _room(self, sort: Sort) -> int:
-        if sort == "processes":
-            return self._processes.free
-        return 1 << 30 if sort == "loop" else self._threads - self._slots.running(lambda grip: self._sort(grip.job.kind) == "threads")
+        if sort == "loop":
+            return 1 << 30
+        most = self._processes.most if sort == "processes" else self._threads
+        return most - self._slots.running(lambda grip: self._sort(grip.job.kind) == sort)
+
+
+def _suspect(grip: Grip) -> bool:
+    return suspicious(grip.job.lease_losses, grip.holder)
 
 
 def suspicious(lease_losses: int, holder: int) -> bool:

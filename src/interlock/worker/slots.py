@@ -14,6 +14,7 @@ from ..taxonomy import describe
 from .attempt import Attempts
 from .desk import Desk
 from .grip import Grip
+from .process import CannotStart
 from .report import Reporter
 from .settle import Item
 from .states import check
@@ -61,22 +62,22 @@ class Slots:
         """Carry an execution that was claimed, or, past its commit, adopted."""
         job = lease.job
         number = heapq.heappop(self._numbers) if self._numbers else self.size + len(self.grips)
-        grip = Grip(lease, self._desk.kinds[job.kind], lifecycle, asked_at=asked_at, slot=number)
+        grip = Grip(lease, self._desk.kinds[job.kind], lifecycle, asked_at=asked_at, slot=number, apart=apart)
         self.grips[id(grip)] = grip
         self._go(grip, "Claiming", "a job is due")
         self._go(grip, "Processing", "the lease is ours")
-        self._begin(grip, apart=apart)
+        self._begin(grip)
 
-    def _begin(self, grip: Grip, *, apart: bool) -> None:
+    def _begin(self, grip: Grip) -> None:
         # The grip keeps its task: the loop itself would let it be collected.
-        grip.task = self._loop.create_task(self._carry(grip, apart=apart))
+        grip.task = self._loop.create_task(self._carry(grip))
 
-    async def _carry(self, grip: Grip, *, apart: bool) -> None:
+    async def _carry(self, grip: Grip) -> None:
         try:
             if grip.status == "COMMITTED":
-                await self._finish(grip, apart=apart)
+                await self._finish(grip)
                 return
-            outcome, value = await self._attempts.prepare(grip, apart=apart)
+            outcome, value = await self._attempts.prepare(grip)
             if outcome is None:
                 self._give_up(grip, "it was lost before it began")
                 return
@@ -88,23 +89,20 @@ class Slots:
         except BaseException as error:  # noqa: BLE001 - no slot may die silently
             self._fall(grip, error)
 
-    async def _finish(self, grip: Grip, *, apart: bool) -> None:
+    async def _finish(self, grip: Grip) -> None:
         """What follows the commit, until it is done or has failed as often as its kind has tries. It never fails the job."""
         outcome = Finished()
         while grip.stop is None:
-            try:
-                await self._attempts.finish(grip, apart=apart)
+            error = await self._attempts.finish(grip)
+            if error is None or grip.stop is not None:
                 break
-            except asyncio.CancelledError:
-                if grip.task and grip.task.cancelling() and grip.stop is None:
-                    raise
-            except BaseException as error:  # noqa: BLE001 - it is counted, shown, and tried again
+            if not isinstance(error, CannotStart):
                 grip.failures += 1
                 self._desk.events.emit(events.FinishFailed(grip.job.id, grip.job.kind, grip.failures, error))
-                if grip.failures >= grip.declaration.tries:
-                    outcome = Finished(clean(describe(error)))
-                    break
-                await self._desk.waits.asleep(grip.declaration.backoff.delay(grip.failures, self._desk.draw()))
+            if grip.failures >= grip.declaration.tries:
+                outcome = Finished(clean(describe(error)))
+                break
+            await self._attempts.pause(grip, grip.declaration.backoff.delay(max(grip.failures, 1), self._desk.draw()))
         if grip.stop is not None:
             self._give_up(grip, "another will finish it")
             return
@@ -129,7 +127,7 @@ class Slots:
             self._free(grip, "stored")
         else:
             # Past its commit: the same slot goes on with what follows.
-            self._begin(grip, apart=False)
+            self._begin(grip)
 
     def _give_up(self, grip: Grip, why: str) -> None:
         """It is not ours any more, or cannot be given back: whoever adopts it goes on."""

@@ -1,0 +1,169 @@
+"""`interlock status` and `interlock workers`: what stands in the database, and what of it needs a look."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+
+from ..app import App
+from ..errors import Unavailable
+from ..job import Execution
+from ..records import WorkerSeen
+from ..status import Status, alive
+from ..waits import SystemWaits, Waits
+from . import screen
+from .target import AppOption, DatabaseOption, JsonOption, Miscalled, opened
+from .words import ago
+
+EVERY = 1.0
+"""Seconds between two looks of `--watch`."""
+SHOWN = 20
+"""How many stuck or held jobs are listed for people; `--json` has more."""
+Look = Callable[[], tuple[Status, datetime]]
+
+
+def status(
+    *, app: AppOption = None, database: DatabaseOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Count the jobs by state and queue, and name what needs a look.
+
+    That is: a kind whose jobs no live worker serves, an execution whose heartbeat is older than twice its lease, a job that is held until someone decides.
+
+    Exits with 0 if nothing needs a look, and with 1 if something does; --watch ends with 0.
+
+    Example: interlock status --database postgresql://localhost/shop --watch
+    """
+    if watch and json:
+        raise Miscalled("--watch draws for people, and --json is for programs: give one of the two.")
+    if watch and not sys.stdout.isatty():
+        raise Miscalled("--watch needs a terminal to draw on: leave it out, and call the command as often as you like.")
+    with opened(app, database) as chosen:
+        if watch:
+            _watch(_looking(chosen), SystemWaits())
+            return
+        seen, now = _looking(chosen)()
+    if json:
+        _as_json(seen, now)
+    else:
+        screen.show(*view(seen, now))
+    if not seen.calm:
+        raise typer.Exit(1)
+
+
+def _looking(app: App[Any]) -> Look:
+    return lambda: (app.status(), app.database.store().now())
+
+
+def _as_json(seen: Status, now: datetime) -> None:
+    stuck = [_fields(one) | {"heartbeat_age": _age(one, now)} for one in seen.stuck]
+    screen.as_json({
+        "calm": seen.calm, "now": now, "counts": seen.counts, "depths": seen.depths, "orphaned_kinds": seen.orphaned_kinds, "stuck": stuck,
+        "held": seen.held, "workers": [_worker(one) for one in seen.workers], "journal": seen.journal})
+
+
+def _fields(one: Execution) -> dict[str, Any]:
+    return asdict(one)
+
+
+def _age(one: Execution, now: datetime) -> float:
+    return (now - one.heartbeat_at).total_seconds()
+
+
+# ---------------------------------------------------------------- for people
+def view(seen: Status, now: datetime) -> list[RenderableType]:
+    """The status as lines and tables."""
+    return [*_counts(seen), *_depths(seen), *_workers(seen), *_needs_a_look(seen, now)]
+
+
+def _counts(seen: Status) -> Iterator[RenderableType]:
+    rows = [(lifecycle, state, f"{count:,}") for lifecycle, states in sorted(seen.counts.items()) for state, count in sorted(states.items())]
+    yield screen.grid(("lifecycle", "state", "jobs"), rows) if rows else screen.heading("There are no jobs.")
+
+
+def _depths(seen: Status) -> Iterator[RenderableType]:
+    if seen.depths:
+        yield ""
+        yield screen.grid(("kind", "queue", "due", "later", "held", "running", "oldest due"), [
+            (one.kind, one.queue, one.due, one.later, one.held, one.running, ago(one.oldest) if one.due else None) for one in seen.depths])
+
+
+def _workers(seen: Status) -> Iterator[RenderableType]:
+    living = sum(map(alive, seen.workers))
+    silent = f", {len(seen.workers) - living} silent" if living < len(seen.workers) else ""
+    yield ""
+    yield screen.heading(f"workers: {living} alive{silent}")
+
+
+def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
+    yield ""
+    if seen.calm:
+        yield screen.heading("Nothing needs a look.", "bold green")
+    for kind in seen.orphaned_kinds:
+        jobs = sum(one.due + one.later + one.running for one in seen.depths if one.kind == kind)
+        yield screen.heading(f"No live worker serves {kind}, of which {jobs:,} wait or run: start one that has it.", "bold red")
+    if seen.stuck:
+        yield screen.heading("Stuck: the heartbeat is older than twice the lease. The next keeper that knows the kind takes them over.", "bold red")
+        yield screen.grid(("id", "kind", "attempt", "status", "state", "owner", "last heartbeat"), [
+            (one.job_id, one.kind, one.attempt, one.status, one.state, one.lease_owner, f"{ago(_age(one, now))} ago") for one in seen.stuck[:SHOWN]])
+        yield from _more(len(seen.stuck))
+    if seen.held:
+        yield screen.heading("Held until someone decides: look at each with interlock explain ID, then interlock release ID.", "bold yellow")
+        yield screen.grid(("id", "kind", "state", "held for", "why"), [
+            (one.id, one.kind, one.state, one.held_at and ago((now - one.held_at).total_seconds()), one.held_reason) for one in seen.held[:SHOWN]])
+        yield from _more(len(seen.held))
+
+
+def _more(count: int) -> Iterator[RenderableType]:
+    if count > SHOWN:
+        yield screen.heading(f"and {count - SHOWN:,} more: --json lists them", "dim")
+
+
+def _watch(look: Look, waits: Waits) -> None:
+    """Draw what is there again and again. A database that goes away is said so, and asked again."""
+    with Live(console=screen.console(), screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(Group(*_now(look)), refresh=True)
+                waits.sleep(EVERY)
+        except KeyboardInterrupt:
+            return
+
+
+def _now(look: Look) -> list[RenderableType]:
+    try:
+        seen, now = look()
+    except Unavailable as error:
+        return [screen.heading(f"The database is out of reach, and asked again every second: {error}", "bold red")]
+    return [screen.heading(f"{screen.moment(now)} UTC, until Ctrl-C", "dim"), "", *view(seen, now)]
+
+
+# ---------------------------------------------------------------- workers
+def workers(*, app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False) -> None:
+    """List the workers that the database has heard of and that have not ended in good order.
+
+    One that has been silent for a minute does not count as alive; its row is dropped later.
+
+    Example: interlock workers --json
+    """
+    with opened(app, database) as chosen:
+        seen = chosen.status().workers
+    if json:
+        screen.as_json([_worker(one) for one in seen])
+        return
+    if not seen:
+        screen.remark("No worker runs here: interlock worker -A MODULE:APP starts one.")
+        return
+    screen.table(("name", "host", "pid", "state", "busy", "kinds", "queues", "last beat"), [
+        (one.facts.name, one.facts.host, one.facts.pid, one.facts.state if alive(one) else "silent", f"{one.facts.busy}/{one.facts.slots}",
+         ",".join(one.facts.kinds), ",".join(one.facts.queues), f"{ago(one.silent)} ago") for one in seen])
+
+
+def _worker(one: WorkerSeen) -> dict[str, Any]:
+    return {**asdict(one.facts), "alive": alive(one), "started_at": one.started_at, "beat_at": one.beat_at, "silent": one.silent}

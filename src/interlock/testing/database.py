@@ -1,0 +1,85 @@
+"""An empty database for one test: a new SQLite file, or the schema of a server that is there for tests."""
+
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..app import App
+from ..errors import UsageError
+from ..stores import POSTGRES
+from ..stores.queryfile import schema_name
+from .clock import KitClock
+
+MARK = "interlock_test_clock"
+"""The table that holds the time of a test, and by which a schema of this kit is known."""
+
+
+@contextmanager
+def fresh(app: App[Any], clock: KitClock, directory: Path, url: str | None = None) -> Generator[App[Any]]:
+    """The app on an empty, migrated database whose time is this clock's, until the block ends: a file in `directory`, or the server that `url` names."""
+    before = app.database.clock
+    app.database.clock = clock
+    try:
+        with ExitStack() as stack:
+            server = None
+            if url is not None and url.partition("://")[0] in POSTGRES:
+                server = stack.enter_context(_Server(url, schema_name(app.database.schema)))
+            stack.enter_context(app.bound_to(url or f"sqlite:///{directory / 'interlock.db'}"))
+            app.migrate()
+            if server is not None:
+                server.follow(clock)
+            yield app
+    finally:
+        app.database.clock = before
+
+
+class _Server:
+    """Our schema on a PostgreSQL server, empty at the beginning and gone at the end. Tests that run side by side on one server take turns."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        from psycopg import connect, sql
+
+        self._schema = schema
+        self._words = {"schema": sql.Identifier(schema), "mark": sql.Identifier(MARK)}
+        self._db = connect(f"postgresql://{url.partition('://')[2]}", autocommit=True)
+
+    def __enter__(self) -> "_Server":
+        try:
+            self._db.execute("SELECT pg_advisory_lock(hashtext(%s))", [f"{MARK} {self._schema}"])
+            self._clear()
+            self._run("CREATE SCHEMA {schema}")
+            self._run("CREATE TABLE {schema}.{mark} (now timestamptz NOT NULL)")
+        except BaseException:
+            self._db.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._db:
+            self._clear()
+
+    def follow(self, clock: KitClock) -> None:
+        """Have the server's leases, delays and due times go by this clock."""
+        self._run("INSERT INTO {schema}.{mark} VALUES (%s)", [clock.now()])
+        self._run("CREATE OR REPLACE FUNCTION {schema}.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT now FROM {schema}.{mark} $$")
+        clock.on_change = self._set
+
+    def _set(self, now: datetime) -> None:
+        self._run("UPDATE {schema}.{mark} SET now = %s", [now])
+
+    def _clear(self) -> None:
+        found = self._db.execute("SELECT to_regnamespace(%s), to_regclass(%s)", [self._schema, f"{self._schema}.{MARK}"]).fetchone()
+        there, ours = found or (None, None)
+        if there and not ours:
+            raise UsageError(
+                f"INTERLOCK_TEST_DATABASE_URL names a database whose schema {self._schema} was not made by a test, and each test would delete it: "
+                "name a database that is there for tests only, or drop that schema yourself.")
+        if there:
+            self._run("DROP SCHEMA {schema} CASCADE")
+
+    def _run(self, text: Any, params: list[Any] | None = None) -> None:
+        from psycopg import sql
+
+        self._db.execute(sql.SQL(text).format(**self._words), params)

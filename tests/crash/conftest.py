@@ -1,0 +1,31 @@
+"""A laboratory per test, on each of the two stores."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.lab import Lab
+from tests.kit import Place
+
+Labs = Callable[..., Lab]
+
+
+@pytest.fixture
+def labs(place: Place, tmp_path: Path) -> Iterator[Labs]:
+    """Makes the laboratory of this test, with leases as it wants them. Every process in it is ended with the test."""
+    made: list[Lab] = []
+
+    def make(**setting: float) -> Lab:
+        made.append(Lab(place, tmp_path, **setting))
+        return made[-1]
+
+    yield make
+    for lab in made:
+        lab.close()
+
+
+@pytest.fixture
+def lab(labs: Labs) -> Lab:
+    """A laboratory with leases of one second."""
+    return labs()

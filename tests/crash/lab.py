@@ -1,0 +1,260 @@
+"""A laboratory for crashes: real workers in real processes on a real database, killed, frozen and thawed, and every effect counted."""
+
+import json
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from interlock import App
+from interlock.job import AuditEntry, Execution, Job
+from interlock.stores import OpenStore
+from tests.crash.program import Outside, Setting, build
+from tests.crash.run_worker import Orders
+from tests.kit import Place
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+SOON = 20.0
+"""Seconds within which everything here happens, even on a crowded machine."""
+GLANCE = 0.02
+
+
+class Process:
+    """A worker in a process of its own."""
+
+    def __init__(self, orders: Orders, environment: dict[str, str], log: Path) -> None:
+        said, says = os.pipe()
+        hears, heard = os.pipe()
+        self._said, self._heard, self._text = said, heard, b""
+        self._log = log
+        self.name = orders.name
+        told = asdict(orders) | {"says": says, "hears": hears}
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.run_worker", json.dumps(told)], cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL,
+                stdout=file, stderr=file, pass_fds=[says, hears])
+        os.close(says)
+        os.close(hears)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    # ------------------------------------------------------------ where it is
+    def at(self, point: str, *, within: float = SOON) -> dict[str, Any]:
+        """Wait until it says that it is at this point; what it said before is passed over."""
+        end = time.monotonic() + within
+        while True:
+            message = self._next(end, point)
+            if message["at"] == point:
+                return message
+
+    def is_at(self, point: str) -> bool:
+        """Whether it has said so by now."""
+        while select.select([self._said], [], [], 0)[0] or b"\n" in self._text:
+            if self._next(time.monotonic(), point)["at"] == point:
+                return True
+        return False
+
+    def ready(self) -> "Process":
+        self.at("ready")
+        return self
+
+    def _next(self, end: float, point: str) -> dict[str, Any]:
+        while b"\n" not in self._text:
+            readable, _, _ = select.select([self._said], [], [], max(end - time.monotonic(), 0))
+            more = os.read(self._said, 4096) if readable else b""
+            if not more:
+                why = f"ended with {self._process.wait(5)}" if readable else "did not get there in time"
+                raise AssertionError(f"{self.name} was to reach {point} and {why}. It said:\n{self.log}")
+            self._text += more
+        line, self._text = self._text.split(b"\n", 1)
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def go_on(self) -> None:
+        """Send it on from the point at which it waits."""
+        os.write(self._heard, b"\n")
+
+    # ------------------------------------------------------------ what is done to it
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait(SOON)
+
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until every thread stands still."""
+        self._signal(signal.SIGSTOP)
+        until(lambda: all(_state(task) in "TZX" for task in Path(f"/proc/{self.pid}/task").iterdir()), f"{self.name} stands still")
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, what: signal.Signals) -> None:
+        # Not yet waited for, so that the id cannot be another's.
+        self._process.send_signal(what)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def exit_code(self, *, within: float = SOON) -> int:
+        return self._process.wait(within)
+
+    def close(self) -> None:
+        if self.alive:
+            self.kill()
+        os.close(self._said)
+        os.close(self._heard)
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+class Lab:
+    """One database, its workers, and what can be seen of them from outside. Time is real: leases are short instead."""
+
+    def __init__(self, place: Place, directory: Path, *, lease: float = 1.0, commit_timeout: float = 10.0) -> None:
+        self.place = place
+        self.setting = Setting(place.url, place.schema, lease, commit_timeout, str(directory / "ledger.jsonl"))
+        self.app: App = build(self.setting)
+        self.outside = Outside(self.setting)
+        self._directory = directory
+        self._processes: list[Process] = []
+        self.app.migrate()
+        place.raw.script(self.setting.table)
+
+    @property
+    def store(self) -> OpenStore:
+        return self.app.database.store()
+
+    # ------------------------------------------------------------ workers
+    def worker(
+        self, name: str, *stops: str, tag: str | None = None, queues: tuple[str, ...] = ("default",), slots: int = 100, store: str | None = None,
+        patience: float | None = None, dies: bool = True,
+    ) -> Process:
+        """Start a worker that waits at these points, at each as often as it is named. Nobody waits for it here."""
+        orders = Orders(name, 0, 0, stops, tag, queues, slots, store, patience, dies)
+        process = Process(orders, self.setting.environment(), self._directory / f"{name}-{len(self._processes)}.log")
+        self._processes.append(process)
+        return process
+
+    def kill_at(self, victims: dict[str, Process]) -> None:
+        """Kill each worker as soon as it is at its point, in whatever order they get there."""
+        left = dict(victims)
+
+        def arrived() -> bool:
+            for point, victim in list(left.items()):
+                if victim.is_at(point):
+                    victim.kill()
+                    del left[point]
+            return not left
+
+        self.until(arrived, "every victim is at its point")
+
+    def close(self) -> None:
+        """End every process of this lab, by its id."""
+        for process in self._processes:
+            process.close()
+        self.app.close()
+
+    def freeze(self, process: Process) -> None:
+        """Stop a worker outside of any write to the file, so that only what it was doing at its point stands still."""
+        process.freeze()
+        while self.setting.on_sqlite and not self._writable():
+            process.thaw()
+            process.freeze()
+
+    def _writable(self) -> bool:
+        file = sqlite3.connect(self.setting.url.removeprefix("sqlite:///"), timeout=0.2, isolation_level=None)
+        try:
+            file.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            file.close()
+        return True
+
+    def until_idle(self, process: Process) -> None:
+        """Wait until this worker says, from now on, that it has nothing in its hands."""
+        now = self.store.now()
+
+        def idle() -> bool:
+            mine = [seen for seen in self.store.workers() if seen.facts.name.startswith(f"{process.name}#")]
+            return any(seen.beat_at > now and seen.facts.busy == 0 for seen in mine)
+
+        self.until(idle, f"{process.name} is idle")
+
+    # ------------------------------------------------------------ jobs
+    def enqueue(self, kind: str, tag: str, *, queue: str = "default", **payload: Any) -> str:
+        return self.app.kinds[kind].using(queue=queue).enqueue(tag=tag, **payload).id
+
+    def job(self, id: str) -> Job:
+        return self.app.get(id)
+
+    def executions(self, id: str) -> list[Execution]:
+        return self.app.executions(id)
+
+    def remarks(self, id: str, event: str) -> list[AuditEntry]:
+        return [entry for entry in self.app.history(id) if entry.n > 0 and entry.event == event]
+
+    def until(self, condition: Callable[[], T], what: str, *, within: float = SOON) -> T:
+        """Wait for a condition of the database; its truthy answer is the answer."""
+        try:
+            return until(condition, what, within=within)
+        except AssertionError as error:
+            logs = "\n".join(f"--- {process.name} ({'alive' if process.alive else process.exit_code()})\n{process.log}" for process in self._processes)
+            stories = "\n".join(str(job) for job in self.app.jobs() if not job.ended)
+            raise AssertionError(f"{error}\n{stories}\n{logs}") from None
+
+    def until_ended(self, *ids: str, within: float = SOON) -> list[Job]:
+        """Wait until these jobs have ended, or all of them if none is named."""
+
+        def ended() -> list[Job]:
+            jobs = [self.job(id) for id in ids] or self.app.jobs(limit=1000)
+            return jobs if all(job.ended for job in jobs) else []
+
+        return self.until(ended, "every job has ended", within=within)
+
+    # ------------------------------------------------------------ what happened
+    def effects(self) -> Counter[str]:
+        """How often each tag has taken effect in the user's own table."""
+        return Counter(str(row[0]) for row in self.place.raw(f"SELECT tag FROM {self.setting.effects}"))
+
+    def happened(self, what: str) -> Counter[str]:
+        """How often something happened outside the database, by tag."""
+        return Counter(line["tag"] for line in self.outside.lines() if line["what"] == what)
+
+    def check(self) -> None:
+        """`verify`, which recomputes everything, finds nothing."""
+        report = self.app.verify()
+        assert report.ok, report.violations
+
+
+def until(condition: Callable[[], T], what: str, *, within: float = SOON) -> T:
+    end = time.monotonic() + within
+    while not (answer := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"Waited {within:g} s in vain: {what}.")
+        time.sleep(GLANCE)
+    return answer

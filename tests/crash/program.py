@@ -1,0 +1,171 @@
+"""The program of the crash tests, `tests.crash.program:app`: kinds of job whose effects can be counted. The environment says where."""
+
+import asyncio
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from interlock import App, Backoff, Job, Run
+
+Gate = Callable[[str, str, int], None]
+"""Told where a handler is: a point's name, the job's tag, the attempt."""
+QUICK = Backoff(first=0.05, cap=0.2)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the program works, and how long its leases are."""
+
+    url: str
+    schema: str = "interlock"
+    lease: float = 1.0
+    commit_timeout: float = 10.0
+    ledger: str = os.devnull
+    """A file that only grows: what happened outside the database."""
+
+    def environment(self) -> dict[str, str]:
+        return {"LAB_SETTING": json.dumps(vars(self))}
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Setting":
+        return cls(**json.loads(environment.get("LAB_SETTING", '{"url": "sqlite:///nowhere.db"}')))
+
+    @property
+    def on_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
+    @property
+    def effects(self) -> str:
+        """The user's own table, which nothing of the engine looks at. It has no key: what is done twice is there twice."""
+        return "lab_effects" if self.on_sqlite else f"{self.schema}.lab_effects"
+
+    @property
+    def table(self) -> str:
+        return f"CREATE TABLE {self.effects} (job_id text NOT NULL, tag text NOT NULL, attempt integer NOT NULL)"
+
+    @property
+    def insert(self) -> str:
+        return f"INSERT INTO {self.effects} (job_id, tag, attempt) VALUES ({'?, ?, ?' if self.on_sqlite else '%s, %s, %s'})"
+
+
+class Outside:
+    """The world outside the database: a file to which every process adds whole lines."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def note(self, what: str, tag: str, attempt: int, **more: Any) -> None:
+        line = json.dumps({"what": what, "tag": tag, "attempt": attempt, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
+        file = os.open(self._setting.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+    def lines(self) -> list[dict[str, Any]]:
+        ledger = Path(self._setting.ledger)
+        return [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
+
+    def effects(self, job_id: str) -> int:
+        """How many effects of the job the database has, seen from elsewhere."""
+        setting = self._setting
+        sql = f"SELECT count(*) FROM {setting.effects} WHERE job_id = {'?' if setting.on_sqlite else '%s'}"
+        if not setting.on_sqlite:
+            with psycopg.connect(setting.url) as conn:
+                row = conn.execute(sql.encode(), (job_id,)).fetchone()
+                return int(row[0]) if row else 0
+        file = sqlite3.connect(setting.url.removeprefix("sqlite:///"), timeout=10)
+        try:
+            return int(file.execute(sql, (job_id,)).fetchone()[0])
+        finally:
+            file.close()
+
+
+class Gates:
+    """Where handlers may be stopped: whoever runs the worker puts a gate in."""
+
+    gate: Gate | None = None
+
+    def at(self, point: str, tag: str, attempt: int) -> None:
+        if self.gate is not None:
+            self.gate(point, tag, attempt)
+
+
+gates = Gates()
+
+
+async def work(seconds: float, *, block: bool) -> None:
+    """Take so long; `block` holds the event loop up meanwhile."""
+    if block:
+        time.sleep(seconds)  # noqa: ASYNC251 - what a careless handler does
+    else:
+        await asyncio.sleep(seconds)
+
+
+def build(setting: Setting) -> App:
+    """The app. Every kind has a payload with a `tag`, by which it is counted."""
+    app = App(setting.url, schema=setting.schema)
+    outside = Outside(setting)
+    _declare_plain(app, setting, outside)
+    _declare_outside(app, setting, outside)
+    return app
+
+
+def _declare_plain(app: App, setting: Setting, outside: Outside) -> None:
+    """`full` has commit and finish, `plain` has commit, `fast` has neither."""
+
+    def effect(tx: Any, job: Job, value: str) -> None:
+        tx.execute(setting.insert, (job.id, value, job.attempt))
+
+    async def prepare(run: Run, tag: str, seconds: float = 0.0, block: bool = False) -> str:
+        outside.note("prepare", tag, run.attempt)
+        await work(seconds, block=block)
+        return tag
+
+    async def finish(run: Run, tag: str) -> None:
+        outside.note("finish", tag, run.attempt, seen=outside.effects(run.job_id))
+        gates.at("end_of_finish", tag, run.attempt)
+
+    kinds = {
+        name: app.job(kind=name, lease=setting.lease, commit_timeout=setting.commit_timeout, backoff=QUICK)(prepare) for name in ("full", "plain", "fast")}
+    kinds["full"].commit(effect)
+    kinds["plain"].commit(effect)
+    kinds["full"].finish(finish)
+
+
+def _declare_outside(app: App, setting: Setting, outside: Outside) -> None:
+    """`resent` and `skipped` call the outside: at least once, and at most once."""
+
+    @app.job(lease=setting.lease, backoff=QUICK)
+    async def resent(run: Run, tag: str) -> str:
+        send = run.effect("send", on_doubt="retry")
+        outside.note("asked", tag, run.attempt, key=send.key)
+
+        def post(tag: str) -> str:
+            outside.note("applied", tag, run.attempt, key=send.key)
+            gates.at("in_effect", tag, run.attempt)
+            return tag
+
+        return await send(post, tag)
+
+    @app.job(lease=setting.lease, backoff=QUICK)
+    async def skipped(run: Run, tag: str) -> str:
+        send = run.effect("send", on_doubt="skip")
+        outside.note("asked", tag, run.attempt, key=send.key)
+
+        def post(tag: str) -> str:
+            outside.note("applied", tag, run.attempt, key=send.key)
+            gates.at("in_effect", tag, run.attempt)
+            return tag
+
+        return await send(post, tag) or "in doubt"
+
+
+app = build(Setting.of(os.environ))

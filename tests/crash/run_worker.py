@@ -1,0 +1,97 @@
+"""A worker as a real process, `python -m tests.crash.run_worker ORDERS`: where it is told to, it says so on a pipe, and waits to be killed or sent on."""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from interlock.boot import Plan, booted
+from interlock.job import Job
+from interlock.worker.points import Point
+from tests.crash.program import app, gates
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a worker is told when it is started."""
+
+    name: str
+    says: int
+    """The pipe on which it says where it is: one JSON object per line."""
+    hears: int
+    """The pipe on which it is sent on: one byte for each stop."""
+    stops: tuple[str, ...] = ()
+    """Points at which it waits, each as often as it is named."""
+    tag: str | None = None
+    """Only with the job of this tag; None means any."""
+    queues: tuple[str, ...] = ()
+    slots: int = 100
+    store: str | None = None
+    """A class that is put around the store, `module:Class`."""
+    patience: float | None = None
+    """Seconds that the event loop may be silent."""
+    dies: bool = True
+    """Whether the process ends at once when it hangs, as a worker's own process does; one that is embedded ends its worker only."""
+
+    @classmethod
+    def read(cls, text: str) -> "Orders":
+        given: dict[str, Any] = json.loads(text)
+        return cls(**given | {name: tuple(given[name]) for name in ("stops", "queues")})
+
+
+class Gatekeeper:
+    """Says where the worker is, and waits where it was told to."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._left = list(orders.stops)
+        self._lock = threading.Lock()
+
+    def say(self, **message: Any) -> None:
+        os.write(self._orders.says, (json.dumps(message) + "\n").encode())
+
+    def point(self, point: Point, job: Job) -> None:
+        self.at(point.value, str(job.payload.get("tag")), job.attempt)
+
+    def at(self, point: str, tag: str, attempt: int) -> None:
+        with self._lock:
+            if point not in self._left or self._orders.tag not in (None, tag):
+                return
+            self._left.remove(point)
+        self.say(at=point, tag=tag, attempt=attempt)
+        # A pipe that nobody holds any more means that the test is over.
+        if not os.read(self._orders.hears, 1):
+            os._exit(3)
+
+
+def plan_of(orders: Orders, keeper: Gatekeeper) -> Plan:
+    plan = app.plan(
+        name=orders.name, queues=orders.queues, slots=orders.slots, points=keeper.point, patience=orders.patience,
+        hung=(lambda seconds: os._exit(70)) if orders.dies else None)
+    if orders.store is None:
+        return plan
+    module, _, attribute = orders.store.partition(":")
+    store = getattr(import_module(module), attribute)(app.database.store())
+    return replace(plan, find_store=lambda: store)
+
+
+async def work(orders: Orders) -> int:
+    keeper = Gatekeeper(orders)
+    gates.gate = keeper.at
+    async with booted(plan_of(orders, keeper)) as worker:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        keeper.say(at="ready", owner=worker.name)
+        await worker.run()
+        return worker.exit_code
+
+
+if __name__ == "__main__":
+    # Whatever becomes of the test, no worker outlives it, not even one that stands still.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    sys.exit(asyncio.run(work(Orders.read(sys.argv[1]))))

@@ -1,0 +1,247 @@
+"""Handlers that misbehave: each hurts its own job at most, never the worker and never another job."""
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from interlock import Run, SyncRun
+from interlock.events import Trouble
+from tests.kit import Place
+from tests.loops.bench import AT_ONCE, Bench
+
+
+@pytest.fixture
+def neighbour(bench: Bench) -> Any:
+    """A kind that does no harm."""
+
+    @bench.app.job()
+    async def neighbour(run: Run) -> str:
+        return "fine"
+
+    return neighbour
+
+
+def both(bench: Bench, kind: Any, neighbour: Any) -> Any:
+    """A bad job beside a good one: the good one succeeds, and the worker had no trouble of its own."""
+    id, good = bench.add(kind), bench.add(neighbour)
+    bench.run()
+    assert bench.app.get(good).result == "fine"
+    assert bench.heard(Trouble) == []
+    return bench.app.get(id)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("value", "says"), [(object(), "cannot be stored"), ("\0", "NUL"), ("\ud800", "surrogate")], ids=ascii)
+def test_a_value_that_json_cannot_hold_fails_the_job(bench: Bench, neighbour: Any, value: Any, says: str, is_async: bool) -> None:
+    """With the reason; trying again would not help."""
+
+    @bench.app.job(kind="bad")
+    async def bad(run: Run) -> Any:
+        return value
+
+    @bench.app.job(kind="bad_sync")
+    def bad_sync(run: SyncRun) -> Any:
+        return value
+
+    job = both(bench, bad if is_async else bad_sync, neighbour)
+    assert (job.state, job.attempt) == ("FAILED", 1)
+    assert says in (job.last_error or "")
+
+
+def test_a_number_that_is_none_fails_the_job(bench: Bench, neighbour: Any) -> None:
+    """JSON has no NaN, and PostgreSQL would refuse it."""
+
+    @bench.app.job()
+    async def bad(run: Run) -> float:
+        return float("nan")
+
+    job = both(bench, bad, neighbour)
+    assert job.state == "FAILED"
+    assert "nan is no JSON number" in (job.last_error or "")
+
+
+def test_a_value_that_is_not_what_the_annotation_says_fails_the_job(bench: Bench, neighbour: Any) -> None:
+    """The handler broke its own promise."""
+
+    @bench.app.job()
+    async def bad(run: Run) -> int:
+        return "seven"  # type: ignore[return-value]
+
+    job = both(bench, bad, neighbour)
+    assert job.state == "FAILED"
+    assert "bad returned what its annotation does not allow" in (job.last_error or "")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+def test_what_would_end_a_program_ends_the_attempt(bench: Bench, neighbour: Any, error: BaseException, is_async: bool) -> None:
+    """The worker goes on; the job is tried again."""
+
+    @bench.app.job(kind="bad", backoff=AT_ONCE, tries=2)
+    async def bad(run: Run) -> None:
+        raise error
+
+    @bench.app.job(kind="bad_sync", backoff=AT_ONCE, tries=2)
+    def bad_sync(run: SyncRun) -> None:
+        raise error
+
+    job = both(bench, bad if is_async else bad_sync, neighbour)
+    assert (job.state, job.attempt) == ("FAILED", 2)
+    assert type(error).__name__ in (job.last_error or "")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_endless_recursion_ends_the_attempt(bench: Bench, neighbour: Any, is_async: bool) -> None:
+    """And its long traceback is cut."""
+
+    def deeper(n: int) -> int:
+        return deeper(n + 1) + 1
+
+    @bench.app.job(kind="bad", tries=1)
+    async def bad(run: Run) -> None:
+        deeper(0)
+
+    @bench.app.job(kind="bad_sync", tries=1)
+    def bad_sync(run: SyncRun) -> None:
+        deeper(0)
+
+    job = both(bench, bad if is_async else bad_sync, neighbour)
+    assert job.state == "FAILED"
+    assert "RecursionError" in (job.last_error or "")
+    assert len(job.last_error or "") <= 10_000
+
+
+class Sly(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not telling")
+
+
+class Nul(Exception):
+    def __str__(self) -> str:
+        return "a\0b\ud800"
+
+
+@pytest.mark.parametrize("error", [Sly(), Nul()], ids=lambda error: type(error).__name__)
+def test_an_error_that_cannot_be_told_is_stored_all_the_same(bench: Bench, neighbour: Any, error: Exception) -> None:
+    """Its type at least."""
+
+    @bench.app.job(tries=1)
+    async def bad(run: Run) -> None:
+        raise error
+
+    job = both(bench, bad, neighbour)
+    assert job.state == "FAILED"
+    assert type(error).__name__ in (job.last_error or "")
+
+
+def test_what_a_handler_prints_is_printed(bench: Bench, neighbour: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing else happens."""
+
+    @bench.app.job()
+    def chatty(run: SyncRun) -> None:
+        print("hello")
+        print("oh", file=sys.stderr)
+
+    assert both(bench, chatty, neighbour).state == "SUCCEEDED"
+    assert "hello\n" in capsys.readouterr().out
+
+
+def test_a_stored_payload_that_no_longer_fits_fails_the_job_with_its_reason(bench: Bench, neighbour: Any, place: Place) -> None:
+    """The code has changed since it was stored; the handler is not called."""
+    called: list[Any] = []
+
+    @bench.app.job(kind="greet")
+    async def greet(run: Run, name: str) -> None:
+        called.append(name)
+
+    id, good = bench.add(greet, "ann"), bench.add(neighbour)
+    changed = Bench(place)
+
+    @changed.app.job(kind="greet")
+    async def greet_twice(run: Run, name: str, times: int) -> None:
+        called.append(times)
+
+    changed.app.job(kind="neighbour")(_fine)
+    changed.run()
+    job = bench.app.get(id)
+    assert (job.state, called, bench.app.get(good).state) == ("FAILED", [], "SUCCEEDED")
+    assert "the stored payload no longer fits" in (job.last_error or "")
+    assert "times: Field required" in (job.last_error or "")
+    changed.app.close()
+
+
+async def _fine(run: Run) -> str:
+    return "fine"
+
+
+def test_a_new_parameter_with_a_default_fits_old_payloads(bench: Bench, place: Place) -> None:
+    """So a kind can grow while jobs wait."""
+
+    @bench.app.job(kind="greet")
+    async def greet(run: Run, name: str) -> str:
+        return name
+
+    id = bench.add(greet, "ann")
+    changed = Bench(place)
+
+    @changed.app.job(kind="greet")
+    async def greet_more(run: Run, name: str, times: int = 2) -> str:
+        return name * times
+
+    changed.run()
+    assert bench.app.get(id).result == "annann"
+    changed.app.close()
+
+
+def test_a_kind_that_the_worker_does_not_know_is_left_alone(bench: Bench, neighbour: Any, place: Place) -> None:
+    """Whoever knows it will run it; also its lost lease is not ours to judge."""
+    other = Bench(place)
+
+    @other.app.job(kind="strange")
+    async def strange(run: Run) -> None: ...
+
+    id = other.add(strange)
+    assert bench.run_one(neighbour).state == "SUCCEEDED"
+    assert bench.app.get(id).phase == "pending"
+    assert len(other.store.claim("other#1", strange.ways(1), ["default"], 1)) == 1
+    bench.clock.advance(3600)
+    bench.run()
+    assert [each.status for each in bench.app.executions(id)] == ["IN_PROGRESS"]
+    other.app.close()
+
+
+def test_a_handler_that_leaves_tasks_behind_does_not_hold_the_worker_up(bench: Bench, neighbour: Any) -> None:
+    """They end with the event loop."""
+    left: list[asyncio.Task[None]] = []
+
+    @bench.app.job()
+    async def bad(run: Run) -> None:
+        async def for_ever() -> None:
+            await asyncio.Event().wait()
+
+        left.append(asyncio.ensure_future(for_ever()))
+
+    assert both(bench, bad, neighbour).state == "SUCCEEDED"
+
+
+def test_a_run_that_outlives_its_attempt_can_write_nothing(bench: Bench, neighbour: Any) -> None:
+    """A task left behind finds its fence gone."""
+    kept: list[Run] = []
+
+    @bench.app.job()
+    async def bad(run: Run) -> None:
+        kept.append(run)
+
+    @bench.app.job(kind="later")
+    async def later(run: Run) -> str:
+        try:
+            await kept[0].step("late", dict)
+        except Exception as error:  # noqa: BLE001 - told
+            return type(error).__name__
+        return "written"
+
+    job = both(bench, bad, neighbour)
+    assert bench.run_one(later).result == "LeaseLost"
+    assert bench.receipt(job, "late") is None

@@ -1,0 +1,247 @@
+"""Asking a running job to stop, and a handler that runs too long."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from interlock import Cancelled, Fail, LeaseLost, Lifecycle, Retry, Run, Snooze, SyncRun, TransitionRefused
+from interlock.job import Job
+from interlock.outcome import Lost
+from interlock.testing import Point
+from tests.contract.kit import decided
+from tests.loops.bench import AT_ONCE, DELIVERY, IMAGE, Bench
+
+
+def ask(bench: Bench, id: str, *, hears: bool = True) -> None:
+    """Someone asks for the end of a running job; its worker hears of it with its next beat."""
+    assert bench.app.cancel(id, by="ann", reason="enough").phase == "running"
+    if hears:
+        bench.worker.beat()
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+# ---------------------------------------------------------------- async handlers
+def test_a_running_async_handler_is_cancelled_where_it_waits(bench: Bench) -> None:
+    """Its `finally` runs, and the job ends as cancelled, by whoever asked."""
+    cleaned: list[bool] = []
+
+    @bench.app.job()
+    async def work(run: Run) -> None:
+        ask(bench, run.job_id)
+        try:
+            await for_ever()
+        finally:
+            cleaned.append(run.cancelled)
+
+    job = bench.run_one(work)
+    assert (job.state, job.cancel_reason, cleaned) == ("CANCELLED", "enough", [True])
+    assert bench.app.history(job.id)[-1].actor == "operator:ann"
+
+
+def test_the_verbs_of_a_job_that_was_asked_to_stop_raise(bench: Bench) -> None:
+    """A handler that does not wait hears it there."""
+    called: list[int] = []
+
+    @bench.app.job(lifecycle=DELIVERY)
+    async def work(run: Run) -> None:
+        ask(bench, run.job_id)
+        with pytest.raises(Cancelled):
+            await run.step("a", called.append, 1)
+
+    @bench.app.job(lifecycle=DELIVERY)
+    def work_sync(run: SyncRun) -> None:
+        assert not run.cancelled
+        ask(bench, run.job_id)
+        assert run.cancelled
+        for verb in (lambda: run.step("a", called.append, 1), lambda: run.advance("STREAMING"), lambda: run.effect("b", on_doubt="skip")(called.append, 2)):
+            with pytest.raises(Cancelled, match="was asked to stop"):
+                verb()
+        run.step("c", called.append, 3)
+
+    # The step of the async one is awaited: the cancellation reaches it there.
+    for kind in (work, work_sync):
+        job = bench.run_one(kind)
+        assert (job.state, called) == ("CANCELLED", [])
+        assert bench.walk(job)[-2:] == ["retry QUEUED", "cancel CANCELLED"]
+
+
+def test_a_job_that_was_asked_to_stop_may_still_succeed(bench: Bench) -> None:
+    """Its handler had the last word."""
+
+    @bench.app.job()
+    async def work(run: Run) -> str:
+        ask(bench, run.job_id)
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            return "saved"
+        return "?"
+
+    @bench.app.job()
+    def work_sync(run: SyncRun) -> str:
+        ask(bench, run.job_id)
+        return "saved"
+
+    for kind in (work, work_sync):
+        job = bench.run_one(kind)
+        assert (job.state, job.result) == ("SUCCEEDED", "saved")
+
+
+def test_a_job_past_its_commit_cannot_be_cancelled(bench: Bench) -> None:
+    """What is committed is finished."""
+    refused: list[str] = []
+
+    @bench.app.job()
+    async def work(run: Run) -> None: ...
+
+    @work.finish
+    async def tell(run: Run, value: None) -> None:
+        with pytest.raises(TransitionRefused) as caught:
+            bench.app.cancel(run.job_id, by="ann")
+        refused.append(str(caught.value))
+
+    job = bench.run_one(work)
+    assert job.state == "SUCCEEDED"
+    assert "it is past its commit" in refused[0]
+
+
+def test_a_lifecycle_without_cancel_refuses_it_while_the_job_runs(bench: Bench) -> None:
+    """With a sentence."""
+
+    @bench.app.job(lifecycle=IMAGE)
+    async def paint(run: Run) -> None:
+        with pytest.raises(TransitionRefused, match="draws no `cancel`: wait for its end"):
+            bench.app.cancel(run.job_id, by="ann")
+
+    assert bench.run_one(paint).state == "completed"
+
+
+# ---------------------------------------------------------------- a request has a home
+@pytest.mark.parametrize("error", [Retry("busy"), ValueError("odd"), Snooze("later", after=60)], ids=repr)
+def test_a_requested_job_that_would_wait_again_is_cancelled(bench: Bench, error: Exception) -> None:
+    """Also where its worker had not yet heard of the request."""
+
+    @bench.app.job(backoff=AT_ONCE)
+    async def work(run: Run) -> None:
+        ask(bench, run.job_id, hears=False)
+        raise error
+
+    job = bench.run_one(work)
+    assert (job.state, job.attempt, job.cancel_reason) == ("CANCELLED", 1, "enough")
+    assert bench.app.history(job.id)[-1].actor == "operator:ann"
+
+
+def test_a_requested_job_whose_guard_cannot_say_is_cancelled(bench: Bench) -> None:
+    """A release is a way back, too."""
+
+    @bench.app.job(backoff=AT_ONCE)
+    async def work(run: Run) -> None: ...
+
+    @work.guard
+    def judge(job: Job) -> None:
+        ask(bench, job.id, hears=False)
+        raise ConnectionError("down")
+
+    assert bench.run_one(work).state == "CANCELLED"
+
+
+def test_a_requested_job_that_loses_its_lease_is_cancelled(bench: Bench) -> None:
+    """By whoever takes it over."""
+
+    @bench.app.job()
+    async def work(run: Run) -> None:
+        ask(bench, run.job_id, hears=False)
+
+    bench.worker.lose_lease(Point.BEFORE_COMMIT)
+    job = bench.run_one(work)
+    assert (job.state, job.lease_losses, bench.statuses(job)) == ("CANCELLED", 1, ["ABORTED"])
+
+
+def test_a_requested_job_that_fails_has_failed(bench: Bench) -> None:
+    """It does not wait again, so there is nothing to cancel."""
+
+    @bench.app.job()
+    async def work(run: Run) -> None:
+        ask(bench, run.job_id, hears=False)
+        raise Fail("broken")
+
+    assert bench.run_one(work).state == "FAILED"
+
+
+def test_a_worker_that_was_told_to_stop_never_moves_what_another_holds_now(bench: Bench) -> None:
+    """Its own attempt is over; the next one has the same holder number, and is not its to give back."""
+    late = Lifecycle("late", transitions=[
+        ("new", "claim", "busy"), ("busy", "advance", "packing"), ("busy", "lose", "new"), ("packing", "lose", "new"), ("packing", "cancel", "gone"),
+        ("busy", "fail", "bad"), ("packing", "fail", "bad"), ("packing", "succeed", "good")])
+
+    @bench.app.job(lifecycle=late)
+    async def work(run: Run) -> None:
+        ask(bench, run.job_id)
+        try:
+            await for_ever()
+        finally:
+            bench.clock.advance(31)
+            (lease,) = bench.store.adopt("keeper#1", ["work"], 30.0, 1)
+            assert bench.store.move([decided(lease, Lost(), lifecycle=late)]) == []
+            assert len(bench.store.claim("other#1", work.ways(1), ["default"], 1)) == 1
+
+    job = bench.run_one(work)
+    last = bench.last(job)
+    assert (last.attempt, last.holder, last.lease_owner, last.status) == (2, 1, "other#1", "IN_PROGRESS")
+
+
+# ---------------------------------------------------------------- max_runtime, and trust
+def test_a_handler_that_runs_longer_than_max_runtime_is_stopped_and_tried_again(bench: Bench) -> None:
+    """With a sentence that names the limit."""
+
+    @bench.app.job(max_runtime=5, backoff=AT_ONCE, tries=2)
+    async def work(run: Run) -> str:
+        if run.attempt == 1:
+            bench.clock.advance(6)
+            await for_ever()
+        return "quick"
+
+    job = bench.run_one(work)
+    assert (job.state, job.attempt, job.tries_left) == ("SUCCEEDED", 2, 1)
+    assert "it ran longer than its kind's max_runtime of 5 s" in (bench.app.executions(job.id)[0].error or "")
+
+
+def test_a_sync_handler_past_max_runtime_hears_it_from_its_verbs(bench: Bench) -> None:
+    """A thread cannot be stopped, so every verb raises."""
+    heard: list[str] = []
+
+    @bench.app.job(max_runtime=5, tries=1)
+    def work(run: SyncRun) -> None:
+        bench.clock.advance(6)
+        while not run.cancelled:
+            pass
+        try:
+            run.step("a", dict)
+        except LeaseLost as error:
+            heard.append(str(error))
+            raise
+
+    job = bench.run_one(work)
+    assert (job.state, job.attempt) == ("FAILED", 1)
+    assert "it ran longer than its kind's max_runtime" in heard[0]
+
+
+def test_a_worker_that_stood_still_stops_its_handlers_before_others_take_over(bench: Bench) -> None:
+    """Its trust ends on its own clock; nobody took the job, so it is given back, and no try is spent."""
+    stopped: list[bool] = []
+
+    @bench.app.job()
+    async def work(run: Run) -> Any:
+        if run.attempt == 1:
+            bench.clock.advance(29.5)
+            try:
+                await for_ever()
+            finally:
+                stopped.append(run.cancelled)
+
+    job = bench.run_one(work)
+    assert (job.state, job.attempt, job.tries_left, stopped) == ("SUCCEEDED", 2, 3, [True])

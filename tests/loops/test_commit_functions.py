@@ -1,0 +1,470 @@
+"""The functions that run inside a job's transactions, before them and after them: commit, guard, on_enter, finish."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pydantic
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
+
+from interlock import App, Fail, Job, Reject, Retry, Run, Snooze, SyncRun, UsageError
+from interlock.events import FinishFailed, HookFailed
+from interlock.testing import Crashed, Point
+from tests.kit import Place, SqliteRaw
+from tests.loops.bench import AT_ONCE, DELIVERY, IMAGE, STEADY, Bench
+
+
+class Ledger:
+    """A user's own table, in the same database."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        bench.migrate()
+        bench.place.raw("CREATE TABLE {ledger} (job text, what text)")
+
+    def write(self, tx: Any, job: Job, what: object) -> None:
+        insert = self.bench.place.raw.words(f"INSERT INTO {{ledger}} VALUES ('{job.id}', '{what}')")
+        tx.execute(text(insert) if hasattr(tx, "add") else insert)
+
+    @property
+    def rows(self) -> list[str]:
+        return [str(row[0]) for row in self.bench.place.raw("SELECT what FROM {ledger}")]
+
+
+class Order(pydantic.BaseModel):
+    number: int
+
+
+def ordering(bench: Bench, *raised: BaseException, **options: Any) -> tuple[Any, list[int], Callable[[], Ledger]]:
+    """A kind with a commit function that writes to the user's table and then raises these errors, one per call; and the attempts of its handler."""
+    errors, prepared, made = list(raised), list[int](), list[Ledger]()
+
+    @bench.app.job(**{"backoff": STEADY, **options})
+    async def order(run: Run, number: int = 7) -> Order:
+        prepared.append(run.attempt)
+        return Order(number=number)
+
+    @order.commit
+    def record(tx: Any, job: Job, value: Order) -> None:
+        made[0].write(tx, job, value.number)
+        if errors:
+            raise errors.pop(0)
+
+    def ledger() -> Ledger:
+        made.append(Ledger(bench))
+        return made[0]
+
+    return order, prepared, ledger
+
+
+# ---------------------------------------------------------------- commit
+def test_what_a_commit_function_writes_is_there_exactly_once(bench: Bench) -> None:
+    """With the value and the payload of its job, in the transaction that moves it."""
+    order, prepared, make = ordering(bench)
+    ledger = make()
+    job = bench.run_one(order, 7)
+    assert (job.state, job.result, prepared, ledger.rows) == ("SUCCEEDED", {"number": 7}, [1], ["7"])
+
+
+def test_an_error_of_a_commit_function_rolls_back_and_follows_the_taxonomy(bench: Bench) -> None:
+    """As if the handler had raised it: another try, from the beginning."""
+    order, prepared, make = ordering(bench, ConnectionResetError("lost"))
+    ledger = make()
+    job = bench.run_one(order)
+    assert (job.phase, job.tries_left, bench.wait_of(job), ledger.rows) == ("pending", 2, 10, [])
+    job = bench.again(job, 10)
+    assert (job.state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7"])
+
+
+@pytest.mark.parametrize(("error", "state", "wait"), [(Fail("sold out"), "FAILED", 0), (Reject("sold out"), "REJECTED", 0),
+                                                      (Retry("sold out", after=33), "PENDING", 33), (Snooze("sold out", after=44), "PENDING", 44)], ids=repr)
+def test_a_commit_function_may_answer_as_a_handler_does(bench: Bench, error: Exception, state: str, wait: float) -> None:
+    """Nothing of it is stored."""
+    order, _, make = ordering(bench, error)
+    ledger = make()
+    job = bench.run_one(order)
+    assert (job.state, ledger.rows) == (state, [])
+    assert wait == (bench.wait_of(job) if wait else 0)
+
+
+def test_a_deadlock_runs_the_commit_function_again_and_not_the_handler(bench: Bench) -> None:
+    """Nothing of it had happened."""
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    contested = busy if isinstance(bench.place.raw, SqliteRaw) else psycopg.errors.DeadlockDetected()
+    order, prepared, make = ordering(bench, contested, contested)
+    ledger = make()
+    job = bench.run_one(order)
+    assert (job.state, job.attempt, prepared, ledger.rows) == ("SUCCEEDED", 1, [1], ["7"])
+
+
+def test_a_commit_function_that_takes_too_long_is_rolled_back_and_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`commit_timeout` is in the sentence; the error may pass, so the job is tried again."""
+    spent = [0.0]
+    monkeypatch.setattr("interlock.stores.commit.monotonic", lambda: spent[0])
+
+    @bench.app.job(commit_timeout=5, backoff=STEADY)
+    async def order(run: Run) -> None: ...
+
+    @order.commit
+    def record(tx: Any, job: Job, value: None) -> None:
+        ledger.write(tx, job, job.attempt)
+        spent[0] += 6 if job.attempt == 1 else 4
+
+    ledger = Ledger(bench)
+    job = bench.run_one(order)
+    assert (job.phase, ledger.rows) == ("pending", [])
+    assert "took longer than the 5 s that commit_timeout allows" in (job.last_error or "")
+    assert (bench.again(job, 10).state, ledger.rows) == ("SUCCEEDED", ["2"])
+
+
+def test_a_commit_of_a_stolen_job_stores_nothing_and_leaves_a_remark(bench: Bench) -> None:
+    """The user's writes are rolled back with it; the next attempt stores its own, once."""
+    order, prepared, make = ordering(bench)
+    ledger = make()
+    bench.worker.lose_lease(Point.BEFORE_COMMIT)
+    job = bench.run_one(order)
+    assert (job.state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7"])
+    assert [event for event, _ in bench.remarks(job)] == ["refused"]
+
+
+def test_a_crash_in_the_commit_leaves_nothing_of_it(bench: Bench) -> None:
+    """And after it everything: no attempt runs again then."""
+    order, prepared, make = ordering(bench)
+    ledger = make()
+    id = bench.add(order)
+    for point, rows in ((Point.IN_COMMIT, []), (Point.AFTER_COMMIT, ["7"])):
+        bench.worker.crash_at(point)
+        with pytest.raises(Crashed):
+            bench.run()
+        assert ledger.rows == rows
+        bench.clock.advance(31)
+    bench.run()
+    assert (bench.app.get(id).state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7"])
+
+
+def test_the_transaction_is_closed_to_its_user(bench: Bench) -> None:
+    """It offers `execute`, and refuses what would end it: the job fails, with a sentence that says so."""
+
+    @bench.app.job()
+    async def order(run: Run) -> None: ...
+
+    @order.commit
+    def record(tx: Any, job: Job, value: None) -> None:
+        assert [name for name in dir(tx) if not name.startswith("_")] == ["connection", "execute"]
+        tx.execute("COMMIT")
+
+    job = bench.run_one(order)
+    assert (job.state, job.attempt) == ("FAILED", 1)
+    assert "this transaction is ended by Interlock" in (job.last_error or "")
+
+
+def test_the_next_job_of_a_chain_is_enqueued_in_the_same_transaction(bench: Bench) -> None:
+    """It is there exactly if the commit is."""
+    errors = [ValueError("after the enqueue")]
+
+    @bench.app.job(backoff=STEADY)
+    async def thank(run: Run, number: int) -> None: ...
+
+    @bench.app.job(backoff=STEADY)
+    async def order(run: Run) -> int:
+        return 7
+
+    @order.commit
+    def record(tx: Any, job: Job, value: int) -> None:
+        thank.using(conn=tx).enqueue(value)
+        if errors:
+            raise errors.pop()
+
+    job = bench.run_one(order)
+    assert bench.app.jobs(kind="thank") == []
+    bench.again(job, 10)
+    assert [each.state for each in bench.app.jobs(kind="thank")] == ["SUCCEEDED"]
+
+
+# ---------------------------------------------------------------- the app's own transaction
+@pytest.fixture
+def session_bench(place: Place) -> Any:
+    """A bench whose app opens sessions of SQLAlchemy."""
+    engine = create_engine(place.url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    bench = Bench(place, App(place.url, schema=place.schema, transaction=sessionmaker(engine).begin))
+    yield bench
+    bench.close()
+    engine.dispose()
+
+
+def test_a_commit_function_gets_the_users_own_session(session_bench: Bench) -> None:
+    """What it adds lands with the commit, or not at all; so do the hooks, and `admit`."""
+    bench, errors = session_bench, [ValueError("odd")]
+    order, prepared, make = ordering(bench)
+    kinds: list[str] = []
+
+    @order.on_enter("SUCCEEDED")
+    def enter(tx: Any, job: Job) -> None:
+        kinds.append(type(tx).__name__)
+        ledger.write(tx, job, "entered")
+        if errors:
+            raise errors.pop()
+
+    @order.admit
+    def admit(tx: Any, number: int = 7) -> None:
+        kinds.append(type(tx).__name__)
+
+    ledger = make()
+    job = bench.run_one(order)
+    assert (job.phase, ledger.rows) == ("pending", [])
+    job = bench.again(job, 10)
+    assert (job.state, prepared, ledger.rows, set(kinds)) == ("SUCCEEDED", [1, 2], ["7", "entered"], {"Session"})
+
+
+def test_a_session_that_is_committed_inside_is_found_out(session_bench: Bench) -> None:
+    """The job is not moved by that attempt, and the reason is told."""
+    bench = session_bench
+
+    @bench.app.job(tries=1)
+    async def order(run: Run) -> None: ...
+
+    @order.commit
+    def record(tx: Any, job: Job, value: None) -> None:
+        tx.commit()
+
+    job = bench.run_one(order)
+    assert job.state == "FAILED"
+    assert "ended the transaction itself" in (job.last_error or "")
+
+
+# ---------------------------------------------------------------- guard
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("error", "state"), [(Reject("no credit"), "REJECTED"), (Fail("no credit"), "FAILED")], ids=repr)
+def test_a_guard_turns_a_job_away_before_it_runs(bench: Bench, error: Exception, state: str, is_async: bool) -> None:
+    """With the job and its payload in hand."""
+    order, prepared, _ = ordering(bench)
+    seen: list[Any] = []
+
+    def judge(job: Job, number: int = 7) -> None:
+        seen.append((job.kind, bench.last(job).status, number))
+        raise error
+
+    async def ajudge(job: Job, number: int = 7) -> None:
+        judge(job, number)
+
+    order.guard(ajudge if is_async else judge)
+    job = bench.run_one(order, 9)
+    assert (job.state, job.last_error, prepared, seen) == (state, "no credit", [], [("order", "LEASED", 9)])
+
+
+def test_a_guard_that_cannot_say_releases_the_job_and_no_try_is_spent(bench: Bench) -> None:
+    """It comes back after the backoff, ever later."""
+    order, prepared, make = ordering(bench)
+    make()
+    errors: list[Exception] = [ConnectionError("billing is down"), KeyError("x"), Retry("busy", after=7), Snooze(after=3)]
+
+    @order.guard
+    def judge(job: Job, number: int = 7) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    job = bench.run_one(order)
+    for wait in (10, 20, 7, 3):
+        assert (job.phase, job.tries_left, bench.wait_of(job), prepared) == ("pending", 3, wait, [])
+        job = bench.again(job, wait)
+    assert (job.state, job.tries_left) == ("SUCCEEDED", 3)
+    assert any("its guard raised ConnectionError: billing is down" in (entry.reason or "") for entry in bench.app.history(job.id))
+
+
+def test_a_guard_runs_where_work_begins(bench: Bench) -> None:
+    """A delivery is CLAIMED there; where no rejection is drawn, it fails."""
+
+    @bench.app.job(lifecycle=DELIVERY)
+    async def deliver(run: Run) -> None:
+        await run.advance("STREAMING")
+
+    @deliver.guard
+    def judge(job: Job) -> None:
+        assert job.state == "CLAIMED"
+        raise Reject("blocked user")
+
+    job = bench.run_one(deliver)
+    assert bench.walk(job) == ["claim CLAIMED", "fail FAILED"]
+
+
+# ---------------------------------------------------------------- on_enter
+def test_a_hook_on_the_way_to_success_that_raises_makes_the_attempt_fail_by_the_taxonomy(bench: Bench) -> None:
+    """Nothing of the commit is stored with it."""
+    order, prepared, make = ordering(bench)
+    errors = [ValueError("odd")]
+
+    @order.on_enter("SUCCEEDED")
+    def enter(tx: Any, job: Job) -> None:
+        ledger.write(tx, job, job.state)
+        if errors:
+            raise errors.pop()
+
+    ledger = make()
+    job = bench.run_one(order)
+    assert (job.phase, job.tries_left, ledger.rows) == ("pending", 2, [])
+    job = bench.again(job, 10)
+    assert (job.state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7", "SUCCEEDED"])
+
+
+def test_a_hook_elsewhere_that_raises_is_tried_again_and_shown(bench: Bench) -> None:
+    """The move is not made until it succeeds; each failure is an event, and the first a remark."""
+    errors = [ValueError("odd"), ValueError("odd")]
+    runs: list[int] = []
+
+    @bench.app.job(backoff=AT_ONCE)
+    async def order(run: Run) -> None:
+        runs.append(run.attempt)
+        raise Fail("sold out")
+
+    @order.on_enter("FAILED")
+    def enter(tx: Any, job: Job) -> None:
+        ledger.write(tx, job, f"{job.state} {job.last_error}")
+        if errors:
+            raise errors.pop()
+
+    ledger = Ledger(bench)
+    job = bench.run_one(order)
+    assert (job.state, job.last_error, runs, ledger.rows) == ("FAILED", "sold out", [1], ["FAILED sold out"])
+    assert [(event.state, str(event.error)) for event in bench.heard(HookFailed)] == [("FAILED", "odd")] * 2
+    assert bench.remarks(job) == [("hook_failed", "the function for FAILED raised ValueError: odd; it is tried again")]
+
+
+def test_both_arrows_of_a_path_run_their_hooks(bench: Bench) -> None:
+    """In their order, each with the job as it enters that state."""
+
+    @bench.app.job(lifecycle=IMAGE, tries=1)
+    async def paint(run: Run) -> None:
+        raise Fail("no gpu")
+
+    @paint.on_enter("failed")
+    def failed(tx: Any, job: Job) -> None:
+        ledger.write(tx, job, job.state)
+
+    @paint.on_enter("dead_letter")
+    def buried(tx: Any, job: Job) -> None:
+        ledger.write(tx, job, job.state)
+
+    ledger = Ledger(bench)
+    assert (bench.run_one(paint).state, ledger.rows) == ("dead_letter", ["failed", "dead_letter"])
+
+
+def test_a_hook_on_a_state_that_a_claim_walks_through_is_refused(bench: Bench) -> None:
+    """No function runs there: also not on the first of the two arrows by which a claim ends a rest."""
+
+    @bench.app.job(lifecycle=IMAGE)
+    async def paint(run: Run) -> None: ...
+
+    for state in ("running", "queued"):
+        with pytest.raises(UsageError, match=f"cannot hook {state}: it is entered by claim"):
+            paint.on_enter(state)
+
+
+def test_a_hook_runs_when_a_job_waits_again(bench: Bench) -> None:
+    """A retry enters the waiting state; being enqueued does not."""
+    entered: list[tuple[str, int]] = []
+
+    @bench.app.job(backoff=STEADY)
+    async def order(run: Run) -> None:
+        if run.attempt == 1:
+            raise ValueError("odd")
+
+    @order.on_enter("PENDING")
+    def enter(tx: Any, job: Job) -> None:
+        entered.append((job.phase, job.tries_left))
+
+    job = bench.run_one(order)
+    assert (bench.again(job, 10).state, entered) == ("SUCCEEDED", [("pending", 2)])
+
+
+# ---------------------------------------------------------------- finish
+def finishing(bench: Bench, *raised: BaseException, is_async: bool = True, tries: int = 3) -> tuple[Any, list[Any]]:
+    """A kind whose finish raises these errors, one per call; and what happened in which order."""
+    errors, seen = list(raised), list[Any]()
+
+    @bench.app.job(tries=tries, backoff=STEADY)
+    async def order(run: Run) -> Order:
+        seen.append("prepare")
+        return Order(number=7)
+
+    def tell(run: Any, value: Order) -> None:
+        seen.append((value, bench.last(bench.app.get(run.job_id)).status, bench.app.get(run.job_id).phase))
+        if errors:
+            raise errors.pop(0)
+
+    async def atold(run: Run, value: Order) -> None:
+        tell(run, value)
+
+    def told(run: SyncRun, value: Order) -> None:
+        tell(run, value)
+
+    order.finish(atold if is_async else told)
+    return order, seen
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_finish_runs_after_the_commit_with_the_committed_value(bench: Bench, is_async: bool) -> None:
+    """The job has not succeeded before it returns."""
+    order, seen = finishing(bench, is_async=is_async)
+    job = bench.run_one(order)
+    assert seen == ["prepare", (Order(number=7), "COMMITTED", "running")]
+    assert (job.state, job.result) == ("SUCCEEDED", {"number": 7})
+
+
+def test_finish_never_runs_before_a_commit(bench: Bench) -> None:
+    """A commit function that raises leaves nothing to finish."""
+    order, prepared, make = ordering(bench, ValueError("odd"))
+    finished: list[int] = []
+
+    @order.finish
+    async def tell(run: Run, value: Order) -> None:
+        finished.append(run.attempt)
+
+    make()
+    job = bench.run_one(order)
+    assert (prepared, finished) == ([1], [])
+    bench.again(job, 10)
+    assert (prepared, finished) == ([1, 2], [2])
+
+
+def test_a_finish_that_raises_is_tried_again_with_its_own_backoff_and_spends_no_try(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10, then 20 seconds; the handler does not run again."""
+    slept: list[float] = []
+    asleep = bench.worker.waits.asleep
+
+    async def record(seconds: float) -> None:
+        slept.append(seconds)
+        await asleep(seconds)
+
+    monkeypatch.setattr(bench.worker.waits, "asleep", record)
+    order, seen = finishing(bench, ValueError("odd"), SystemExit(1))
+    job = bench.run_one(order)
+    assert (job.state, job.tries_left, seen.count("prepare"), len(seen), slept) == ("SUCCEEDED", 3, 1, 4, [10, 20])
+    assert [event.failures for event in bench.heard(FinishFailed)] == [1, 2]
+
+
+def test_a_finish_that_never_succeeds_is_given_up_and_shown(bench: Bench) -> None:
+    """After as many failures as the kind has tries; the job has succeeded all the same."""
+    order, seen = finishing(bench, *[ValueError("odd")] * 9, tries=4)
+    job = bench.run_one(order)
+    assert (job.state, len(seen), bench.statuses(job)) == ("SUCCEEDED", 5, ["DONE"])
+    assert (bench.last(job).error or "").endswith("ValueError: odd")
+    assert bench.app.history(job.id)[-1].reason == "finish_failed"
+
+
+def test_a_crash_after_the_commit_leads_to_finish_alone(bench: Bench) -> None:
+    """Whoever adopts the execution does not repeat what was committed."""
+    order, seen = finishing(bench)
+    id = bench.add(order)
+    for point in (Point.AFTER_COMMIT, Point.IN_FINISH):
+        bench.worker.crash_at(point)
+        with pytest.raises(Crashed):
+            bench.run()
+        bench.clock.advance(31)
+    bench.run()
+    assert (bench.app.get(id).state, seen.count("prepare"), len(seen)) == ("SUCCEEDED", 1, 2)
+    assert [each.holder for each in bench.app.executions(id)] == [3]

@@ -1,0 +1,129 @@
+"""Driving a job again that ended without success: a new job, which knows what the old one did outside."""
+
+from typing import Any
+
+import pytest
+
+from interlock import Fail, Job, Refused, Run, TransitionRefused
+from tests.loops.bench import Bench
+
+
+class Mail:
+    """A kind that sends, then fails while it is told to; and what was sent under which key."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.sent: list[str] = []
+        self.steps: list[int] = []
+        self.fails = True
+        self.admitted: list[str] = []
+        self.admits = True
+
+        @bench.app.job(tries=5, queue="mail")
+        async def send(run: Run, to: str) -> list[Any]:
+            effect = run.effect("send", on_doubt="hold")
+            number = await run.step("number", self.number)
+            value = await effect(self.post, effect.key)
+            if self.fails:
+                raise Fail("blocked afterwards")
+            return [number, value]
+
+        @send.admit
+        def admit(tx: Any, to: str) -> None:
+            if not self.admits:
+                raise ValueError("no credit")
+            self.admitted.append(to)
+
+        self.kind = send
+
+    def number(self) -> int:
+        self.steps.append(1)
+        return len(self.steps)
+
+    def post(self, key: str) -> str:
+        self.sent.append(key)
+        return f"message-{len(self.sent)}"
+
+
+@pytest.fixture
+def mail(bench: Bench) -> Mail:
+    return Mail(bench)
+
+
+@pytest.fixture
+def failed(bench: Bench, mail: Mail) -> Job:
+    bench.migrate()
+    job = bench.run_one(mail.kind.using(unique_key="u1", idempotency_key="k1", tags={"shop": "north"}, priority=3), "ann")
+    assert (job.state, mail.sent) == ("FAILED", [f"{job.id}:send"])
+    mail.fails = False
+    return job
+
+
+def again(bench: Bench, job: Job, **options: Any) -> Job:
+    stored = bench.app.redrive(job.id, by="olga", reason="unblocked", **options)
+    assert stored.created
+    bench.run()
+    return bench.app.get(stored.id)
+
+
+def test_what_the_old_job_did_outside_is_not_done_again(bench: Bench, mail: Mail, failed: Job) -> None:
+    """Receipts are copied, those of steps too."""
+    job = again(bench, failed)
+    assert (job.state, job.result, len(mail.sent), len(mail.steps)) == ("SUCCEEDED", [1, "message-1"], 1, 1)
+
+
+def test_a_fresh_redrive_remembers_nothing_and_keeps_the_key(bench: Bench, mail: Mail, failed: Job) -> None:
+    """The outside knows it by the first job of the chain."""
+    job = again(bench, failed, fresh=True)
+    assert job.result == [2, "message-2"]
+    assert mail.sent == [f"{failed.id}:send"] * 2
+
+
+def test_the_key_is_that_of_the_first_job_also_after_a_second_redrive(bench: Bench, mail: Mail, failed: Job) -> None:
+    """The root is passed on."""
+    mail.fails = True
+    second = again(bench, failed, fresh=True)
+    mail.fails = False
+    third = again(bench, second, fresh=True)
+    assert (third.root, third.redrive_of) == (failed.id, second.id)
+    assert set(mail.sent) == {f"{failed.id}:send"}
+
+
+def test_the_new_job_is_like_the_old_one_and_points_back(bench: Bench, mail: Mail, failed: Job) -> None:
+    """Payload, queue, priority, tags and unique key; the idempotency key stays with the old one. The old one does not move."""
+    job = again(bench, failed)
+    assert (job.payload, job.queue, job.priority, job.tags, job.unique_key) == ({"to": "ann"}, "mail", 3, {"shop": "north"}, "u1")
+    assert (job.redrive_of, job.idempotency_key, job.tries_left) == (failed.id, None, 5)
+    old = bench.app.get(failed.id)
+    assert (old.state, old.idempotency_key, old.version) == ("FAILED", "k1", failed.version)
+    assert ("redrive", f"as {job.id}: unblocked") in bench.remarks(old)
+
+
+def test_admit_judges_the_new_job_too(bench: Bench, mail: Mail, failed: Job) -> None:
+    """Else what it reserves would be free."""
+    assert mail.admitted == ["ann"]
+    mail.admits = False
+    with pytest.raises(Refused, match="no credit"):
+        bench.app.redrive(failed.id, by="olga")
+    assert len(bench.app.jobs()) == 1
+    mail.admits = True
+    again(bench, failed)
+    assert mail.admitted == ["ann", "ann"]
+
+
+def test_a_unique_key_that_is_held_refuses_the_redrive(bench: Bench, mail: Mail, failed: Job) -> None:
+    """The sentence names the holder."""
+    holder = mail.kind.using(unique_key="u1").enqueue("bob")
+    with pytest.raises(TransitionRefused, match=f"{holder.id} is active under its unique key 'u1'"):
+        bench.app.redrive(failed.id, by="olga")
+    bench.run()
+    assert again(bench, failed).state == "SUCCEEDED"
+
+
+def test_only_what_ended_without_success_is_driven_again(bench: Bench, mail: Mail, failed: Job) -> None:
+    """Neither a job that waits nor one that succeeded."""
+    job = again(bench, failed)
+    with pytest.raises(TransitionRefused, match="is succeeded in SUCCEEDED: only a job that ended without success"):
+        bench.app.redrive(job.id, by="olga")
+    waiting = mail.kind.enqueue("bob")
+    with pytest.raises(TransitionRefused, match="is pending"):
+        bench.app.redrive(waiting.id, by="olga")
