@@ -3,13 +3,16 @@
 import argparse
 import json
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from .bench import Bench, Figure
-from .databases import postgres, postgres_floor, sqlite, sqlite_floor
+from .databases import backend_cpu, postgres, postgres_floor, sqlite, sqlite_floor
+from .worker import Worked, work
 
 STORES = ("postgresql", "sqlite", "sqlite+pysqlite3")
 
@@ -33,13 +36,17 @@ def measure(bench: Bench, floor: list[Figure], jobs: int) -> list[Figure]:
     return figures
 
 
-def run(name: str, directory: Path, jobs: int, history: int, url: str | None) -> list[Figure]:
-    with postgres(directory, url) if name == "postgresql" else sqlite(directory, name) as (bench, where):
+def run(name: str, directory: Path, given: argparse.Namespace) -> tuple[list[Figure], list[Worked]]:
+    """The store, then a worker on it."""
+    jobs, history, server = given.jobs, given.history, name == "postgresql"
+    with postgres(directory, given.postgres) if server else sqlite(directory, name) as (bench, where):
         if history:
             bench.enqueue_in_bulk(history)
             bench.drain(1000)
-        floor = postgres_floor(where, jobs, 250) if name == "postgresql" else sqlite_floor(where, name, jobs, 250)
-        return measure(bench, floor, jobs)
+        floor = postgres_floor(where, jobs, 250) if server else sqlite_floor(where, name, jobs, 250)
+        figures = list(floor) if given.worker_only else measure(bench, floor, jobs)
+        used: Callable[[], float] | None = partial(backend_cpu, where) if server else None
+        return figures, work(name, where, "bench" if server else "interlock", jobs=jobs, many=given.many, cpu=used)
 
 
 def show(figures: list[Figure], console: Console) -> None:
@@ -50,23 +57,38 @@ def show(figures: list[Figure], console: Console) -> None:
     console.print("SQLite runs inside this process: its CPU includes Python's. The floor is one bare table without rules or audit, in the same run.")
 
 
+def show_worked(worked: list[Worked], console: Console) -> None:
+    table = Table("store", "one worker process", "jobs", "jobs/s", "Python µs/job", "database µs/job", "p50 ms", "p99 ms", "RSS MB")
+    for w in worked:
+        table.add_row(
+            w.store, w.what, f"{w.jobs:,}", f"{w.per_second:,.0f}" if w.per_second else "–", f"{w.python_us:.0f}" if w.python_us else "–",
+            "–" if w.database_us is None else f"{w.database_us:.0f}", *("–" if ms is None else f"{ms:.1f}" for ms in (w.p50_ms, w.p99_ms)), f"{w.rss_mb:.0f}")
+    console.print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--history", type=int, default=0, help="finished jobs in the tables before anything is measured; statistics are never analysed")
     parser.add_argument("--only", choices=STORES, action="append")
     parser.add_argument("--postgres", metavar="URL", help="measure this server instead of one of our own; schemas bench and bench_floor are dropped")
+    parser.add_argument("--many", type=int, default=200_000, help="jobs after which the worker's memory is read; 0 leaves that out")
+    parser.add_argument("--worker-only", action="store_true", help="measure the worker, and of the stores only their floor")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     console = Console()
     figures: list[Figure] = []
+    worked: list[Worked] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in given.only or STORES:
             console.print(f"measuring {name} …")
-            figures += run(name, Path(directory), given.jobs, given.history, given.postgres)
+            of_store, of_worker = run(name, Path(directory), given)
+            figures += of_store
+            worked += of_worker
     show(figures, console)
+    show_worked(worked, console)
     if given.json:
-        given.json.write_text(json.dumps([f.as_json() for f in figures], indent=1))
+        given.json.write_text(json.dumps([*(f.as_json() for f in figures), *(w.as_json() for w in worked)], indent=1))
 
 
 if __name__ == "__main__":

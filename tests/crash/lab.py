@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -134,13 +134,14 @@ def _state(task: Path) -> str:
 class Lab:
     """One database, its workers, and what can be seen of them from outside. Time is real: leases are short instead."""
 
-    def __init__(self, place: Place, directory: Path, *, lease: float = 1.0, commit_timeout: float = 10.0) -> None:
+    def __init__(self, place: Place, directory: Path, *, lease: float = 1.0, commit_timeout: float = 10.0, tries: int = 3) -> None:
         self.place = place
-        self.setting = Setting(place.url, place.schema, lease, commit_timeout, str(directory / "ledger.jsonl"))
+        self.setting = Setting(place.url, place.schema, lease, commit_timeout, str(directory / "ledger.jsonl"), tries)
         self.app: App = build(self.setting)
         self.outside = Outside(self.setting)
         self._directory = directory
         self._processes: list[Process] = []
+        self._started = 0
         self.app.migrate()
         place.raw.script(self.setting.table)
 
@@ -151,13 +152,22 @@ class Lab:
     # ------------------------------------------------------------ workers
     def worker(
         self, name: str, *stops: str, tag: str | None = None, queues: tuple[str, ...] = ("default",), slots: int = 100, store: str | None = None,
-        patience: float | None = None, dies: bool = True,
+        patience: float | None = None, dies: bool = True, url: str | None = None,
     ) -> Process:
-        """Start a worker that waits at these points, at each as often as it is named. Nobody waits for it here."""
+        """Start a worker that waits at these points, at each as often as it is named; `url` is its own way to the database. Nobody waits for it here."""
         orders = Orders(name, 0, 0, stops, tag, queues, slots, store, patience, dies)
-        process = Process(orders, self.setting.environment(), self._directory / f"{name}-{len(self._processes)}.log")
-        self._processes.append(process)
+        environment = replace(self.setting, url=url or self.setting.url).environment() | {"PGAPPNAME": self.called(name)}
+        process = Process(orders, environment, self.log_of(name))
+        self.add(process)
         return process
+
+    def log_of(self, name: str) -> Path:
+        """Where the next process, which has this name, is to write what it says."""
+        return self._directory / f"{name}-{len(self._processes)}.log"
+
+    def add(self, process: Process) -> None:
+        """A process that ends with this lab."""
+        self._processes.append(process)
 
     def kill_at(self, victims: dict[str, Process]) -> None:
         """Kill each worker as soon as it is at its point, in whatever order they get there."""
@@ -172,6 +182,11 @@ class Lab:
 
         self.until(arrived, "every victim is at its point")
 
+    def bury(self, process: Process) -> None:
+        """Kill a worker, and forget it."""
+        process.close()
+        self._processes.remove(process)
+
     def close(self) -> None:
         """End every process of this lab, by its id."""
         for process in self._processes:
@@ -179,9 +194,9 @@ class Lab:
         self.app.close()
 
     def freeze(self, process: Process) -> None:
-        """Stop a worker outside of any write to the file, so that only what it was doing at its point stands still."""
+        """Stop a worker outside of any transaction of its other threads, so that only what it was doing at its point stands still."""
         process.freeze()
-        while self.setting.on_sqlite and not self._writable():
+        while not (self._writable() if self.setting.on_sqlite else self._at_rest(process)):
             process.thaw()
             process.freeze()
 
@@ -194,6 +209,22 @@ class Lab:
         finally:
             file.close()
         return True
+
+    def _at_rest(self, process: Process) -> bool:
+        """Whether no session of the worker waits, inside a transaction, for what its client says next. What the server is at comes to its end first."""
+        sessions = """
+          SELECT coalesce(bool_or(state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'), false), count(*) FROM pg_stat_activity
+          WHERE application_name = :name AND state <> 'idle'"""
+
+        def left() -> list[int]:
+            ((busy, count),) = self.place.raw(sessions, name=self.called(process.name))
+            return [] if busy else [int(count)]
+
+        return until(left, f"the sessions of {process.name} come to rest") == [0]
+
+    def called(self, name: str) -> str:
+        """The worker's name for PostgreSQL, which tells sessions apart by it."""
+        return f"{self.place.schema}-{name}"[:63]
 
     def until_idle(self, process: Process) -> None:
         """Wait until this worker says, from now on, that it has nothing in its hands."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from interlock import App, Backoff, Job, Run
+from interlock import App, Backoff, Fail, Job, Run, SyncRun
 
 Gate = Callable[[str, str, int], None]
 """Told where a handler is: a point's name, the job's tag, the attempt."""
@@ -29,6 +29,7 @@ class Setting:
     commit_timeout: float = 10.0
     ledger: str = os.devnull
     """A file that only grows: what happened outside the database."""
+    tries: int = 3
 
     def environment(self) -> dict[str, str]:
         return {"LAB_SETTING": json.dumps(vars(self))}
@@ -115,18 +116,26 @@ def build(setting: Setting) -> App:
     outside = Outside(setting)
     _declare_plain(app, setting, outside)
     _declare_outside(app, setting, outside)
+    _declare_others(app, setting)
     return app
+
+
+def effect_in(setting: Setting) -> Callable[[Any, Job, str], None]:
+    """A commit function that writes to the user's own table."""
+
+    def effect(tx: Any, job: Job, value: str) -> None:
+        tx.execute(setting.insert, (job.id, value, job.attempt))
+
+    return effect
 
 
 def _declare_plain(app: App, setting: Setting, outside: Outside) -> None:
     """`full` has commit and finish, `plain` has commit, `fast` has neither."""
 
-    def effect(tx: Any, job: Job, value: str) -> None:
-        tx.execute(setting.insert, (job.id, value, job.attempt))
-
     async def prepare(run: Run, tag: str, seconds: float = 0.0, block: bool = False) -> str:
         outside.note("prepare", tag, run.attempt)
-        await work(seconds, block=block)
+        # One that blocks does so the first time only: who takes over need not be waited for.
+        await work(0.0 if block and run.attempt > 1 else seconds, block=block)
         return tag
 
     async def finish(run: Run, tag: str) -> None:
@@ -134,16 +143,17 @@ def _declare_plain(app: App, setting: Setting, outside: Outside) -> None:
         gates.at("end_of_finish", tag, run.attempt)
 
     kinds = {
-        name: app.job(kind=name, lease=setting.lease, commit_timeout=setting.commit_timeout, backoff=QUICK)(prepare) for name in ("full", "plain", "fast")}
-    kinds["full"].commit(effect)
-    kinds["plain"].commit(effect)
+        name: app.job(kind=name, lease=setting.lease, commit_timeout=setting.commit_timeout, tries=setting.tries, backoff=QUICK)(prepare)
+        for name in ("full", "plain", "fast")}
+    kinds["full"].commit(effect_in(setting))
+    kinds["plain"].commit(effect_in(setting))
     kinds["full"].finish(finish)
 
 
 def _declare_outside(app: App, setting: Setting, outside: Outside) -> None:
     """`resent` and `skipped` call the outside: at least once, and at most once."""
 
-    @app.job(lease=setting.lease, backoff=QUICK)
+    @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
     async def resent(run: Run, tag: str) -> str:
         send = run.effect("send", on_doubt="retry")
         outside.note("asked", tag, run.attempt, key=send.key)
@@ -155,7 +165,7 @@ def _declare_outside(app: App, setting: Setting, outside: Outside) -> None:
 
         return await send(post, tag)
 
-    @app.job(lease=setting.lease, backoff=QUICK)
+    @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
     async def skipped(run: Run, tag: str) -> str:
         send = run.effect("send", on_doubt="skip")
         outside.note("asked", tag, run.attempt, key=send.key)
@@ -166,6 +176,29 @@ def _declare_outside(app: App, setting: Setting, outside: Outside) -> None:
             return tag
 
         return await send(post, tag) or "in doubt"
+
+
+def _declare_others(app: App, setting: Setting) -> None:
+    """`threaded` is a `def`, `moody` fails twice before it succeeds, `hopeless` fails for good."""
+
+    @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
+    def threaded(run: SyncRun, tag: str, seconds: float = 0.0) -> str:
+        time.sleep(seconds)
+        return tag
+
+    @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
+    async def moody(run: Run, tag: str) -> str:
+        if run.attempt < 3:
+            raise ConnectionError("not yet")
+        return tag
+
+    @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
+    async def hopeless(run: Run, tag: str) -> str:
+        raise Fail("it will never work")
+
+    threaded.commit(effect_in(setting))
+    moody.commit(effect_in(setting))
+    hopeless.commit(effect_in(setting))
 
 
 app = build(Setting.of(os.environ))

@@ -24,14 +24,14 @@ def test_a_job_of_three_leases_runs_once(lab: Lab) -> None:
 
 def test_a_worker_that_hangs_exits_and_another_takes_over(lab: Lab) -> None:
     """Past its patience it renews nothing more and exits 70: at once where the process is its own, else as soon as its event loop answers again."""
-    ids = {dies: lab.enqueue("full", str(dies), queue=str(dies), seconds=5, block=True) for dies in (False, True)}
+    ids = {dies: lab.enqueue("full", str(dies), queue=str(dies), seconds=4, block=True) for dies in (False, True)}
     hung = {dies: lab.worker(f"hung-{dies}", queues=(str(dies),), patience=1.5, dies=dies) for dies in ids}
     lab.until(lambda: len(lab.happened("prepare")) == 2, "both jobs run")
     assert hung[True].exit_code(within=4) == 70
     assert [(each.status, each.holder) for each in lab.executions(ids[True])] == [("IN_PROGRESS", 1)]
     assert hung[False].exit_code(within=8) == 70
     assert "the event loop has not answered" in hung[False].log
-    assert "time.sleep" in hung[False].log or "in work" in hung[False].log
+    assert "program.py" in hung[False].log
     late = lab.enqueue("fast", "late", queue="False")
     lab.worker("second", queues=("False", "True"))
     jobs = lab.until_ended(*ids.values(), late)

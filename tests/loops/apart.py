@@ -70,7 +70,7 @@ def raising(run: SyncRun, what: str) -> None:
     errors: dict[str, BaseException] = {
         "retry": Retry("later", after=7), "fail": Fail("never"), "reject": Reject("no"), "snooze": Snooze("hush", after=9), "exit": SystemExit(3),
         "snooze until": Snooze("hush", until=datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)), "value": ValueError("what nonsense"), "odd": Odd("not there"),
-        "stop": StopIteration(), "naive": Snooze(until=datetime(2026, 1, 1)),  # noqa: DTZ001 - that is what is wrong with it
+        "stop": StopIteration(),
     }  # fmt: skip
     raise errors[what]
 

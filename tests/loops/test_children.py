@@ -177,7 +177,7 @@ def test_an_exception_is_judged_and_told_where_it_was_raised(bench: Bench) -> No
     assert missing.error.endswith("Odd: not there")
 
 
-@pytest.mark.parametrize("call", [apart.raising.call("exit"), apart.araising.call(), apart.raising.call("stop"), apart.raising.call("naive")])
+@pytest.mark.parametrize("call", [apart.raising.call("exit"), apart.araising.call(), apart.raising.call("stop")])
 def test_what_would_end_a_thread_or_a_loop_ends_the_attempt_only(bench: Bench, call: Call) -> None:
     before = bench.pid()
     outcome = bench.outcome(call)

@@ -390,6 +390,9 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
         calls.append(len(calls))
         if len(calls) == 1:
             stolen(bench, id)
+            if not is_async:
+                # A thread goes on although it was told to stop.
+                bench.worker.beat()
         return f"paid-{len(calls)}"
 
     @bench.app.job()
@@ -402,6 +405,24 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
 
     job = bench.run_one(work if is_async else work_sync)
     assert (job.state, job.attempt, job.result, len(calls)) == ("SUCCEEDED", 2, "paid-1", 1)
+
+
+def test_a_call_that_is_cancelled_in_the_middle_leaves_its_doubt(bench: Bench) -> None:
+    """The outside may have done it: an operator is asked, and nothing is called again unasked."""
+    calls: list[int] = []
+
+    async def pay(id: str) -> str:
+        calls.append(1)
+        await asyncio.to_thread(stolen, bench, id)
+        bench.worker.beat()
+        return await asyncio.Event().wait() and "never"
+
+    @bench.app.job()
+    async def work(run: Run) -> str:
+        return await run.effect("pay", on_doubt="hold")(pay, run.job_id)
+
+    job = bench.run_one(work)
+    assert (job.attempt, job.held_at is not None, len(calls)) == (2, True, 1)
 
 
 def test_nothing_is_asked_once_the_lease_is_lost(bench: Bench, outside: Outside) -> None:

@@ -37,7 +37,7 @@ def raising(bench: Bench, error: BaseException, **options: Any) -> Any:
     return work
 
 
-# ---------------------------------------------------------------- returning
+# ---------------------------------------------------------------- what it returns
 def test_what_an_async_handler_returns_is_the_jobs_result(bench: Bench) -> None:
     """Typed by its signature, both ways."""
 
@@ -86,7 +86,7 @@ def test_a_result_that_does_not_come_in_time_is_a_timeout(bench: Bench) -> None:
     work, other = raising(bench, Fail("never run")), bench.app.job(kind="other")(_none)
     id = bench.add(work)
     for ask in (lambda: work.result(id, timeout=0), lambda: asyncio.run(work.aresult(id, timeout=0))):
-        with pytest.raises(TimeoutError, match="has not ended within 0 s. It goes on"):
+        with pytest.raises(TimeoutError, match=r"has not ended within 0 s\. It goes on"):
             ask()
     assert bench.app.get(id).phase == "pending"
     with pytest.raises(NotFound, match="is a work, not a other"):

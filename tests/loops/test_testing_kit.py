@@ -291,7 +291,7 @@ def test_nothing_of_a_dead_process_can_write(bench: Bench) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            for verb in (lambda: bystander.enqueue(), lambda: bench.app.get(run.job_id)):
+            for verb in (bystander.enqueue, lambda: bench.app.get(run.job_id)):
                 with pytest.raises(UsageError):
                     verb()
                 refused.append("app")

@@ -17,8 +17,6 @@ import pytest
 from interlock import App, Lifecycle
 from interlock.cli import screen
 from interlock.cli.audit import ArchiveFile
-from interlock.cli.demo.shop import Effects
-from interlock.cli.demo.story import FROZEN, JOBS, KILLED, Tally
 from interlock.job import AuditEntry
 from interlock.lifecycle import BUILTIN, builtin
 from interlock.verify import Report, Violation
@@ -577,86 +575,3 @@ def test_a_batch_is_on_the_disk_before_its_rows_go(here: Path, monkeypatch: pyte
     lines = (here / "a.jsonl").read_text().splitlines()
     assert [json.loads(line)["version"] for line in lines] == [0, 1, 2]
     assert (file.entries, digest) == (3, hashlib.sha256((here / "a.jsonl").read_bytes()).hexdigest())
-
-
-# ---------------------------------------------------------------- demo
-def test_demo_ends_clean(here: Path) -> None:
-    """On SQLite, in plain lines: real processes are killed and frozen, and nothing is doubled."""
-    done = subprocess.run([sys.executable, "-m", "interlock", "demo"], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    told, _, last = done.stdout.rpartition("\n\n")
-    assert "\x1b" not in done.stdout
-    assert told.count("REFUSED bob on job") == FROZEN
-    assert "kill -9, exit code -9" in told
-    lines = dict(line.split(maxsplit=1) for line in last.splitlines() if not line.startswith("try next"))
-    assert len(last.splitlines()) <= 8
-    assert lines["jobs"] == "40 enqueued, 40 succeeded"
-    assert lines["recovered"].startswith("8 jobs")
-    assert lines["effects"] == "43 asked, 40 applied, 0 doubled"
-    assert lines["verify"] == "40 jobs checked: every rule holds."
-    assert "worker" in lines["note"]
-
-
-def test_demo_leaves_something_to_look_at(here: Path) -> None:
-    """What it says to try next works."""
-    done = subprocess.run([sys.executable, "-m", "interlock", "demo", "--fast"], capture_output=True, text=True, check=True, timeout=60)
-    command = next(line.removeprefix("try next").strip() for line in done.stdout.splitlines() if line.startswith("try next"))
-    tried = subprocess.run(command, shell=True, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
-    assert "SUCCEEDED" in tried.stdout
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
-def test_demo_that_is_stopped_leaves_nothing(here: Path, tmp_path: Path, name: str) -> None:
-    """Its holders, the frozen one too, end with it; where it can, it says one sentence and removes its file."""
-    number = signal.Signals[name]
-    with subprocess.Popen([sys.executable, "-m", "interlock", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
-        assert demo.stdout is not None
-        assert any("bob is frozen" in line for line in demo.stdout)
-        demo.send_signal(number)
-        # The holders have its standard error too: this ends when the last of them has.
-        said = demo.communicate(timeout=30)[1]
-    if number == signal.SIGKILL:
-        assert (demo.returncode, said) == (-number, "")
-        return
-    assert (demo.returncode, said) == (128 + number, "interlock: the demo was stopped; its processes are ended, and what it made is removed.\n")
-    assert list(tmp_path.glob("interlock-demo-*")) == []
-
-
-def test_demo_on_postgres_leaves_the_server_as_it_was(postgres_url: str, here: Path) -> None:
-    """Its schema is its own, and goes with it."""
-    import psycopg
-
-    def schemas() -> list[str]:
-        with psycopg.connect(postgres_url) as connection:
-            return [row[0] for row in connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'interlock_demo%'")]
-
-    done = subprocess.run(
-        [sys.executable, "-m", "interlock", "demo", "--fast", "--postgres", postgres_url], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "43 asked, 40 applied, 0 doubled" in done.stdout
-    assert schemas() == []
-
-
-@pytest.mark.parametrize("changes", [
-    {"effects": Effects(41, 1)}, {"effects": Effects(39, 0)}, {"succeeded": 39}, {"refused": 0}, {"recovered": 0},
-    {"report": Report(ok=False, checked=JOBS, violations=[Violation("INV_001", "j", "x")])},
-])
-def test_demo_is_clean_only_if_all_of_it_is(changes: dict[str, Any]) -> None:
-    """Each figure of the last screen decides about the exit code."""
-    good = Tally(Effects(JOBS, 0), 43, KILLED + FROZEN, JOBS, FROZEN, Report(checked=JOBS))
-    assert good.clean
-    assert not replace(good, **changes).clean
-
-
-def test_demo_counts_doubles(tmp_path: Path) -> None:
-    """The shop's own table takes a second charge of a job, so that one would be seen."""
-    from interlock.cli.demo.shop import Shop
-
-    shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}", "interlock", 1.0)
-    shop.open()
-    with shop.app.transaction() as tx:
-        for job in ("a", "b", "b", "b"):
-            shop.apply(tx, job, "ann")
-    assert shop.effects() == Effects(applied=4, doubled=2)
-    assert isinstance(shop.app, App)
-    shop.app.close()

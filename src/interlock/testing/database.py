@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..app import App
 from ..errors import UsageError
@@ -45,7 +45,7 @@ class _Server:
         self._words = {"schema": sql.Identifier(schema), "mark": sql.Identifier(MARK)}
         self._db = connect(f"postgresql://{url.partition('://')[2]}", autocommit=True)
 
-    def __enter__(self) -> "_Server":
+    def __enter__(self) -> Self:
         try:
             self._db.execute("SELECT pg_advisory_lock(hashtext(%s))", [f"{MARK} {self._schema}"])
             self._clear()

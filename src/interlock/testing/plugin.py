@@ -50,7 +50,8 @@ def interlock_worker(interlock_app: App[Any], interlock_clock: KitClock) -> Gene
     worker = KitWorker(interlock_app, interlock_clock)
     yield worker
     if left := worker.unmet():
-        pytest.fail(f"{' and '.join(left)} never happened: no worker came to that point. IN_COMMIT needs a commit function or a hook, IN_FINISH a finish function.")
+        lacks = "IN_COMMIT needs a commit function or a hook, IN_FINISH a finish function"
+        pytest.fail(f"{' and '.join(left)} never happened, since no worker came to that point: {lacks}.")
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ T = TypeVar("T")
 ERROR_WAIT = 5.0
 DRAIN = 25.0
 GRACE = 3.0
-GATHER = 0.005
-"""Seconds that a nearly full worker waits for more slots to come free, so that it claims several jobs at once."""
+GATHER = 0.02
+"""Seconds for which a nearly full worker lets slots come free before it claims again."""
 
 
 class Keeper(Protocol):
@@ -199,6 +199,8 @@ class Worker:
                 continue
             if not sure and not await self._anything_due():
                 return
+            if self._stopping.is_set():
+                return
             claimed = await self._claim()
             if not claimed:
                 if not sure:
@@ -206,8 +208,7 @@ class Worker:
                 return
             self._pace.reset()
             sure = True
-            if 0 < self._slots.free < self._slots.size // 4:
-                await self._desk.waits.asleep(GATHER)
+            await self._gather()
 
     def _check_well(self) -> None:
         if escaped := self._escaped:
@@ -219,7 +220,14 @@ class Worker:
     async def _room(self) -> bool:
         self._slots.freed.clear()
         await self._slots.freed.wait()
+        await self._gather()
         return self._slots.free > 0
+
+    async def _gather(self) -> None:
+        """A nearly full worker lets a few slots come free before it asks, so that it claims several jobs at once."""
+        end = self._desk.waits.monotonic() + GATHER
+        while self._slots.busy and self._slots.free < self._slots.size // 4 and self._desk.waits.monotonic() < end and not self._stopping.is_set():
+            await self._desk.waits.asleep(GATHER / 8)
 
     async def _anything_due(self) -> bool:
         soon = await self._hop(lambda: self._desk.store.due_in(self._ways, self._queues))

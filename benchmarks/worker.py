@@ -1,0 +1,129 @@
+"""One worker process measured from outside: drains, pickup of a single job, and memory after many.
+
+`python -m benchmarks.worker URL SCHEMA WHAT JOBS SLOTS` is the process that is measured; it prints one line of JSON.
+"""
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from interlock import App, Job, Run, Tx
+from interlock.boot import booted, running
+
+PICKUPS = 200
+BATCH = 1000
+
+
+@dataclass
+class Worked:
+    """One line of the table. On SQLite the database runs inside the worker: its CPU is Python's."""
+
+    store: str
+    what: str
+    jobs: int
+    per_second: float
+    python_us: float
+    database_us: float | None
+    rss_mb: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+# ---------------------------------------------------------------- the process that is measured
+class Program:
+    """An app with jobs that do nothing, with and without a commit function."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.app: App[Tx] = App(url, schema=schema)
+        self.begun: asyncio.Future[float] | None = None
+
+        @self.app.job()
+        async def noop(run: Run, n: int) -> int:  # noqa: ARG001 - every handler holds one
+            if self.begun is not None and not self.begun.done():
+                self.begun.set_result(time.perf_counter())
+            return n
+
+        @self.app.job()
+        async def committed(run: Run, n: int) -> int:  # noqa: ARG001 - every handler holds one
+            return n
+
+        @committed.commit
+        def nothing(tx: Tx, job: Job, n: int) -> None:
+            """An empty commit function: what remains is the transaction of its own."""
+
+        self.kinds = {"noop": noop, "committed": committed}
+        self.app.migrate()
+
+    def enqueue(self, kind: str, jobs: int) -> None:
+        for start in range(0, jobs, BATCH):
+            self.app.enqueue_many(self.kinds[kind].call(n) for n in range(start, min(start + BATCH, jobs)))
+
+    async def drain(self, kind: str, jobs: int, slots: int) -> dict[str, float]:
+        self.enqueue(kind, jobs)
+        print(json.dumps({"ready": True}), flush=True)
+        sys.stdin.readline()
+        async with booted(self.app.plan(slots=slots, until_idle=True)) as worker:
+            cpu, began = time.process_time(), time.perf_counter()
+            done = await worker.run()
+            took, used = time.perf_counter() - began, time.process_time() - cpu
+        assert done == jobs, f"{done} of {jobs}"
+        return {"per_second": jobs / took, "python_us": used / jobs * 1e6}
+
+    async def pick_up(self, slots: int) -> dict[str, float]:
+        waits: list[float] = []
+        async with running(self.app.plan(slots=slots)):
+            for n in range(PICKUPS):
+                self.begun = asyncio.get_running_loop().create_future()
+                began = time.perf_counter()
+                stored = await self.kinds["noop"].aenqueue(n)
+                waits.append(await asyncio.wait_for(self.begun, 30) - began)
+                await self.kinds["noop"].aresult(stored.id, timeout=30)
+        waits.sort()
+        return {"p50_ms": waits[len(waits) // 2] * 1e3, "p99_ms": waits[int(len(waits) * 0.99)] * 1e3}
+
+
+def main(url: str, schema: str, what: str, jobs: int, slots: int) -> None:
+    program = Program(url, schema)
+    if what == "pickup":
+        print(json.dumps({"ready": True}), flush=True)
+        sys.stdin.readline()
+    said = asyncio.run(program.pick_up(slots) if what == "pickup" else program.drain(what, jobs, slots))
+    print(json.dumps(said | {"rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+
+
+# ---------------------------------------------------------------- from outside
+def measured(store: str, url: str, schema: str, what: str, jobs: int, slots: int, cpu: Callable[[], float] | None) -> Worked:  # noqa: PLR0917 - a line of a table
+    """Run one worker process; `cpu` reads the seconds that the database itself has used."""
+    command = [sys.executable, "-m", "benchmarks.worker", url, schema, what, str(jobs), str(slots)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        before = cpu() if cpu else 0.0
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        said = json.loads(process.stdout.readline() or "{}")
+        after = cpu() if cpu else 0.0
+    count = PICKUPS if what == "pickup" else jobs
+    label = f"pickup of one job, {count} times" if what == "pickup" else f"drain, {slots} slots" + (", with commit function" if what == "committed" else "")
+    return Worked(
+        store, label, count, said.get("per_second", 0.0), said.get("python_us", 0.0), (after - before) / count * 1e6 if cpu else None, said["rss_mb"],
+        said.get("p50_ms"), said.get("p99_ms"))
+
+
+def work(store: str, url: str, schema: str, *, jobs: int, many: int, cpu: Callable[[], float] | None) -> list[Worked]:
+    """All that the worker is measured by, on one database."""
+    asked = [("noop", jobs, 100), ("noop", jobs, 1000), ("committed", max(jobs // 4, 1), 100), ("pickup", 0, 100)] + ([("noop", many, 1000)] if many else [])
+    return [measured(store, url, schema, what, count, slots, cpu) for what, count, slots in asked]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

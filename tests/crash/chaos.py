@@ -1,0 +1,285 @@
+"""Workers killed at random while they work, and then a count: nothing is lost, nothing is doubled. By hand: `make chaos ARGS="--kills 50 --store sqlite"`."""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from tests.crash.lab import GLANCE, Lab, Process
+from tests.crash.server import server
+from tests.kit import Place, postgres_place, sqlite_place
+
+TRIES = 1000
+"""Every kill spends a try of what its worker held. With as many as nobody can be killed, a job that fails has been failed by the engine."""
+SLOTS = 10
+LIFE = (0.1, 2.0)
+"""How many seconds a worker lives that is to be killed."""
+STUCK = 60.0
+"""Seconds without a job that ends, after which the rest counts as lost."""
+
+
+@dataclass(frozen=True)
+class Sort:
+    """How every job of a kind ends."""
+
+    phase: str = "succeeded"
+    effects: int = 0
+    """In the user's table."""
+
+
+SORTS = {
+    "fast": Sort(),
+    "plain": Sort(effects=1),
+    "full": Sort(effects=1),
+    "threaded": Sort(effects=1),
+    "moody": Sort(effects=1),
+    "resent": Sort(),
+    "skipped": Sort(),
+    "hopeless": Sort(phase="failed"),
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How much of it."""
+
+    jobs: int = 10_000
+    kills: int = 200
+    workers: int = 4
+    seed: int = 0
+
+
+@dataclass
+class Result:
+    """What was counted."""
+
+    store: str
+    jobs: int = 0
+    ended: int = 0
+    kills: int = 0
+    struck: int = 0
+    """Kills of workers that held jobs."""
+    effects: int = 0
+    expected_effects: int = 0
+    lost: list[str] = field(default_factory=list[str])
+    doubled: list[str] = field(default_factory=list[str])
+    violations: int = 0
+    lease_losses: int = 0
+    finished_for_others: int = 0
+    refused: int = 0
+    repeated: int = 0
+    """Outside calls made again in doubt, under their own key."""
+    doubtful: int = 0
+    """Outside calls not made again."""
+    unexpected_exits: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not (self.lost or self.doubled or self.violations or self.unexpected_exits) and self.ended == self.jobs and self.effects == self.expected_effects
+
+
+Show = Callable[[int, int], None]
+"""Told how many kills there were, and how many jobs have ended."""
+
+
+class Chaos:
+    """One run: jobs come in as kills go on, so that there is work in hand at every kill."""
+
+    def __init__(self, lab: Lab, wanted: Wanted, show: Show) -> None:
+        self._lab = lab
+        self._wanted = wanted
+        self._show = show
+        self._chance = random.Random(wanted.seed)
+        self._kinds = self._chance.choices(list(SORTS), k=wanted.jobs)
+        self._ids: list[str] = []
+        """What was taken in: the nth job is of the nth kind, and has n for its tag."""
+        self._kills = 0
+        self._dies: dict[Process, float] = {}
+        """When each worker is killed; unknown while it starts."""
+        self._exits = 0
+
+    def run(self) -> Result:
+        began = time.monotonic()
+        workers = [self._start(n) for n in range(self._wanted.workers)]
+        while self._kills < self._wanted.kills:
+            self._feed()
+            workers = [self._tend(n, worker) for n, worker in enumerate(workers)]
+            self._show(self._kills, self._ended())
+            time.sleep(GLANCE)
+        self._feed()
+        self._drain()
+        self._exits += sum(not worker.alive for worker in workers)
+        result = self._count()
+        result.seconds = time.monotonic() - began
+        return result
+
+    # ------------------------------------------------------------ jobs
+    def _feed(self) -> None:
+        """As large a part of the jobs as of the kills, and one part more."""
+        due = min(self._wanted.jobs, self._wanted.jobs * (self._kills + 1) // (self._wanted.kills + 1))
+        calls = [self._call(n) for n in range(len(self._ids), due)]
+        if calls:
+            self._ids += [taken.id for taken in self._lab.app.enqueue_many(calls)]
+
+    def _call(self, n: int) -> Any:
+        kind = self._kinds[n]
+        payload: dict[str, Any] = {"tag": str(n)}
+        if kind in ("fast", "plain", "full", "threaded"):
+            payload["seconds"] = self._chance.choice([0, 0, self._chance.uniform(0, 0.2)])
+        return self._lab.app.kinds[kind].call(**payload)
+
+    def _ended(self) -> int:
+        (row,) = self._lab.place.raw("SELECT count(*) FROM {jobs} WHERE phase IN ('succeeded', 'failed')")
+        return int(row[0])
+
+    def _drain(self) -> None:
+        """Wait for the rest, as long as it goes on."""
+        ended, since = -1, time.monotonic()
+        while ended < len(self._ids) and time.monotonic() - since < STUCK:
+            before, ended = ended, self._ended()
+            since = since if ended == before else time.monotonic()
+            self._show(self._kills, ended)
+            time.sleep(5 * GLANCE)
+
+    # ------------------------------------------------------------ workers
+    def _start(self, n: int) -> Process:
+        return self._lab.worker(f"worker-{n}", slots=SLOTS)
+
+    def _tend(self, n: int, worker: Process) -> Process:
+        """Let it live, or kill it and start another in its place."""
+        if worker not in self._dies and worker.is_at("ready"):
+            self._dies[worker] = time.monotonic() + self._chance.uniform(*LIFE)
+        if self._kills >= self._wanted.kills or time.monotonic() < self._dies.get(worker, float("inf")):
+            return worker
+        self._exits += not worker.alive
+        self._lab.bury(worker)
+        self._kills += 1
+        return self._start(n)
+
+    # ------------------------------------------------------------ the count
+    def _count(self) -> Result:
+        """By SQL of our own, from the list of what was taken in: a job that is not there any more is lost, too."""
+        raw, ids = self._lab.place.raw, dict(zip(self._ids, self._kinds, strict=True))
+        phases = {str(row[0]): str(row[1]) for row in raw("SELECT id, phase FROM {jobs}")}
+        effects = Counter(str(row[0]) for row in raw(f"SELECT job_id FROM {self._lab.setting.effects}"))
+        done = Counter(str(row[0]) for row in raw("SELECT job_id FROM {executions} WHERE status = 'DONE'"))
+        expected = {id: SORTS[kind] for id, kind in ids.items()}
+        result = Result("sqlite" if self._lab.setting.on_sqlite else "postgres", len(ids), self._ended(), self._kills)
+        result.effects, result.expected_effects = effects.total(), sum(sort.effects for sort in expected.values())
+        result.lost = [f"{ids[id]} {id}: {phases.get(id, 'gone')}, {effects[id]} effects" for id, sort in expected.items()
+                       if phases.get(id) != sort.phase or effects[id] < sort.effects]
+        result.doubled = [f"{ids.get(id)} {id}: {count} effects" for id, count in effects.items() if id not in expected or count > expected[id].effects]
+        result.doubled += [f"{ids.get(id)} {id}: DONE {count} times" for id, count in done.items() if count > 1]
+        result.violations = len(self._lab.app.verify().violations)
+        result.unexpected_exits = self._exits
+        self._count_troubles(result)
+        self._count_outside(result)
+        return result
+
+    def _count_troubles(self, result: Result) -> None:
+        raw = self._lab.place.raw
+        ((result.lease_losses,),) = raw("SELECT coalesce(sum(lease_losses), 0) FROM {jobs}")
+        ((result.finished_for_others,),) = raw("SELECT count(*) FROM {executions} WHERE status = 'DONE' AND holder > 1")
+        ((result.refused,),) = raw("SELECT count(*) FROM {audit} WHERE event = 'refused'")
+        ((result.struck,),) = raw("""
+          SELECT count(DISTINCT c.actor) FROM {audit} c JOIN {executions} e ON e.job_id = c.job_id AND e.attempt = c.attempt
+          WHERE c.event = 'claim' AND e.holder > 1""")
+
+    def _count_outside(self, result: Result) -> None:
+        """What follows a commit comes after it, in every job; an outside call is not silently left out, nor made under two keys."""
+        lines = self._lab.outside.lines()
+        kinds = {str(n): kind for n, kind in enumerate(self._kinds)}
+        calls = Counter(line["tag"] for line in lines if line["what"] == "applied")
+        finished = Counter(line["tag"] for line in lines if line["what"] == "finish" and line["seen"] == 1)
+        keys = Counter(tag for tag, _ in {(line["tag"], line["key"]) for line in lines if line["what"] == "asked"})
+        result.lost += [f"{kind} {tag}: no call" for tag, kind in kinds.items() if kind == "resent" and not calls[tag]]
+        result.lost += [f"{kind} {tag}: no finish" for tag, kind in kinds.items() if kind == "full" and not finished[tag]]
+        result.doubled += [f"{kind} {tag}: {calls[tag]} calls" for tag, kind in kinds.items() if kind == "skipped" and calls[tag] > 1]
+        result.doubled += [f"{tag}: {count} keys" for tag, count in keys.items() if count > 1]
+        result.doubled += [f"{line['tag']}: finish saw {line['seen']} effects" for line in lines if line["what"] == "finish" and line["seen"] != 1]
+        result.repeated = sum(count - 1 for tag, count in calls.items() if count > 1 and kinds[tag] == "resent")
+        result.doubtful = sum(kind == "skipped" and not calls[tag] for tag, kind in kinds.items())
+
+
+# ---------------------------------------------------------------- by hand
+@contextmanager
+def place_of(store: str, directory: Path) -> Iterator[Place]:
+    """An empty database of this store, on a server of its own."""
+    with ExitStack() as stack:
+        place = sqlite_place(directory) if store == "sqlite" else postgres_place(stack.enter_context(server()).url)
+        stack.callback(place.close)
+        yield place
+
+
+def run(store: str, wanted: Wanted, lease: float, console: Console) -> Result:
+    with tempfile.TemporaryDirectory(prefix="interlock_chaos_") as directory, place_of(store, Path(directory)) as place, Progress(console=console) as progress:
+        lab = Lab(place, Path(directory), lease=lease, tries=TRIES)
+        kills = progress.add_task(f"{store}: kills", total=wanted.kills)
+        ended = progress.add_task(f"{store}: jobs ended", total=wanted.jobs)
+
+        def show(killed: int, over: int) -> None:
+            progress.update(kills, completed=killed)
+            progress.update(ended, completed=over)
+
+        try:
+            return Chaos(lab, wanted, show).run()
+        finally:
+            lab.close()
+
+
+def table_of(results: list[Result]) -> Table:
+    table = Table("", *(result.store for result in results))
+
+    def row(what: str, value: Callable[[Result], object]) -> None:
+        table.add_row(what, *(str(value(result)) for result in results))
+
+    row("jobs", lambda r: f"{r.ended:,} of {r.jobs:,} ended")
+    row("kills", lambda r: f"{r.kills}, {r.struck} of them with jobs in hand")
+    row("lost", lambda r: len(r.lost))
+    row("doubled", lambda r: len(r.doubled))
+    row("effects in the database", lambda r: f"{r.effects:,} of {r.expected_effects:,}")
+    row("violations found by verify", lambda r: r.violations)
+    row("leases lost, jobs run again", lambda r: f"{r.lease_losses:,}")
+    row("finished for another", lambda r: r.finished_for_others)
+    row("moves refused", lambda r: r.refused)
+    row("outside calls repeated in doubt", lambda r: r.repeated)
+    row("outside calls left in doubt", lambda r: r.doubtful)
+    row("workers that ended by themselves", lambda r: r.unexpected_exits)
+    row("seconds", lambda r: f"{r.seconds:.0f}")
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.chaos", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
+    parser.add_argument("--lease", type=float, default=2.0, help="seconds")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of the choice of jobs and of the lives of workers")
+    given = parser.parse_args()
+    console = Console()
+    console.print(f"seed {given.seed}")
+    wanted = Wanted(given.jobs, given.kills, given.workers, given.seed)
+    results = [run(store, wanted, given.lease, console) for store in (["sqlite", "postgres"] if given.store == "both" else [given.store])]
+    console.print(table_of(results))
+    for result in results:
+        for line in (result.lost + result.doubled)[:50]:
+            console.print(f"{result.store}: {line}")
+    return 0 if all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

