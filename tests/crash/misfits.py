@@ -27,7 +27,12 @@ def build(setting: Setting) -> App:
 
 
 def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
-    """`in_thread`, `in_child` and `in_loop` take their time in a thread, in a process of their own, and on the event loop's own thread."""
+    """`slow` takes its time at its first attempt only; `in_thread`, `in_child` and `in_loop` take it in a thread, in a process, and from the event loop."""
+
+    async def wait(run: Run, tag: str, seconds: float = 0.0) -> str:
+        outside.note("prepare", tag, run.attempt)
+        await asyncio.sleep(seconds if run.attempt == 1 else 0)
+        return tag
 
     def sleep(run: SyncRun, tag: str, seconds: float) -> str:
         outside.note("prepare", tag, run.attempt)
@@ -41,6 +46,7 @@ def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
             sum(range(1000))
         return tag
 
+    app.job(kind="slow", lease=setting.lease, backoff=QUICK)(wait).commit(effect_in(setting))
     app.job(kind="in_thread", lease=setting.lease, backoff=QUICK)(sleep).commit(effect_in(setting))
     app.job(kind="in_child", lease=setting.lease, backoff=QUICK, process=True)(sleep).commit(effect_in(setting))
     app.job(kind="in_loop", lease=setting.lease, backoff=QUICK)(compute).commit(effect_in(setting))

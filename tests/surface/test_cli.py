@@ -3,23 +3,20 @@
 import hashlib
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from interlock import App, Lifecycle
+from interlock import Lifecycle
 from interlock.cli import screen
 from interlock.cli.audit import ArchiveFile
 from interlock.job import AuditEntry
 from interlock.lifecycle import BUILTIN, builtin
-from interlock.verify import Report, Violation
 from tests.kit import EPOCH, Place
 from tests.surface.cli_kit import MODULE, Call, enqueued
 

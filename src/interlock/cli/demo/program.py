@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def insert(self) -> str:
-        return f"INSERT INTO effects (job_id) VALUES ({'?' if self.url.startswith('sqlite') else '%s'})"
+        return "INSERT INTO effects (job_id) VALUES (?)" if self.url.startswith("sqlite") else "INSERT INTO effects (job_id) VALUES (%s)"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ PLOTS = (
 
 def lifecycle(name: str) -> Lifecycle:
     """One of the three that the demo brings along."""
-    document = files(__package__).joinpath("lifecycles.md")
+    document = files("interlock.cli.demo").joinpath("lifecycles.md")
     return Lifecycle.from_markdown(name, document.read_text(encoding="utf-8"), origin=document.name)
 
 

@@ -1,7 +1,7 @@
 """The demo's story, scene by scene. Its workers are real ones: `interlock worker`, each in a process of its own."""
 
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from ...app import App
@@ -49,10 +49,12 @@ class Story:
     @contextmanager
     def _ending(self) -> Generator[None]:
         """No worker outlives the story, whatever becomes of it."""
-        with ExitStack() as stack:
-            stack.callback(self.app.close)
-            stack.callback(lambda: [player.end() for player in self._players])
+        try:
             yield
+        finally:
+            for player in self._players:
+                player.end()
+            self.app.close()
 
     # ------------------------------------------------------------ 1: jobs flow
     def _flow(self) -> None:
@@ -61,7 +63,7 @@ class Story:
         open_shop(self.app)
         charge = self.app.kinds["charge"]
         self.app.enqueue_many([charge.using(idempotency_key=f"order-{n}").call(n) for n in range(1, JOBS + 1)])
-        self._say(f"{JOBS} orders are enqueued. Three workers start, each a process: nobody moves a job without holding its lease, {self._setting.lease:g} s long.")
+        self._say(f"{JOBS} orders are enqueued. Three workers start, each a process. Nobody moves a job without holding its lease: {self._setting.lease:g} s.")
         slow = Setting(self._setting.url, self._setting.lease, gate=str(self._gate))
         stuck = Setting(self._setting.url, self._setting.lease, gate=str(self._directory / "never"))
         self._start("worker-2", stuck, KILLED)
@@ -70,7 +72,7 @@ class Story:
         self._start("worker-1", self._setting, KILLED)
         done = JOBS - KILLED - FROZEN
         self._until(lambda: self._count("SUCCEEDED") == done, f"worker-1 charges {done} orders")
-        self._say(f"worker-1 has charged {done} orders, each booked in the transaction that ends its job. worker-2 and worker-3 are slow, and renew their leases.")
+        self._say(f"worker-1 has charged {done} orders, each booked in the transaction that ends its job. The others are slow, and renew their leases.")
         self._pause(1.5)
 
     # ------------------------------------------------------------ 2: kill -9

@@ -1,0 +1,111 @@
+"""A server that is ended at once and started again, five times under load: no job is lost or doubled, none fails for it, and no worker ends."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.errors import Unavailable
+from tests.crash.lab import Lab
+from tests.crash.server import Server, server
+from tests.kit import postgres_place
+
+_log = logging.getLogger(__name__)
+GAPS = (1.0, 6.0, 1.0, 3.0, 6.0)
+"""Seconds before each restart: some hit workers that still wait after the last one, some find them at work again."""
+AWAY = (0.0, 1.0, 0.0, 0.5, 0.0)
+"""Seconds that each takes, beside the start itself."""
+LEASE = 10.0
+"""Longer than the server is ever away, so that no lease need be lost."""
+
+
+class Producer:
+    """Enqueues jobs, one after the other, until it is told to stop. What may not have been taken in is sent again, under the same key."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.taken: dict[str, tuple[str, str]] = {}
+        """Id and kind of each tag."""
+        self.troubles = 0
+        self._lab = lab
+        self._chance = random.Random(5)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._produce, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _produce(self) -> None:
+        while not self._over.wait(0.02):
+            tag, kind = str(len(self.taken)), self._chance.choice(["full", "plain", "fast"])
+            self.taken[tag] = self._insist(kind, tag, self._chance.choice([0.0, 0.1, 2.0])), kind
+
+    def _insist(self, kind: str, tag: str, seconds: float) -> str:
+        while True:
+            try:
+                return self._lab.app.kinds[kind].using(idempotency_key=tag).enqueue(tag=tag, seconds=seconds).id
+            except Unavailable:
+                self.troubles += 1
+                time.sleep(0.05)
+
+
+@pytest.fixture
+def own() -> Iterator[Server]:
+    with server() as made:
+        yield made
+
+
+@pytest.fixture
+def lab(own: Server, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(postgres_place(own.url), tmp_path, lease=LEASE)
+    yield lab
+    lab.close()
+
+
+def running(lab: Lab) -> int:
+    """How many jobs run, if the server says so."""
+    try:
+        return len(lab.app.jobs(phase="running", limit=10))
+    except Unavailable:
+        return 0
+
+
+def ended(lab: Lab) -> int:
+    ((count,),) = lab.place.raw("SELECT count(*) FROM {jobs} WHERE phase IN ('succeeded', 'failed')")
+    return int(count)
+
+
+def check(lab: Lab, producer: Producer) -> None:
+    """Each job that was taken in is there once, has succeeded, took effect once, and has all its tries."""
+    _log.info("%d jobs, %d times the producer was told that the server is away", len(producer.taken), producer.troubles)
+    rows = lab.place.raw("SELECT id, payload, phase, tries_left, lease_losses FROM {jobs}")
+    assert sorted(str(row[0]) for row in rows) == sorted(id for id, _ in producer.taken.values())
+    assert {row[2:] for row in rows} == {("succeeded", lab.setting.tries, 0)}
+    assert lab.effects() == {tag: 1 for tag, (_, kind) in producer.taken.items() if kind != "fast"}
+    finished = lab.happened("finish")
+    assert all(finished[tag] >= 1 for tag, (_, kind) in producer.taken.items() if kind == "full")
+    # A handler ran once: no finished work was thrown away.
+    assert set(lab.happened("prepare").values()) == {1}
+    lab.check()
+
+
+def test_five_restarts_of_the_server_cost_no_job_and_no_try(lab: Lab, own: Server) -> None:
+    workers = [lab.worker(f"worker-{n}").ready() for n in range(2)]
+    pids = [worker.pid for worker in workers]
+    producer = Producer(lab)
+    for gap, away in zip(GAPS, AWAY, strict=True):
+        time.sleep(gap)
+        lab.until(lambda: running(lab), "jobs run")
+        own.restart(away)
+    producer.stop()
+    # Our own connection is gone, too.
+    lab.place._raw = None
+    lab.until(lambda: ended(lab) == len(producer.taken), "every job has ended", within=30)
+    check(lab, producer)
+    assert [(worker.alive, worker.pid) for worker in workers] == [(True, pid) for pid in pids]
+    assert producer.troubles > 0
