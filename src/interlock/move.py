@@ -48,6 +48,8 @@ class Move:
     """An external execution: seconds until its reconciler looks at it."""
     actor: str = "worker"
     reason: str | None = None
+    heard: bool = False
+    """Whether who decided it knew that the job was asked to stop. One who did not cannot send it back to wait: the request would be forgotten."""
     progress: str | None = None
     usage: str | None = None
     """What the handler last had to show, as JSON texts; None leaves what is stored."""
@@ -183,7 +185,7 @@ class _Hand:
             self.job.id, self.job.attempt, self.holder, self.status, to, self.job.state, state, phase_of(self.lifecycle, state, live=not ends),
             self.job.tries_left if tries_left is None else tries_left, path, (path[-1].event if path else event) if ends else None,
             delay=delay, error=error, result=result, releases_key=any(arrow.target in self.policy.key_until for arrow in path),
-            actor=self.actor, reason=reason,
+            actor=self.actor, reason=reason, heard=self.job.cancel_requested_at is not None,
         )
 
     def fail(self, error: str, *, tries_left: int | None = None, reason: str | None = None) -> Move:

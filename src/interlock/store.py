@@ -102,7 +102,8 @@ class Store(Protocol):
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
         """Carry out each move, or change nothing of it. A refusal does not touch the others; the answer names each one that was refused.
 
-        A job that waits again although it was asked to stop could not be stopped there: its request ends, and it can be claimed.
+        A job that waits again although it was asked to stop could not be stopped there: its request ends, and it can be claimed. Who decided so must have
+        heard of the request (`Move.heard`): otherwise the move is refused, and is to be decided again.
 
         A list names each job once. A move that finds its own work done already (`Refusal.already`) is not refused.
         """

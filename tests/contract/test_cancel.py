@@ -118,3 +118,25 @@ def test_a_job_that_is_gone_gets_no_remark(store: Store, raw: Raw) -> None:
     before = raw.dump()
     store.remark(make().id, attempt=1, event="refused", actor="ann", reason=None)
     assert raw.dump() == before
+
+
+@pytest.mark.parametrize("kind", ["mail", "deliver", "chore"])
+def test_nobody_sends_a_job_back_to_wait_who_has_not_heard_of_the_wish(store: Store, kind: str) -> None:
+    """Between the look and the move someone asked: the move is refused, changes nothing, and is decided again with the wish in mind."""
+    lease = claimed(store, kind)
+    blind = decided(lease, Lost())
+    assert store.request_cancel(lease.job.id, by="olga", reason=None)
+    (refusal,) = store.move([blind])
+    assert (refusal.attempt, refusal.holder, refusal.status, refusal.state) == (blind.attempt, blind.holder, blind.from_status, blind.source)
+    assert store.get(lease.job.id).cancel_requested_by == "olga"
+    assert store.move([decided(again(store, lease), Lost())]) == []
+    check(store, lease.job.id)
+
+
+def test_an_end_needs_no_hearing(store: Store) -> None:
+    """A job that was asked to stop may still succeed, or fail."""
+    for outcome in (Returned("1", boundary=False), Errored("broken", retryable=False)):
+        lease = claimed(store)
+        move = decided(lease, outcome)
+        store.request_cancel(lease.job.id, by="olga", reason=None)
+        assert store.move([move]) == []

@@ -2,10 +2,12 @@
 
 import asyncio
 import mmap
+import multiprocessing
 import os
 import resource
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import interlock.worker.worker
@@ -23,6 +25,7 @@ def build(setting: Setting) -> App:
     _declare_slow(app, setting, outside)
     _declare_deadly(app, setting, outside)
     _declare_rude(app, setting)
+    _declare_forking(app, setting, outside)
     return app
 
 
@@ -53,7 +56,7 @@ def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
 
 
 def _declare_deadly(app: App, setting: Setting, outside: Outside) -> None:
-    """`poison` ends the process that it runs in; `glutton` takes all the memory that it is allowed, or is killed for it; `forker` leaves processes behind."""
+    """`poison` ends the process that it runs in; `glutton` takes all the memory that it is allowed; `killed` is killed for it."""
 
     @app.job(lease=setting.lease, backoff=QUICK)
     async def poison(run: Run, tag: str) -> None:
@@ -63,44 +66,75 @@ def _declare_deadly(app: App, setting: Setting, outside: Outside) -> None:
         os._exit(13)
 
     @app.job(lease=setting.lease, backoff=QUICK, process=True, tries=2)
-    def glutton(run: SyncRun, tag: str, limit: bool) -> int:
+    def glutton(run: SyncRun, tag: str) -> int:
         outside.note("prepare", tag, run.attempt)
-        if not limit:
-            # What the kernel does where memory has run out.
-            os.kill(os.getpid(), signal.SIGKILL)
-        used = int(open("/proc/self/statm").read().split()[0]) * mmap.PAGESIZE  # noqa: PTH123, SIM115 - with as little memory as can be
-        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), before[1]))
+        eaten: list[bytearray] = []
         try:
-            return len(bytearray(1 << 40))
+            while True:
+                eaten.append(bytearray(1 << 20))
         finally:
-            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_AS, before)
 
-    def fork(run: SyncRun, tag: str, linger: float) -> str:
+    @app.job(lease=setting.lease, backoff=QUICK, process=True, tries=2)
+    def killed(run: SyncRun, tag: str) -> None:
         outside.note("prepare", tag, run.attempt)
-        if not (child := os.fork()):
-            time.sleep(linger)
-            outside.note("forked", tag, run.attempt)
-            os._exit(7)
-        return f"{tag}:{child}"
-
-    app.job(kind="forker", lease=setting.lease, backoff=QUICK)(fork)
-    app.job(kind="forker_apart", lease=setting.lease, backoff=QUICK, process=True)(fork)
+        # What the kernel does where memory has run out.
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _declare_rude(app: App, setting: Setting) -> None:
-    """`unspeakable` returns what JSON cannot hold, `quitter` wants to end the program, `blocker` holds the event loop up for ever."""
+    """`unspeakable` returns what JSON cannot hold, `quitter` wants to end the program, `greedy` wants more memory than there is."""
 
     @app.job(lease=setting.lease, backoff=QUICK)
     async def unspeakable(run: Run, tag: str) -> Any:
         return object()
 
-    @app.job(lease=setting.lease, backoff=QUICK, tries=2)
-    async def quitter(run: Run, tag: str) -> None:
+    async def leave(run: Run, tag: str) -> None:
+        raise SystemExit(3)
+
+    def leave_thread(run: SyncRun, tag: str) -> None:
         raise SystemExit(3)
 
     @app.job(lease=setting.lease, backoff=QUICK, tries=2)
-    def quitter_threaded(run: SyncRun, tag: str) -> None:
-        raise SystemExit(3)
+    async def greedy(run: Run, tag: str) -> int:
+        return len(bytearray(1 << 60))
+
+    app.job(kind="quitter", lease=setting.lease, backoff=QUICK, tries=2)(leave)
+    app.job(kind="quitter_thread", lease=setting.lease, backoff=QUICK, tries=2)(leave_thread)
+    app.job(kind="quitter_child", lease=setting.lease, backoff=QUICK, tries=2, process=True)(leave_thread)
+
+
+def _declare_forking(app: App, setting: Setting, outside: Outside) -> None:
+    """`forker` leaves a process behind, `parted` goes on in both, and `pool` ends one as `multiprocessing` does; each in the worker, and in a child of it."""
+
+    def fork(run: SyncRun, tag: str) -> str:
+        if not os.fork():
+            time.sleep(1)
+            outside.note("left behind", tag, run.attempt)
+            os._exit(7)
+        return tag
+
+    def part(run: SyncRun, tag: str) -> str:
+        outside.note("alone", tag, run.attempt)
+        os.fork()
+        outside.note("both", tag, run.attempt)
+        return tag
+
+    def end(run: SyncRun, tag: str) -> int | None:
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        process.start()
+        process.terminate()
+        process.join(5)
+        process.kill()
+        process.join()
+        return process.exitcode
+
+    for name, fn in (("forker", fork), ("parted", part), ("pool", end)):
+        app.job(kind=name, lease=setting.lease, backoff=QUICK)(fn)
+        app.job(kind=f"{name}_child", lease=setting.lease, backoff=QUICK, process=True)(fn)
 
 
 app = build(Setting.of(os.environ))

@@ -13,7 +13,7 @@ from tests.crash.lab import Lab
 _log = logging.getLogger(__name__)
 KILLS = 4
 APART = 0.8
-"""Seconds between two kills, so that the leases do not end together."""
+"""Seconds between two claims, and between two kills, so that leases do not end together: suspects run one at a time."""
 IDLE = 1.0
 """Seconds for which the other worker finds nothing, so that it looks seldom."""
 LEASES = [2.0, 30.0] if os.environ.get("INTERLOCK_TEST_SLOW") else [2.0]
@@ -23,7 +23,7 @@ LEASES = [2.0, 30.0] if os.environ.get("INTERLOCK_TEST_SLOW") else [2.0]
 def kill_one_by_one(lab: Lab) -> dict[str, float]:
     """Kill workers in the middle of their jobs, beside an idle one. Answers when the lease of each job ends, in seconds by the database's clock."""
     tags = [f"job-{n}" for n in range(KILLS)]
-    ids = {tag: lab.enqueue("full", tag, queue=tag) for tag in tags}
+    ids = {tag: lab.app.kinds["full"].using(queue=tag, delay=n * APART).enqueue(tag=tag).id for n, tag in enumerate(tags)}
     victims = {tag: lab.worker(f"victim-{tag}", "in_prepare", queues=(tag,)) for tag in tags}
     for victim in victims.values():
         victim.at("in_prepare")

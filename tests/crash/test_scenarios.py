@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from functools import partial
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_s2_a_zombie_neither_doubles_an_effect_nor_rewrites_a_newer_attempt(shop
     before = {job.id: job for job in shop.until_ended(within=30)}
     zombie.thaw()
     for tag, id in ids.items():
-        refused = shop.until(lambda id=id: shop.remarks(id, "refused"), f"the zombie is refused {tag}")  # type: ignore[misc]
+        refused = shop.until(partial(shop.remarks, id, "refused"), f"the zombie is refused {tag}")
         assert [entry.actor.partition("#")[0] for entry in refused] == ["zombie"]
     assert {id: shop.job(id) for id in before} == before
     assert shop.effects() == dict.fromkeys(ids, 1)
@@ -149,7 +150,8 @@ def test_a_frozen_keeper_stops_nobody_s_recovery(shop: Lab) -> None:
     shop.freeze(frozen)
     third.kill()
     ends = {id: shop.executions(id)[0].lease_expires_at for id in ids}
-    lost = {id: shop.until(lambda id=id: [e for e in shop.app.history(id) if e.event == "lose"], "it is recovered")[0] for id in ids}  # type: ignore[misc]
+    shop.until(lambda: all(shop.executions(id)[0].ended_by for id in ids), "all three are recovered")
+    lost = {id: next(entry for entry in shop.app.history(id) if entry.event == "lose") for id in ids}
     late = max((lost[id].at - ends[id]).total_seconds() for id in ids)
     _log.info("frozen keeper: recovered %.2f s after the end of the lease", late)
     assert late <= 2.0

@@ -21,6 +21,8 @@ AWAY = (0.0, 1.0, 0.0, 0.5, 0.0)
 """Seconds that each takes, beside the start itself."""
 LEASE = 10.0
 """Longer than the server is ever away, so that no lease need be lost."""
+TRIES = 100
+"""What follows a commit looks into the database by itself here, and fails as long as that is away."""
 
 
 class Producer:
@@ -62,9 +64,10 @@ def own() -> Iterator[Server]:
 
 @pytest.fixture
 def lab(own: Server, tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(postgres_place(own.url), tmp_path, lease=LEASE)
+    lab = Lab(postgres_place(own.url), tmp_path, lease=LEASE, tries=TRIES)
     yield lab
     lab.close()
+    lab.place.raw.close()
 
 
 def running(lab: Lab) -> int:
@@ -104,6 +107,7 @@ def test_five_restarts_of_the_server_cost_no_job_and_no_try(lab: Lab, own: Serve
         own.restart(away)
     producer.stop()
     # Our own connection is gone, too.
+    lab.place.raw.close()
     lab.place._raw = None
     lab.until(lambda: ended(lab) == len(producer.taken), "every job has ended", within=30)
     check(lab, producer)

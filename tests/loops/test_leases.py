@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from interlock import App, LeaseLost, Run, SyncRun, Tx
+from interlock import App, JobFailed, LeaseLost, Retry, Run, SyncRun, Tx
 from interlock.boot import Plan, booted, running
 from interlock.events import AttemptEnded, Batch, Claimed, Trouble, WorkerMoved
 from interlock.events import LeaseLost as Lost
@@ -418,3 +418,24 @@ def test_rule_29_what_does_not_end_in_time_is_given_back_and_spends_no_try(shop:
     id = asyncio.run(scene())
     assert [(one.status, one.ended_by) for one in shop.app.executions(id)] == [("ABORTED", "lose")]
     assert (shop.app.get(id).state, shop.app.get(id).tries_left) == ("PENDING", 3)
+
+
+def test_rule_28_a_wish_to_stop_that_comes_just_before_the_report_is_heard(shop: Shop) -> None:
+    """The handler asked for another try; the job was asked to stop after it was read and before that was stored."""
+    @shop.app.job(lease=3)
+    async def again(run: Run) -> None:
+        raise Retry("once more")
+
+    shop.app.migrate()
+    job = again.enqueue()
+    cancel = shop.app.database.store().request_cancel
+    shop.meddler.before["move"] = lambda: cancel(job.id, by="operator:anna", reason=None) and None
+
+    async def scene() -> None:
+        async with running(shop.plan(waits=Hurry())):
+            with pytest.raises(JobFailed):
+                await again.aresult(job.id, timeout=30)
+
+    asyncio.run(scene())
+    assert [entry.event for entry in shop.app.history(job.id)] == ["enqueue", "claim", "cancel_requested", "cancel"]
+    assert shop.app.get(job.id).state == "CANCELLED"

@@ -1,6 +1,6 @@
 """`interlock demo`, as a newcomer meets it: real workers are killed and frozen, nothing is doubled, and nothing is left behind."""
 
-import os
+import io
 import signal
 import subprocess
 import sys
@@ -138,10 +138,9 @@ class Stub:
 
 def drawn(view: View) -> str:
     """The screen with its colours, as a terminal gets it."""
-    console = Console(width=120, force_terminal=True, color_system="256", file=Path(os.devnull).open("w", encoding="utf-8"))
+    console = Console(width=120, force_terminal=True, color_system="256", file=io.StringIO())
     with console.capture() as captured:
         console.print(*picture(view), sep="\n")
-    console.file.close()
     return captured.get()
 
 

@@ -40,6 +40,8 @@ class Hop(NamedTuple):
     actor: str
     reason: str | None
     moves_job: bool
+    blind: bool
+    """It would send the job back to wait, and whoever decided so had not heard of a request to stop."""
     progress: str | None
     usage: str | None
 
@@ -47,14 +49,15 @@ class Hop(NamedTuple):
 def hops(move: Move) -> list[Hop]:
     """The database knows drawn arrows only, so a path of two is walked one by one; in between the execution stays what it was."""
     path = move.path
+    blind = not move.heard and move.ended_by is not None and move.phase == "pending"
     last = Hop(
         move.job_id, move.attempt, move.holder, move.from_status, move.to_status, path[-1].source if path else move.source, move.state,
         path[-1].event if path else None, move.phase, move.tries_left, int(move.lost), move.delay, move.ended_by, move.error, move.result,
         move.releases_key, move.held_reason, move.external_id, move.check_in, move.actor, move.reason, bool(path) or move.ended_by is not None,
-        move.progress, move.usage)
+        blind, move.progress, move.usage)
     return [
         Hop(move.job_id, move.attempt, move.holder, move.from_status, move.from_status, arrow.source, arrow.target, arrow.event, "pending",
-            move.tries_left, 0, None, None, None, None, False, None, None, None, move.actor, move.reason, True, None, None)
+            move.tries_left, 0, None, None, None, None, False, None, None, None, move.actor, move.reason, True, blind, None, None)
         for arrow in path[:-1]
     ] + [last]
 

@@ -10,7 +10,7 @@ from .. import events
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
 from ..job import Job
 from ..move import Move, decide
-from ..outcome import Advanced, Cancelled, Errored, Failed, Handed, Held, Outcome, Released, Returned, Snoozed, Started
+from ..outcome import Advanced, Cancelled, Failed, Handed, Outcome, Released, Returned, Started
 from ..payload import clean
 from ..records import Refusal
 from .desk import Desk
@@ -22,7 +22,6 @@ _log = logging.getLogger("interlock")
 SENT = 5
 """How often a commit is sent again whose end, in a transaction of the user's own, nobody knows."""
 _GOES_ON = (Started, Advanced)
-_GOES_BACK = (Errored, Snoozed, Released, Held, Cancelled)
 """What would make a job wait again: not if someone asked it to stop."""
 
 
@@ -185,9 +184,8 @@ class Settler:
     def decided(self, item: Item) -> Move:
         """The move that this outcome means. What the lifecycle cannot do with it fails the job, with that sentence."""
         grip, outcome = item.grip, item.outcome
-        if isinstance(outcome, _GOES_BACK):
-            self._hear(grip)
         if isinstance(outcome, Cancelled):
+            self._hear(grip)
             by = grip.job.cancel_requested_by
             outcome = Cancelled(grip.job.cancel_reason, by) if by else Released("its stop was taken back")
         try:
@@ -228,6 +226,11 @@ class Settler:
             item.outcome = Failed(clean(f"unstorable: {refusal.error}"))
             self.alone(item)
             return
+        if _only_unheard(move, refusal):
+            # Still ours: it was asked to stop since the job was read, and must not wait again without that being heard.
+            self._hear(grip)
+            self.alone(item)
+            return
         stands = refusal.error or f"attempt {refusal.attempt}, holder {refusal.holder}, {refusal.status}, in {refusal.state}"
         wanted = f"{move.to_status} in {move.state}"
         self.desk.events.emit(events.MoveRefused(grip.job.id, grip.job.kind, move.attempt, wanted, stands))
@@ -241,3 +244,9 @@ class Settler:
             self.desk.store.remark(grip.job.id, attempt=grip.job.attempt, event=event, actor=grip.owner, reason=clean(reason))
         except InterlockError as error:
             _log.warning("job %s: %s could not be remarked: %s", grip.job.id, event, error)
+
+
+def _only_unheard(move: Move, refusal: Refusal) -> bool:
+    """Whether nothing stands in a move's place but a request to stop that its decider had not heard of."""
+    mine = (move.attempt, move.holder, move.from_status, move.source)
+    return not move.heard and move.phase == "pending" and (refusal.attempt, refusal.holder, refusal.status, refusal.state) == mine

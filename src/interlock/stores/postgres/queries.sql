@@ -293,15 +293,16 @@ asked AS MATERIALIZED (
   SELECT * FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[], :from_status::text::text[], :to_status::text::text[], :source::text::text[],
     :target::text::text[], :event::text::text[], :phase::text::text[], :tries_left::text::int[], :lost::text::int[], :delay::text::float8[], :ended_by::text::text[],
     :error::text::text[], :result::text::text[], :releases_key::text::bool[], :held_reason::text::text[], :external_id::text::text[], :check_in::text::float8[],
-    :actor::text::text[], :reason::text::text[], :moves_job::text::bool[], :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
+    :actor::text::text[], :reason::text::text[], :moves_job::text::bool[], :blind::text::bool[], :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
   AS a(job_id, attempt, holder, from_status, to_status, source, target, event, phase, tries_left, lost, delay, ended_by, error, result, releases_key, held_reason,
-    external_id, check_in, actor, reason, moves_job, progress, usage, ord)),
+    external_id, check_in, actor, reason, moves_job, blind, progress, usage, ord)),
 held AS MATERIALIZED (
   SELECT a.*, j.version, e.result AS kept_result, c.now
   FROM asked a CROSS JOIN clock c
   JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
   JOIN interlock.jobs j ON j.id = a.job_id
   WHERE (e.holder, e.status, j.state, j.attempt) IS NOT DISTINCT FROM (a.holder, a.from_status, a.source, a.attempt)
+    AND NOT (a.blind AND j.cancel_requested_at IS NOT NULL)
   ORDER BY a.job_id, a.attempt FOR NO KEY UPDATE OF e, j),
 settled AS (
   UPDATE interlock.executions e SET status = h.to_status, state = CASE WHEN h.ended_by IS NULL THEN h.target ELSE h.source END,

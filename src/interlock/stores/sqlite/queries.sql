@@ -254,7 +254,7 @@ UPDATE interlock_executions SET status = :to_status, state = CASE WHEN :ended_by
       SELECT :now_us + (strftime('%s', lease_expires_at) - strftime('%s', heartbeat_at)) * 1000000 + substr(lease_expires_at, 21, 6) - substr(heartbeat_at, 21, 6) AS us) x) END
 FROM json_each(:results) r
 WHERE job_id = r.key AND attempt = :attempt AND holder = :holder AND status = :from_status
-  AND EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = r.key AND j.state = :source AND j.attempt = :attempt)
+  AND EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = r.key AND j.state = :source AND j.attempt = :attempt AND NOT (:blind AND j.cancel_requested_at IS NOT NULL))
 RETURNING job_id
 
 -- name: move.job

@@ -1,0 +1,166 @@
+"""Bad input: handlers, payloads, releases and commands that no one should write. Each ends in a clear state or a clear sentence, and no other job suffers."""
+
+import re
+import signal
+from typing import Any
+
+import pytest
+
+from interlock.job import Job
+from tests.crash.command import Command, say, start
+from tests.crash.lab import Lab
+from tests.crash.releases import build_new, build_old
+from tests.crash.scenes import audited, equipped, until_begun
+
+INNOCENTS = [f"innocent-{n}" for n in range(8)]
+Ends = dict[str, tuple[str, int, str]]
+"""By kind, how a job of it ends: its state, its attempts, and what its error says."""
+
+
+@pytest.fixture
+def shop(lab: Lab) -> Lab:
+    return equipped(lab)
+
+
+def ended_beside_the_innocent(lab: Lab, bad: dict[str, dict[str, Any]]) -> tuple[dict[str, Job], Command]:
+    """Jobs of these kinds between jobs that do no harm, all in one worker. The latter succeed, untouched; answered are the former, and the worker."""
+    half = len(INNOCENTS) // 2
+    for tag in INNOCENTS[:half]:
+        lab.enqueue("slow", tag, seconds=0.5)
+    for kind, payload in bad.items():
+        lab.enqueue(kind, kind, **payload)
+    for tag in INNOCENTS[half:]:
+        lab.enqueue("slow", tag, seconds=0.5)
+    worker = start(lab, "worker")
+    jobs = {str(job.payload["tag"]): job for job in lab.until_ended(within=40)}
+    assert worker.alive, worker.log
+    assert {(jobs[tag].phase, jobs[tag].attempt) for tag in INNOCENTS} == {("succeeded", 1)}
+    assert {tag: lab.effects()[tag] for tag in INNOCENTS} == dict.fromkeys(INNOCENTS, 1)
+    audited(lab)
+    return {kind: jobs[kind] for kind in bad}, worker
+
+
+# ---------------------------------------------------------------- handlers
+def test_a_handler_that_misbehaves_ends_its_own_job_and_no_other(shop: Lab) -> None:
+    """It returns what cannot be stored, ends the program, blocks the event loop, eats all memory or is killed for it: the sentence says which."""
+    expected: Ends = {
+        "unspeakable": ("FAILED", 1, "cannot be stored"),
+        "quitter": ("FAILED", 2, "SystemExit"),
+        "quitter_thread": ("FAILED", 2, "SystemExit"),
+        "quitter_child": ("FAILED", 2, "SystemExit"),
+        "greedy": ("FAILED", 2, "MemoryError"),
+        "glutton": ("FAILED", 2, "MemoryError"),
+        "killed": ("FAILED", 2, "signal 9 (SIGKILL); somebody killed it, or the kernel did for want of memory"),
+        "full": ("SUCCEEDED", 1, ""),
+    }
+    blocks = {"seconds": 2.5 * shop.setting.lease, "block": True}
+    jobs, _ = ended_beside_the_innocent(shop, {kind: blocks if kind == "full" else {} for kind in expected})
+    assert {kind: (job.state, job.attempt) for kind, job in jobs.items()} == {kind: (state, attempt) for kind, (state, attempt, _) in expected.items()}
+    for kind, (_, _, says) in expected.items():
+        assert says in (jobs[kind].last_error or ""), kind
+
+
+def test_a_handler_that_forks_has_one_end_and_leaves_the_worker_s_alone(shop: Lab) -> None:
+    """What it leaves behind reports nothing and hurts nothing, also where it goes on in both; what it ends, ends; and the worker ends in good order after it."""
+    kinds = [f"{name}{where}" for name in ("forker", "parted", "pool") for where in ("", "_child")]
+    jobs, worker = ended_beside_the_innocent(shop, {kind: {} for kind in kinds})
+    assert {(job.state, job.attempt) for job in jobs.values()} == {("SUCCEEDED", 1)}
+    assert {kind: jobs[kind].result for kind in ("pool", "pool_child")} == dict.fromkeys(("pool", "pool_child"), -signal.SIGTERM)
+    assert (shop.happened("alone"), shop.happened("both")) == ({"parted": 1, "parted_child": 1}, {"parted": 2, "parted_child": 2})
+    shop.until(lambda: len(shop.happened("left behind")) == 2, "what was left behind has ended")
+    worker.terminate()
+    assert worker.exit_code() == 0
+
+
+# ---------------------------------------------------------------- releases
+def test_a_payload_of_an_older_release_that_no_longer_fits_fails_with_the_reason(lab: Lab) -> None:
+    """It was good when it was stored; what fits is carried out beside it."""
+    with_old, with_new = build_old(lab.setting), build_new(lab.setting)
+    with_old.migrate()
+    bad = with_old.kinds["print"].enqueue(tag="old").id
+    good = with_new.kinds["print"].enqueue(tag="new", copies=2).id
+    assert say(lab, "migrate", "-A", "tests.crash.releases:new").code == 0
+    worker = start(lab, "worker", program="tests.crash.releases:new")
+    failed, fine = lab.until_ended(bad, good)
+    assert (failed.state, failed.attempt, fine.result) == ("FAILED", 1, "newnew")
+    assert re.search(r"the stored payload no longer fits: .*copies", failed.last_error or "", re.DOTALL)
+    assert worker.alive
+    with_old.close()
+    with_new.close()
+    audited(lab)
+
+
+def test_a_lifecycle_that_changes_under_live_jobs_strands_none(lab: Lab) -> None:
+    """`migrate` says how many sit where the new release knows no way; an old worker, beside the new one, carries those to their end."""
+    with_old, with_new = build_old(lab.setting), build_new(lab.setting)
+    with_old.migrate()
+    stuck = [with_old.kinds["press"].enqueue(tag=f"stuck-{n}", pauses=True).id for n in range(2)]
+    before = start(lab, "before", program="tests.crash.releases:old")
+    lab.until(lambda: {lab.job(id).state for id in stuck} == {"PAUSED"}, "both pause")
+    before.terminate()
+    assert before.exit_code() == 0
+    refused = say(lab, "worker", "-A", "tests.crash.releases:new")
+    assert (refused.code, "interlock migrate" in refused.text) == (1, True)
+    migrated = say(lab, "migrate", "-A", "tests.crash.releases:new")
+    assert "2 live jobs are in state PAUSED, which version 2 of press lacks" in migrated.text
+    fresh = start(lab, "fresh", program="tests.crash.releases:new").ready()
+    mixed = [app.kinds["press"].enqueue(tag=f"mixed-{n}").id for n in range(5) for app in (with_old, with_new)]
+    assert {job.state for job in lab.until_ended(*mixed)} == {"OK"}
+    assert {lab.job(id).state for id in stuck} == {"PAUSED"}
+    old = start(lab, "old", program="tests.crash.releases:old")
+    assert {job.state for job in lab.until_ended(*stuck)} == {"OK"}
+    assert {each.lease_owner.partition("#")[0] for id in stuck for each in lab.executions(id)[1:]} == {"old"}
+    assert fresh.alive
+    assert old.alive
+    with_old.close()
+    with_new.close()
+    audited(lab)
+
+
+# ---------------------------------------------------------------- commands
+def test_two_workers_of_one_name_are_two_workers(shop: Lab) -> None:
+    """Neither renews, releases or reports what is the other's: one is killed, and only its jobs run again."""
+    ids = {tag: shop.enqueue("slow", tag, queue=tag, seconds=600 if tag == "dead" else 3.5) for tag in ("dead", "alive")}
+    first = start(shop, "twin", queues="dead")
+    until_begun(shop, "dead")
+    second = start(shop, "twin", queues="dead,alive")
+    until_begun(shop, "alive")
+    assert len({seen.facts.name for seen in shop.store.workers()}) == 2
+    first.kill()
+    dead, alive = shop.until_ended(*ids.values())
+    assert ((dead.phase, dead.attempt), (alive.phase, alive.attempt)) == (("succeeded", 2), ("succeeded", 1))
+    assert shop.effects() == {"dead": 1, "alive": 1}
+    assert second.alive
+    audited(shop)
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("tests.crash.nowhere:app", "There is no module tests.crash.nowhere here"),
+    ("tests.crash.misfits:nothing", "tests.crash.misfits has no nothing"),
+    ("tests.crash.misfits", "names no app"),
+    ("tests.crash.program:QUICK", "is a Backoff, not an interlock.App"),
+])
+@pytest.mark.parametrize("places", ["sqlite"], indirect=True)
+def test_a_wrong_name_of_an_app_is_one_sentence(shop: Lab, name: str, says: str) -> None:
+    """And no worker starts, so that what waits is left as it is; no store is asked."""
+    id = shop.enqueue("fast", "one")
+    said = say(shop, "worker", "-A", name)
+    assert (said.code, says in said.text, "Traceback" in said.text) == (2, True, False)
+    assert (shop.job(id).state, shop.store.workers()) == ("PENDING", [])
+
+
+def test_the_app_of_another_program_leaves_these_jobs_alone(shop: Lab) -> None:
+    """It serves the same database and knows none of these kinds: it moves nothing of theirs, and recovers nothing of theirs either."""
+    ids = [shop.enqueue("slow", tag, queue=tag) for tag in ("waits", "lost")]
+    victim = shop.worker("victim", "in_prepare", queues=("lost",))
+    victim.at("in_prepare")
+    assert say(shop, "migrate", "-A", "tests.crash.releases:new").code == 0
+    other = start(shop, "other", program="tests.crash.releases:new", queues="default,waits,lost").ready()
+    victim.kill()
+    ends = shop.executions(ids[1])[0].lease_expires_at
+    shop.until(lambda: (shop.store.now() - ends).total_seconds() > 2, "the lease has long ended")
+    assert [(shop.job(id).state, shop.job(id).attempt) for id in ids] == [("PENDING", 0), ("RUNNING", 1)]
+    start(shop, "right", queues="default,waits,lost")
+    assert {job.phase for job in shop.until_ended(*ids)} == {"succeeded"}
+    assert other.alive
+    audited(shop)
