@@ -35,8 +35,8 @@ test-real: $(STAMP) ## Tests against real outside programs; run `make system` fi
 system: ## Install the system packages that test-real needs
 	@echo "No system package is needed yet: there is nothing to install."
 
-demo: $(STAMP) ## Run the demo on SQLite
-	$(BIN)/interlock demo
+demo: $(STAMP) ## Kill and freeze workers, and count what happened, in under a minute (ARGS=--postgres)
+	$(BIN)/interlock demo $(ARGS)
 
 bench: $(STAMP) ## Measure both stores: throughput and database CPU per job
 	$(BIN)/python -m benchmarks $(ARGS)

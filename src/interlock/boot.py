@@ -28,6 +28,7 @@ from .waits import SystemWaits, Waits
 from .worker.attempt import Attempts
 from .worker.children import Children
 from .worker.desk import Desk
+from .worker.forks import stay
 from .worker.grip import Grip
 from .worker.leases import Leases, Watch
 from .worker.points import Points, pass_by
@@ -155,7 +156,7 @@ class _Parts:
 
     def __init__(self, plan: Plan, desk: Desk) -> None:
         self.desk = desk
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._pools = {name: ThreadPoolExecutor(count, thread_name_prefix=f"interlock-{name}") for name, count in (
             ("claim", 1), ("report", 1), ("commit", COMMITTERS), ("handler", plan.threads))}
         leases = [kind.lease for kind in plan.kinds.values()]
@@ -188,6 +189,7 @@ class _Parts:
     async def _beat(self) -> None:
         """The loop's own sign of life; and a look at the threads that will not end."""
         while True:
+            stay(self._pid)
             self._pulse.beat()
             if self._slots.running(_will_not_end) > self._stubborn:
                 _log.error("half of the threads run handlers that cannot be stopped: this worker drains and ends with %d", HUNG)

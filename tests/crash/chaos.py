@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -215,7 +215,7 @@ class Chaos:
 
 # ---------------------------------------------------------------- by hand
 @contextmanager
-def place_of(store: str, directory: Path) -> Iterator[Place]:
+def place_of(store: str, directory: Path) -> Generator[Place]:
     """An empty database of this store, on a server of its own."""
     with ExitStack() as stack:
         place = sqlite_place(directory) if store == "sqlite" else postgres_place(stack.enter_context(server()).url)

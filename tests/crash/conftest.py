@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def labs(place: Place, tmp_path: Path) -> Iterator[Labs]:
     """Makes the laboratory of this test, with leases as it wants them. Every process in it is ended with the test."""
     made: list[Lab] = []
 
-    def make(**setting: float) -> Lab:
+    def make(**setting: Any) -> Lab:
         made.append(Lab(place, tmp_path, **setting))
         return made[-1]
 

@@ -108,7 +108,7 @@ def _declare_rude(app: App, setting: Setting) -> None:
 
 
 def _declare_forking(app: App, setting: Setting, outside: Outside) -> None:
-    """`forker` leaves a process behind, `parted` goes on in both, and `pool` ends one as `multiprocessing` does; each in the worker, and in a child of it."""
+    """`forker` leaves a process behind, `parted` goes on in both, in the worker and in a child of it; `pool_child` ends one as `multiprocessing` does."""
 
     def fork(run: SyncRun, tag: str) -> str:
         if not os.fork():
@@ -132,7 +132,16 @@ def _declare_forking(app: App, setting: Setting, outside: Outside) -> None:
         process.join()
         return process.exitcode
 
-    for name, fn in (("forker", fork), ("parted", part), ("pool", end)):
+    async def part_loop(run: Run, tag: str) -> str:
+        outside.note("alone", tag, run.attempt)
+        os.fork()
+        await asyncio.sleep(0)
+        outside.note("both", tag, run.attempt)
+        return tag
+
+    app.job(kind="parted_loop", lease=setting.lease, backoff=QUICK)(part_loop)
+    app.job(kind="pool_child", lease=setting.lease, backoff=QUICK, process=True)(end)
+    for name, fn in (("forker", fork), ("parted", part)):
         app.job(kind=name, lease=setting.lease, backoff=QUICK)(fn)
         app.job(kind=f"{name}_child", lease=setting.lease, backoff=QUICK, process=True)(fn)
 

@@ -1,9 +1,9 @@
-"""A door between a worker and PostgreSQL that reads what passes, and breaks one connection at a COMMIT: before the server gets it, or before its reply is out."""
+"""A door between a worker and PostgreSQL that breaks one connection at a COMMIT: before the server gets it, or before its reply is out."""
 
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ class Proxy:
             wire.close()
 
     # ------------------------------------------------------------ what the wires say
-    def take(self, statements: Iterator[str] | list[str]) -> _Order | None:
+    def take(self, statements: list[str]) -> _Order | None:
         """The order, if this transaction is the one it means. It is given once."""
         with self._choosing:
             order = self.order
@@ -99,6 +99,8 @@ class Proxy:
                 client, _ = self._door.accept()
             except OSError:
                 return
+            # Messages are sent one by one, and none is to wait for the next.
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 wire = Wire(self, client, self._connect())
             except OSError:

@@ -1,8 +1,8 @@
-"""Two releases of one program, `tests.crash.releases:old` and `tests.crash.releases:new`: the same names, another lifecycle, another payload."""
+"""Two releases of one program, `tests.crash.releases:old` and `tests.crash.releases:new`: the same names, another lifecycle."""
 
 import os
 
-from interlock import App, Backoff, Lifecycle, Run
+from interlock import App, Lifecycle, Run
 from interlock.answers import Retry
 from tests.crash.program import QUICK, Outside, Setting
 
@@ -10,20 +10,17 @@ _COMMON = [("NEW", "claim", "BUSY"), ("BUSY", "succeed", "OK"), ("BUSY", "fail",
 OLD = Lifecycle("press", transitions=[*_COMMON, ("BUSY", "retry", "PAUSED"), ("PAUSED", "claim", "BUSY")])
 NEW = Lifecycle("press", transitions=[*_COMMON, ("BUSY", "retry", "NEW"), ("BUSY", "advance", "PRINTING"), ("PRINTING", "succeed", "OK"),
                                       ("PRINTING", "fail", "BAD"), ("PRINTING", "retry", "NEW")])
+PAUSE = 3.0
 
 
 def build_old(setting: Setting) -> App:
     app, outside = App(setting.url, schema=setting.schema), Outside(setting)
 
-    @app.job(kind="press", lifecycle=OLD, lease=setting.lease, backoff=Backoff(first=1.0, cap=1.0))
+    @app.job(kind="press", lifecycle=OLD, lease=setting.lease, backoff=QUICK)
     async def press(run: Run, tag: str, pauses: bool = False) -> str:
         outside.note("old", tag, run.attempt)
         if pauses and run.attempt == 1:
-            raise Retry("later", after=2.0)
-        return tag
-
-    @app.job(kind="print", lease=setting.lease, backoff=QUICK)
-    async def print_(run: Run, tag: str) -> str:
+            raise Retry("later", after=PAUSE)
         return tag
 
     return app
@@ -37,10 +34,6 @@ def build_new(setting: Setting) -> App:
         outside.note("new", tag, run.attempt)
         await run.advance("PRINTING")
         return tag
-
-    @app.job(kind="print", lease=setting.lease, backoff=QUICK)
-    async def print_(run: Run, tag: str, copies: int) -> str:
-        return tag * copies
 
     return app
 

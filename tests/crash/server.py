@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
+def server() -> Generator[Server]:
     """A server that ends with the block."""
     with tempfile.TemporaryDirectory(prefix="interlock_server_") as directory:
         made = Server(Path(directory) / "data")

@@ -12,10 +12,10 @@ import pytest
 from interlock.errors import Unavailable
 from tests.crash.lab import Lab
 from tests.crash.server import Server, server
-from tests.kit import postgres_place
+from tests.kit import Place, PostgresRaw, postgres_place
 
 _log = logging.getLogger(__name__)
-GAPS = (1.0, 6.0, 1.0, 3.0, 6.0)
+GAPS = (1.0, 5.5, 0.5, 0.5, 2.0)
 """Seconds before each restart: some hit workers that still wait after the last one, some find them at work again."""
 AWAY = (0.0, 1.0, 0.0, 0.5, 0.0)
 """Seconds that each takes, beside the start itself."""
@@ -108,7 +108,7 @@ def test_five_restarts_of_the_server_cost_no_job_and_no_try(lab: Lab, own: Serve
     producer.stop()
     # Our own connection is gone, too.
     lab.place.raw.close()
-    lab.place._raw = None
+    lab.place = Place(own.url, lab.setting.schema, lambda: PostgresRaw(own.url, lab.setting.schema))
     lab.until(lambda: ended(lab) == len(producer.taken), "every job has ended", within=30)
     check(lab, producer)
     assert [(worker.alive, worker.pid) for worker in workers] == [(True, pid) for pid in pids]

@@ -1,7 +1,8 @@
 """The documents tell the truth: every example in them runs, in a fresh directory per document, and says what the document says it says.
 
 A block of Python runs as a program of its own; one that begins with `# name.py` is also kept under that name, and so is one of Markdown that begins with
-`<!-- name.md -->`. A `text` block after it is what it prints. In a `console` block each line after `$ ` is run, and what follows is what it prints.
+`<!-- name.md -->`; where the page itself calls it, with `$ python name.py`, it is only kept. A `text` block after it is what it prints. In a `console` block
+each line after `$ ` is run, and what follows is what it prints; `interlock worker` is ended, as by Ctrl-C, when nothing is left to do.
 Printed lines are compared in order: `…` stands for anything, lines may be left out, and a command that ends with `# exits with N` does so.
 """
 
@@ -21,12 +22,15 @@ import psycopg
 import pytest
 import typer
 
-from interlock import App, Backoff, errors, payload
+from interlock import App, Backoff, errors, payload, status
 from interlock.cli import commands
+from interlock.keeper import keeper
 from interlock.kind import Kind
 from interlock.lifecycle import BUILTIN, EVENTS, Lifecycle
 from interlock.machine import Machine
 from interlock.store import Store
+from interlock.worker import leases, pace, worker
+from interlock.worker.states import WORKER
 from tests.kit import TABLES, Place
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +42,8 @@ SERVER = "postgresql://localhost/shop"
 RUN = ("python", "console")
 SHOWN = ("text", "mermaid", "markdown")
 _FENCE = re.compile(r"^(?P<fence>`{3,})(?P<language>\w*)\n(?P<text>.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
+_WORKER = re.compile(r"^interlock worker(?!.*--help)\b")
+BRIEF = Path(__file__).with_name("brief_worker.py")
 _EXITS = re.compile(r"#\s*exits with (\d+)\s*$")
 
 
@@ -83,14 +89,14 @@ class Directory:
         return self._run([sys.executable, str(file)], 0)
 
     def console(self, block: Block) -> Iterator[tuple[str, str, str]]:
-        """Each command with what it printed and what it should have; variables live as long as the block."""
+        """Each command with what it printed and what it should have; variables live as long as the page."""
         commands = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
-        script = ["set -u"]
+        script = ["touch _variables; source _variables; set -u -a"]
         for number, text in enumerate(commands):
-            command = text.partition("\n")[0].replace(SERVER, self.server)
+            command = _WORKER.sub(f"{sys.executable} {BRIEF}", text.partition("\n")[0].replace(SERVER, self.server))
             wanted = found[1] if (found := _EXITS.search(command)) else "0"
             script += [command, f'code=$?; echo "-- end {number}"; test $code = {wanted} || exit 99']
-        output = self._run(["bash", "-c", "\n".join(script)], 0)
+        output = self._run(["bash", "-c", "\n".join([*script, "export -p > _variables"])], 0)
         for number, text in enumerate(commands):
             printed, _, output = output.partition(f"-- end {number}\n")
             yield text.partition("\n")[0], printed, text.partition("\n")[2]
@@ -113,6 +119,11 @@ def missing(expected: str, printed: str) -> str | None:
         if not any(pattern.fullmatch(each.strip()) for each in lines):
             return wanted
     return None
+
+
+def called(block: Block, page: list[Block]) -> bool:
+    """Whether the page runs it by its name."""
+    return block.file is not None and any(f"$ python {block.file}\n" in other.text for other in page if other.language == "console")
 
 
 @pytest.fixture
@@ -140,7 +151,7 @@ def test_examples_run_and_say_what_the_page_says(path: Path, tmp_path: Path, ser
         where = f"{page(path)}, line {block.line}"
         if block.file:
             directory.keep(block)
-        if block.language == "python":
+        if block.language == "python" and not called(block, found):
             printed = directory.python(block)
             if after and after.language == "text":
                 lacks = missing(after.text, printed)
@@ -213,8 +224,14 @@ def test_a_jobs_life_crosses_at_most_six_files() -> None:
         assert verb in (defined(source) if file.endswith(".py") else re.findall(r"-- name: (\w+)", source)), f"{file} has no {verb}"
 
 
+def test_the_worker_s_machine_is_drawn_as_it_is() -> None:
+    """The page about the worker shows the very arrows that the loop takes."""
+    page = DOCS / "explanation" / "worker.md"
+    assert Machine.load(page, "loop").arrows == WORKER.arrows
+
+
 def defined(source: str) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 # ---------------------------------------------------------------- what is generated from the code
@@ -238,6 +255,7 @@ def all_errors() -> str:
 UNSAID = {
     "@app.job(kind=)": "the function's name", "@app.job(lifecycle=)": "`standard`", "@app.job(commit_timeout=)": "the lease",
     "@app.job(key_until=)": "no state",
+    "App(retention=)": "`{'succeeded': 7 days, 'failed': None}`: others are kept",
     "App(url=)": "`INTERLOCK_DATABASE_URL`, `DATABASE_URL`, then `sqlite:///interlock.db`", "App(transaction=)": "a thin transaction of its own",
 }
 
@@ -246,13 +264,27 @@ def defaults() -> str:
     """What holds where nothing is said."""
     told = {
         "@app.job": App.job, "kind.result": Kind.result, "kind.reconcile": Kind.reconcile, "App": App.__init__, "app.jobs": App.jobs,
-        "Backoff": Backoff.__init__,
+        "Backoff": Backoff.__init__, "app.schedule": App.schedule, "app.worker": App.worker, "app.run_until_idle": App.run_until_idle,
     }
     options = [(f"{where}({name}=)", value) for where, what in told.items() for name, value in _defaults(what)]
     rows = [(f"`{option}`", UNSAID.get(option) or _default(value)) for option, value in options if option in UNSAID or value not in (None, (), "")]
+    rows += _of_a_worker()
     rows.append(("payload, as JSON", f"at most {payload.LIMIT:,} bytes, {payload.DEPTH} levels deep"))
     rows.append(("keys and names", f"at most {payload.KEY_LENGTH} characters"))
     return "\n".join(["| option | default |", "|---|---|", *(f"| {option} | {default} |" for option, default in rows), ""])
+
+
+def _of_a_worker() -> list[tuple[str, str]]:
+    return [
+        ("`interlock worker --threads`", "4 more than cores, at most 32"),
+        ("a lease is renewed", f"after a third of it, every {leases.SLOWEST:g} s at least"),
+        ("a worker looks for work", f"every {pace.SHORTEST:g} s to {pace.LONGEST:g} s while nothing is due"),
+        ("a keeper looks at leases, schedules and ages", f"every {keeper.EVERY:g} s"),
+        ("a worker that was asked to stop lets jobs finish", f"for {worker.DRAIN:g} s"),
+        ("a worker whose database is away asks again", f"every {worker.ERROR_WAIT:g} s"),
+        ("a worker counts as alive", f"for {status.SILENT:g} s after its last sign of life"),
+        ("`priority`", "`0`; higher first"),
+    ]
 
 
 def _defaults(function: Any) -> list[tuple[str, Any]]:

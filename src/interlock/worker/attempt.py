@@ -5,6 +5,7 @@ import contextvars
 import functools
 import inspect
 import json
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Sta
 from ..payload import clean
 from ..telemetry.tracing import span
 from .desk import Desk
+from .forks import stay
 from .grip import Grip
 from .points import Point
 from .report import Reporter
@@ -157,9 +159,11 @@ class Attempts:
 
         grip.on_halt(lambda: _call_soon(loop, cancel))
         awaitable: Awaitable[Any] = call()
+        pid = os.getpid()
         try:
             return await awaitable
         finally:
+            stay(pid)
             running = False
             grip.on_halt(None)
 
@@ -179,4 +183,12 @@ def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> Non
 
 
 def _with_context(call: Callable[[], Any]) -> Callable[[], Any]:
-    return functools.partial(contextvars.copy_context().run, call)
+    context, pid = contextvars.copy_context(), os.getpid()
+
+    def work() -> Any:
+        try:
+            return context.run(call)
+        finally:
+            stay(pid)
+
+    return work

@@ -28,6 +28,7 @@ from ..outcome import Failed, Outcome
 from ..payload import clean
 from ..target import find, imported, not_an_app
 from ..taxonomy import describe
+from .forks import set_free, stay
 from .line import ChildGrip, Line, PipeLedger
 from .runs import LiveRun, LiveSyncRun
 from .verdict import outcome_of, returned
@@ -176,17 +177,23 @@ def _judged(grip: ChildGrip, ledger: PipeLedger, value: Any, error: BaseExceptio
 
 
 def _caught(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
+    pid = os.getpid()
     try:
         return fn(*args, **kwargs), None
     except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
         return None, error
+    finally:
+        stay(pid)
 
 
 async def _acaught(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
+    pid = os.getpid()
     try:
         return await fn(*args, **kwargs), None
     except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
         return None, error
+    finally:
+        stay(pid)
 
 
 def _hopping(advance: Callable[[str], None]) -> Callable[[str], Any]:
@@ -216,7 +223,7 @@ def settle_in(line: Line) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # A function that does nothing, since what a handler executes would inherit that they are ignored.
         signal.signal(number, _stay)
-    os.register_at_fork(after_in_child=line.forked)
+    set_free(line.forked)
     with suppress(AttributeError, OSError, ValueError):
         faulthandler.enable()
 

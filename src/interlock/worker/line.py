@@ -4,7 +4,6 @@ import functools
 import itertools
 import json
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -69,10 +68,8 @@ class Line:
             answer.set_result(message["value"])
 
     def forked(self) -> None:
-        """We are a process that a handler forked: the pipe is not ours, and what ends us is no longer our worker's word."""
+        """We are a process that a handler forked: the pipe is not ours."""
         self._pipe.close()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # ---------------------------------------------------------------- one execution

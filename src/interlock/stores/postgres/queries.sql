@@ -29,13 +29,16 @@ e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 
 -- name: steady
 -- Plans that stay as the tables grow and while statistics are stale; for this transaction only, and never where a caller's code runs.
+-- A client that is frozen inside it holds its rows for a minute at most, where the server can see to that.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true),
   set_config('enable_mergejoin', 'off', true), set_config('enable_material', 'off', true), set_config('jit', 'off', true),
-  set_config('plan_cache_mode', 'force_generic_plan', true), set_config('lock_timeout', '10s', true)
+  set_config('plan_cache_mode', 'force_generic_plan', true), set_config('lock_timeout', '10s', true),
+  CASE WHEN current_setting('server_version_num')::int >= 170000 THEN set_config('transaction_timeout', '60s', true) END
 
 -- name: guarded
 -- Where a caller's code runs inside our transaction: a frozen client must not hold a job for ever.
-SELECT set_config('lock_timeout', '10s', true), set_config('idle_in_transaction_session_timeout', :idle::text, true)
+SELECT set_config('lock_timeout', '10s', true), set_config('idle_in_transaction_session_timeout', :idle::text, true),
+  CASE WHEN current_setting('server_version_num')::int >= 170000 THEN set_config('transaction_timeout', :idle::text, true) END
 
 -- name: now
 SELECT interlock.clock()
@@ -338,7 +341,7 @@ noted AS (
   SELECT h.job_id, CASE WHEN h.event IS NULL THEN h.version ELSE h.version + 1 END,
     1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHERE a.job_id = h.job_id AND a.version = CASE WHEN h.event IS NULL THEN h.version ELSE h.version + 1 END), 0),
     h.attempt, h.now, 'hold', NULL, NULL, h.actor, h.held_reason FROM held h WHERE h.held_reason IS NOT NULL)
-SELECT array_agg(h.ord::int) FROM held h
+SELECT array_agg(h.ord::int), (SELECT {tell} FROM held w WHERE w.moves_job AND w.phase = 'pending' AND w.delay <= 0 AND w.held_reason IS NULL LIMIT 1) FROM held h
 
 -- name: present
 -- What stands in the way of a refused move. It is read after the refused statement, which waited for whoever held the rows.

@@ -1,0 +1,52 @@
+"""`interlock worker`, as the reader of a page runs it: ended by Ctrl-C when nothing is due and nothing runs any more. Its output and exit code are its own."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from itertools import pairwise
+
+PATIENCE = 45.0
+GLANCE = 0.2
+READY = "the worker is ready"
+
+
+def idle(where: list[str], queues: list[str], kinds: list[str]) -> bool:
+    """Whether there is nothing left for it to do, as the database says."""
+    told = subprocess.run(["interlock", "status", *where, "--json"], capture_output=True, text=True, check=False)
+    if not told.stdout:
+        return False
+    depths = json.loads(told.stdout)["depths"]
+    mine = [depth for depth in depths if depth["queue"] in (queues or [depth["queue"]]) and depth["kind"] in (kinds or [depth["kind"]])]
+    return all(depth["due"] == depth["running"] == 0 for depth in mine)
+
+
+def main(arguments: list[str]) -> int:
+    given = dict(pairwise(arguments))
+    where = [part for option in ("-A", "--database") if option in given for part in (option, given[option])]
+    served = [given[option].split(",") if option in given else [] for option in ("--queues", "--kinds")]
+    with open("_worker.log", "w+", encoding="utf-8") as log:  # noqa: PTH123 - a plain name, in the reader's directory
+        worker = subprocess.Popen(["interlock", "worker", *arguments], stdout=log, stderr=log)
+        end = time.monotonic() + PATIENCE
+        asked = False
+        try:
+            while time.monotonic() < end:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.wait(GLANCE)
+                    break
+                log.seek(0)
+                if not asked and READY in log.read() and idle(where, *served):
+                    worker.send_signal(signal.SIGINT)
+                    asked = True
+        finally:
+            worker.kill()
+        code = worker.wait()
+        log.seek(0)
+        sys.stdout.write(log.read())
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
