@@ -2,8 +2,6 @@
 
 import logging
 
-import pytest
-
 from tests.crash.chaos import TRIES, Chaos, Wanted
 from tests.crash.conftest import Labs
 
@@ -14,7 +12,7 @@ def nobody(kills: int, ended: int) -> None:
     """Nobody watches."""
 
 
-def test_whoever_is_killed_whenever_nothing_is_lost_and_nothing_is_doubled(labs: Labs, caplog: pytest.LogCaptureFixture) -> None:
+def test_whoever_is_killed_whenever_nothing_is_lost_and_nothing_is_doubled(labs: Labs) -> None:
     """Jobs of every sort end as they should, every effect in the database is there once, and verify finds nothing."""
     result = Chaos(labs(lease=2.0, tries=TRIES), Wanted(jobs=400, kills=20, workers=4, seed=20), nobody).run()
     _log.info("%s", result)
