@@ -23,6 +23,7 @@ from ..boot import HUNG, Plan, booted
 from ..errors import NotMigrated, UsageError
 from ..events import Notice, WorkerMoved
 from ..telemetry import logs
+from ..worker.forks import set_free
 from ..worker.worker import DRAIN, ERROR_WAIT, Worker
 from . import screen
 from .target import AppOption, DatabaseOption, Miscalled, as_it_is, needed, shown
@@ -182,6 +183,7 @@ class Process:
 @contextmanager
 def _on_signal(heard: Callable[[int, FrameType | None], None]) -> Generator[None]:
     before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+    set_free()
     try:
         yield
     finally:

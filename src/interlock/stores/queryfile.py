@@ -47,3 +47,10 @@ def parse(text: str) -> dict[str, str]:
 def to_pyformat(sql: str) -> str:
     """The same statement with `%(name)s` for `:name`, as psycopg and Django's cursors read it."""
     return PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
+
+
+def to_positional(sql: str) -> tuple[str, tuple[str, ...]]:
+    """The same statement with `$1`, `$2` … for its parameters, and their names in that order."""
+    places: dict[str, int] = {}
+    text = PARAMETER.sub(lambda found: f"${places.setdefault(found[1], len(places) + 1)}", sql)
+    return text, tuple(places)

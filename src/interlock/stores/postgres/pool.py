@@ -1,13 +1,13 @@
 """Connections to PostgreSQL, and the transactions on them."""
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, RawCursor
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
@@ -15,7 +15,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 from ...errors import InterlockError, Unavailable
 from ..again import again, causes
 from ..enqueue import Rows, Statement
-from ..queryfile import to_pyformat
+from ..queryfile import to_positional
 
 T = TypeVar("T")
 Run = Callable[[Statement], Rows]
@@ -38,16 +38,23 @@ NETWORK = {"connect_timeout": 3, "keepalives_idle": 10, "keepalives_interval": 5
 
 
 @lru_cache(maxsize=512)
-def native(sql: str) -> bytes:
-    """A statement of queries.sql as psycopg takes it; values travel as parameters only."""
-    return to_pyformat(sql).encode()
+def native(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """A statement of queries.sql as the server itself takes it, and the names of its values in order; they travel as parameters only."""
+    text, names = to_positional(sql)
+    return text.encode(), names
+
+
+def execute(conn: Connection[Any], sql: str, params: Mapping[str, Any]) -> RawCursor[Any]:
+    """Run one statement of queries.sql. Its text is not read by the driver, which would do so each time: ours are longer than what it remembers."""
+    text, names = native(sql)
+    return RawCursor(conn).execute(text, [params[name] for name in names], prepare=True)
 
 
 def runner(conn: Connection[Any]) -> Run:
     """What runs statements on this connection."""
 
     def run(statement: Statement) -> Rows:
-        cursor = conn.execute(native(statement.sql), cast(dict[str, Any], statement.params), prepare=True)
+        cursor = execute(conn, statement.sql, cast(dict[str, Any], statement.params))
         return cursor.fetchall() if statement.answers else ()
 
     return run
@@ -162,8 +169,8 @@ class Pool:
         def work() -> list[Rows]:
             with self._lend() as conn, conn.pipeline():
                 with conn.transaction():
-                    conn.execute(native(steady), prepare=True)
-                    cursors = [conn.execute(native(s.sql), cast(dict[str, Any], s.params), prepare=True) for s in statements]
+                    execute(conn, steady, {})
+                    cursors = [execute(conn, s.sql, cast(dict[str, Any], s.params)) for s in statements]
                 return [cursor.fetchall() if s.answers else () for cursor, s in zip(cursors, statements, strict=True)]
 
         return again(work, asks_again, TRIES)

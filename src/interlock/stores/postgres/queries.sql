@@ -29,11 +29,12 @@ e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 
 -- name: steady
 -- Plans that stay as the tables grow and while statistics are stale; for this transaction only, and never where a caller's code runs.
--- A client that is frozen inside it holds its rows for a minute at most, where the server can see to that.
+-- A client that is frozen inside it holds its rows for 15 s at most: in the middle of a pipeline only where the server has a transaction_timeout, from 17 on.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true),
   set_config('enable_mergejoin', 'off', true), set_config('enable_material', 'off', true), set_config('jit', 'off', true),
   set_config('plan_cache_mode', 'force_generic_plan', true), set_config('lock_timeout', '10s', true),
-  CASE WHEN current_setting('server_version_num')::int >= 170000 THEN set_config('transaction_timeout', '60s', true) END
+  set_config('idle_in_transaction_session_timeout', '15s', true),
+  CASE WHEN current_setting('server_version_num')::int >= 170000 THEN set_config('transaction_timeout', '15s', true) END
 
 -- name: guarded
 -- Where a caller's code runs inside our transaction: a frozen client must not hold a job for ever.

@@ -14,7 +14,7 @@ from .. import codec
 from ..enqueue import Rows, Statement
 from ..registry import Registry
 from . import columns
-from .pool import Pool, Run, native, runner
+from .pool import Pool, Run, execute, runner
 from .settle import as_is
 
 _FIRST = "00000000-0000-0000-0000-000000000000"
@@ -119,4 +119,4 @@ class Reading:
         return self.pool.transact(lambda conn: runner(conn)(Statement(self.queries[query], params)))
 
     def _count(self, conn: psycopg.Connection[Any], query: str, params: dict[str, Any]) -> int:
-        return conn.execute(native(self.queries[query]), params, prepare=True).rowcount
+        return execute(conn, self.queries[query], params).rowcount

@@ -40,6 +40,8 @@ class Settle:
         return job_of(rows[0], as_is) if rows else None
 
     def write(self, run: Run, move: Move | Take) -> bool:
+        # From here on only our own statements run: planned once, and not anew for every commit.
+        run(Statement(self.queries["steady"], {}))
         if isinstance(move, Take):
             return bool(run(Statement(self.queries["take"], columns.takes([move])))[0][0])
         return all(run(Statement(self.queries["move"], columns.hops([hop])))[0][0] for hop in hops(move))

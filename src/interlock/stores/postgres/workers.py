@@ -8,7 +8,7 @@ import psycopg
 from ...records import ScheduleFacts, WorkerFacts, WorkerSeen
 from .. import codec
 from ..enqueue import Statement
-from .pool import Pool, native, runner
+from .pool import Pool, execute, runner
 from .settle import as_is
 
 
@@ -53,4 +53,4 @@ class Workers:
     def _changed(self, query: str, params: dict[str, Any]) -> int:
         """How many rows a statement changed."""
         self.check()
-        return self.pool.transact(lambda conn: conn.execute(native(self.queries[query]), params, prepare=True).rowcount)
+        return self.pool.transact(lambda conn: execute(conn, self.queries[query], params).rowcount)
