@@ -64,7 +64,8 @@ class Bench:
     @asynccontextmanager
     async def worker(self) -> AsyncGenerator[tuple[Worker, Witness]]:
         witness = Witness(self.app.events)
-        plan = replace(self.app.plan(), find_store=lambda: cast(OpenStore, self.meddler), waits=self.waits)
+        # Without an ear, so that it looks before it claims.
+        plan = replace(self.app.plan(listen=False), find_store=lambda: cast(OpenStore, self.meddler), waits=self.waits)
         async with running(plan) as worker:
             yield worker, witness
 

@@ -82,6 +82,7 @@ class Worker:
         self._escaped: BaseException | None = None
         self._ear: Listening | None = None
         self._starved = False
+        self._told = False
 
     # ------------------------------------------------------------ what can be seen
     @property
@@ -123,6 +124,10 @@ class Worker:
 
     def wake(self) -> None:
         """Something may be due: look now, not when the pause is over. In the event loop."""
+        self._wake.set()
+
+    def _tell(self) -> None:
+        self._told = True
         self._wake.set()
 
     def release(self) -> None:
@@ -184,7 +189,7 @@ class Worker:
             await self._hop(lambda: release_strays(self._desk, [grip.fence for grip in list(self._slots.grips.values())]))
         if self._listen and self._ear is None:
             loop = asyncio.get_running_loop()
-            self._ear = await self._hop(lambda: self._desk.store.listen(lambda: _soon(loop, self._wake.set)))
+            self._ear = await self._hop(lambda: self._desk.store.listen(lambda: _soon(loop, self._tell)))
 
     def _find_ways(self) -> list[Way]:
         store = self._desk.store
@@ -192,7 +197,9 @@ class Worker:
 
     async def _poll(self) -> None:
         """Claim while there is something, and slots for it."""
-        sure = self._pace.fresh
+        # Who was told that something came in does not ask again whether it did.
+        sure = self._pace.fresh or self._told
+        self._told = False
         while not self._stopping.is_set():
             self._check_well()
             if self._slots.free <= 0 and not await self._room():

@@ -1,5 +1,6 @@
 """Connections to PostgreSQL, and the transactions on them."""
 
+import select
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -93,7 +94,7 @@ class Pool:
             raise Unavailable(f"PostgreSQL does not let us in: {str(error).strip()}. Is the server running, and is the URL right?") from error
 
     def _get(self) -> tuple[ConnectionPool[Connection[Any]], Connection[Any]]:
-        """A connection that has just given a sign of life."""
+        """A connection that, as far as can be known without asking the server, lives."""
         while True:
             pool = self._open()
             try:
@@ -101,7 +102,8 @@ class Pool:
             except PoolClosed:
                 continue  # by who found it dead, or by `close`
             try:
-                ConnectionPool.check_connection(conn)
+                if not _silent(conn):
+                    ConnectionPool.check_connection(conn)
             except psycopg.Error:
                 # Where one has died while it lay idle, so have the others, most likely. Whether there is a server is asked anew.
                 self._drop(pool)
@@ -183,6 +185,13 @@ class Pool:
                 return work(conn)
 
         return again(once, asks_again, TRIES)
+
+
+def _silent(conn: Connection[Any]) -> bool:
+    """Has nothing come from the server while the connection lay idle? One that the server has closed has something to say; asking costs a round trip."""
+    heard = select.poll()
+    heard.register(conn.fileno(), select.POLLIN)
+    return not heard.poll(0)
 
 
 def _commit(conn: Connection[Any]) -> None:
