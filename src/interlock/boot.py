@@ -10,12 +10,12 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from .declaration import Declaration
 from .enqueue import Transaction
-from .errors import UsageError
+from .errors import Unavailable, UsageError
 from .events import Events, Recovered
 from .job import Phase
 from .keeper.keeper import Keeper
@@ -39,9 +39,13 @@ from .worker.slots import Slots
 from .worker.worker import Worker
 
 _log = logging.getLogger("interlock")
+WRITERS = 4
+"""How many steps and receipts of coroutines may be written at once."""
 COMMITTERS = 8
 """How many commit functions may run at once."""
 PULSE = 0.5
+JOINED = 5.0
+"""Seconds in which the worker's own threads end."""
 HUNG = 70
 """The exit code of a worker that could not go on: its leases recover its jobs."""
 
@@ -121,12 +125,21 @@ async def booted(plan: Plan) -> AsyncGenerator[Worker]:
 async def running(plan: Plan) -> AsyncGenerator[Worker]:
     """A worker that works while the block runs, and drains at its end."""
     async with booted(plan) as worker:
+        # What can never work is said now, and not when the block ends; a database that is away may come back.
+        with suppress(Unavailable):
+            await asyncio.to_thread(lambda: [kind.version(plan.find_store()) for kind in plan.kinds.values()])
         task = asyncio.ensure_future(worker.run())
+        task.add_done_callback(lambda ended: _ended_early(worker, ended))
         try:
             yield worker
         finally:
             worker.stop()
             await task
+
+
+def _ended_early(worker: Worker, task: asyncio.Task[int]) -> None:
+    if not worker.stopping:
+        _log.error("the worker %s has ended though nobody told it to: %s", worker.name, "cancelled" if task.cancelled() else task.exception())
 
 
 async def emptied(plan: Plan, timeout: float) -> int:  # noqa: ASYNC109 - a deadline for the whole
@@ -158,12 +171,13 @@ class _Parts:
         self.desk = desk
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._pools = {name: ThreadPoolExecutor(count, thread_name_prefix=f"interlock-{name}") for name, count in (
-            ("claim", 1), ("report", 1), ("commit", COMMITTERS), ("handler", plan.threads))}
+            ("claim", 1), ("report", 1), ("commit", COMMITTERS), ("ledger", WRITERS), ("handler", plan.threads))}
         leases = [kind.lease for kind in plan.kinds.values()]
         self._settler = Settler(desk)
         reporter = Reporter(self._settler, self._pools["report"], self._pools["commit"])
         self._children = Children(desk, plan.target, database=plan.database)
-        attempts = Attempts(desk, self._settler, reporter, self._pools["handler"], self._children)
+        attempts = Attempts(
+            desk, self._settler, reporter, threads=self._pools["handler"], writers=self._pools["ledger"], children=self._children)
         self._slots = Slots(desk, attempts, reporter, plan.slots, self._escaped)
         self._leases = Leases(desk, self._slots.grips, self._facts, min(leases) / 3)
         keeper = Keeper(desk, self._settler, plan.schedules, plan.retention, max(leases), self._adopted)
@@ -231,8 +245,10 @@ class _Parts:
         await self._children.close()
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join, 5.0)
+        end = self.desk.waits.monotonic() + JOINED
+        # Looked at rather than joined in a thread: handlers may have taken all that there are.
+        while any(thread.is_alive() for thread in self._threads) and self.desk.waits.monotonic() < end:  # noqa: ASYNC110 - no thread tells of its end
+            await asyncio.sleep(0.01)
 
 
 def _will_not_end(grip: Grip) -> bool:

@@ -4,10 +4,12 @@ A flow yields `Written` (something for the ledger, which may block) and `Called`
 `adrive` in an event loop.
 """
 
+import asyncio
 import functools
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol, Self, get_type_hints
 
@@ -144,7 +146,12 @@ def effect(book: Book, name: str, on_doubt: OnDoubt, call: Called) -> Flow:
             if truth is not None:
                 yield Written(lambda: ledger.ask(name, digest))
                 return (yield from _apply(ledger, shape, name, truth, "lookup"))
-    yield Written(lambda: ledger.ask(name, digest))
+    try:
+        yield Written(lambda: ledger.ask(name, digest))
+    except asyncio.CancelledError:
+        # Asked for, and stopped before the call: there is nothing to doubt.
+        yield Written(lambda: ledger.unask(name))
+        raise
     try:
         value = yield call
     except BaseException as error:
@@ -190,12 +197,16 @@ def drive(flow: Flow) -> Any:
         return end.value
 
 
-async def adrive(flow: Flow, hop: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Any:
-    """Carry a flow out in an event loop; what may block goes through `hop`, to a thread."""
+Hop = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+"""Does something that may block, in a thread."""
+
+
+async def adrive(flow: Flow, hop: Hop, write: Hop) -> Any:
+    """Carry a flow out in an event loop; what may block goes through `hop`, to a thread, and what is for the ledger through `write`."""
 
     async def do(asked: Written | Called) -> Any:
         if isinstance(asked, Written):
-            return await hop(asked.work)
+            return await _to_its_end(write(asked.work))
         call = functools.partial(asked.fn, *asked.args, **asked.kwargs)
         value = call() if inspect.iscoroutinefunction(asked.fn) else await hop(call)
         return await value if inspect.isawaitable(value) else value
@@ -211,6 +222,20 @@ async def adrive(flow: Flow, hop: Callable[[Callable[[], Any]], Awaitable[Any]])
                 asked = flow.send(answer)
     except StopIteration as end:
         return end.value
+
+
+async def _to_its_end(write: Coroutine[Any, Any, Any]) -> Any:
+    """A write that was begun ends, whoever is cancelled meanwhile: what is known must not be lost half way."""
+    task = asyncio.ensure_future(write)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # heard, though the cancellation is what goes on
+        raise
 
 
 def _refuse_coroutine(fn: Callable[..., Any], value: Any) -> NoReturn:

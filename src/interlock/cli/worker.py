@@ -130,7 +130,7 @@ class Process:
         self._loop = asyncio.get_running_loop()
         hops = ThreadPoolExecutor(thread_name_prefix="interlock-hop")
         self._loop.set_default_executor(hops)
-        code = 1
+        code, worker_left = 1, 0
         try:
             async with booted(self._plan) as worker:
                 self._worker = worker
@@ -138,11 +138,11 @@ class Process:
                     worker.stop()
                 done = await worker.run()
                 self._tell("the worker has ended", attempts=done)
-            code = worker.exit_code
+            code, worker_left = worker.exit_code, worker.busy
         except NotMigrated as error:
             screen.complain(str(error))
         hops.shutdown(wait=False)
-        if left := lingering():
+        if left := lingering() + worker_left:
             # Python would wait for them, perhaps for ever.
             logging.getLogger("interlock").warning("%d handlers cannot be stopped: they end with the process, and their leases recover the jobs", left)
             leave(code)

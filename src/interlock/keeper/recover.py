@@ -75,8 +75,9 @@ class Recovery:
             return Lost()
         if declaration.finish is None:
             return Finished()
+        # This adoption included: however few its tries are, what follows a commit is run once.
         crashes = lease.holder - 1
-        if crashes < declaration.tries:
+        if crashes <= declaration.tries:
             return None
         why = f"what follows its commit did not come to an end {crashes} times, and is given up"
         self._desk.events.emit(events.FinishFailed(lease.job.id, lease.job.kind, crashes, why))

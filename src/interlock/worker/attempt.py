@@ -39,11 +39,12 @@ class Children(Protocol):
 class Attempts:
     """Runs handlers: coroutines in the loop, functions in threads, suspects and heavy ones in children."""
 
-    def __init__(self, desk: Desk, settler: Settler, reporter: Reporter, threads: Executor, children: Children) -> None:
+    def __init__(self, desk: Desk, settler: Settler, reporter: Reporter, *, threads: Executor, writers: Executor, children: Children) -> None:
         self._desk = desk
         self._settler = settler
         self._reporter = reporter
         self._threads = threads
+        self._writers = writers
         self._children = children
 
     # ------------------------------------------------------------ prepare
@@ -55,6 +56,8 @@ class Attempts:
         except PayloadError as error:
             # It was good when it was stored: the code has changed since.
             return Failed(clean(f"the stored payload no longer fits: {error}")), None
+        except Exception as error:  # noqa: BLE001 - a validator of the user's own
+            return outcome_of(error, grip, self._desk.now), None
         if grip.status == "LEASED":
             outcome = await self._guarded(grip, arguments)
             if outcome is not None:
@@ -97,11 +100,10 @@ class Attempts:
                 return await self._children.prepare(grip, self.ledger(grip))
             signature = grip.declaration.signature
             call = signature.bound(self._run(grip, is_async=signature.is_async), arguments)
-            value = await self._held(grip, call, is_async=signature.is_async)
+            return returned(grip, await self._held(grip, call, is_async=signature.is_async))
         except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
             self._let_through(error, grip)
             return outcome_of(error, grip, self._desk.now), None
-        return returned(grip, value)
 
     # ------------------------------------------------------------ finish
     async def finish(self, grip: Grip) -> BaseException | None:
@@ -121,7 +123,7 @@ class Attempts:
             self._let_through(error, grip)
 
     async def _finished(self, grip: Grip) -> None:
-        declaration = grip.declaration
+        declaration, grip.began = grip.declaration, self._desk.waits.monotonic()
         self._desk.points(Point.IN_FINISH, grip.job)
         if declaration.finish is None:
             return
@@ -140,7 +142,13 @@ class Attempts:
         ledger, measured = self.ledger(grip), self._desk.events.emit
         if not is_async:
             return LiveSyncRun(grip, ledger, measured)
-        return LiveRun(grip, ledger, measured, asyncio.to_thread, lambda stage: self._reporter.send(grip, Advanced(stage)))
+        return LiveRun(grip, ledger, measured, hop=asyncio.to_thread, write=self._written, advance=lambda stage: self._reporter.send(grip, Advanced(stage)))
+
+    async def _written(self, work: Callable[[], Any]) -> Any:
+        """By threads of its own: what a handler's own functions do must not keep the ledger waiting."""
+        if self._desk.over.is_set():
+            raise LeaseLost("The worker of this run has ended: nothing was written.")
+        return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
     async def _held(self, grip: Grip, call: Callable[[], Any], *, is_async: bool) -> Any:
         """Call it so that it can be stopped: a coroutine by cancelling it, a thread by telling its run."""

@@ -40,6 +40,7 @@ Called = tuple[Any, BaseException | None]
 NEWS = 0.1
 """Seconds between two reports of progress at least, however often a handler has some."""
 _PDEATHSIG = 1
+_WRITER = ThreadPoolExecutor(1, thread_name_prefix="interlock-ledger")
 
 
 class _Kind(Protocol):
@@ -155,7 +156,8 @@ class Service:
             run = LiveSyncRun(grip, ledger, _heard_from_grip)
             call = functools.partial(_caught, fn, run, *args, **kwargs)
             return await loop.run_in_executor(self._threads, contextvars.copy_context().run, call)
-        task = asyncio.ensure_future(_acaught(fn, LiveRun(grip, ledger, _heard_from_grip, asyncio.to_thread, _hopping(ledger.advance)), *args, **kwargs))
+        task = asyncio.ensure_future(_acaught(fn, LiveRun(
+            grip, ledger, _heard_from_grip, hop=asyncio.to_thread, write=_written, advance=_hopping(ledger.advance)), *args, **kwargs))
 
         def halt() -> None:
             loop.call_soon_threadsafe(task.cancel)
@@ -194,6 +196,11 @@ async def _acaught(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
         return None, error
     finally:
         stay(pid)
+
+
+async def _written(work: Callable[[], Any]) -> Any:
+    """By a thread of its own: what a handler's own functions do must not keep the pipe waiting."""
+    return await asyncio.get_running_loop().run_in_executor(_WRITER, work)
 
 
 def _hopping(advance: Callable[[str], None]) -> Callable[[str], Any]:

@@ -1,12 +1,13 @@
 """An execution in a worker's hand: what the slot, the renewing thread and the handler's run know of it together."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from typing import Literal
 
 from ..declaration import Declaration
-from ..errors import Cancelled, LeaseLost
+from ..errors import Cancelled, LeaseLost, UsageError
 from ..job import Job, Status
 from ..lifecycle import Lifecycle
 from ..move import Move
@@ -105,9 +106,10 @@ class Grip:
 
     def measure(self, name: str, value: float) -> None:
         with self._lock:
-            usage = {**(self._usage or {})}
-            usage[name] = usage.get(name, 0.0) + float(value)
-            self._usage = usage
+            total = (self._usage or {}).get(name, 0.0) + float(value)
+            if not math.isfinite(total):
+                raise UsageError(f"The measure {name!r} is {total}: give numbers that can be added up.")
+            self._usage = {**(self._usage or {}), name: total}
 
     def shown(self) -> tuple[str | None, str | None]:
         """Progress and usage, as they are to be stored."""
@@ -126,4 +128,7 @@ class Grip:
         self.status = move.to_status
         if move.to_status == "COMMITTED":
             self.value = move.result
+            # Too late to be cancelled: what follows the commit is to run.
+            if self.stop == "cancel":
+                self.stop = None
         self.ended = move.ended_by is not None or move.external_id is not None

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from .. import events
-from ..errors import InterlockError
 from ..records import Fence, WorkerFacts
 from .desk import Desk
 from .grip import Grip, Stop
@@ -58,7 +57,7 @@ class Leases:
             if due:
                 self._renew(due, asked)
             self._desk.store.report_worker(self._facts())
-        except InterlockError as error:
+        except Exception as error:  # noqa: BLE001 - this thread outlives everything: without it every lease is lost
             self.failing_since = self.failing_since or asked
             self._desk.unwell.set()
             self._desk.events.emit(events.Trouble(self._desk.owner, "renew", error))
@@ -74,7 +73,8 @@ class Leases:
         for fence in renewal.renewed:
             due[fence].asked_at = asked
         for fence in renewal.cancels:
-            self.tell(due[fence], "cancel")
+            if due[fence].status != "COMMITTED":
+                self.tell(due[fence], "cancel")
         for fence in renewal.lost:
             # What is just being reported is not lost: its report will say what became of it.
             if not due[fence].settling and not due[fence].ended:
@@ -105,7 +105,10 @@ class Watch:
     def keep(self) -> None:
         """Look until the worker ends: the body of the watching thread."""
         while not self._desk.over.wait(GLANCE):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - this thread outlives everything
+                self._desk.events.emit(events.Trouble(self._desk.owner, "watch", error))
 
     def look(self) -> None:
         now = self._desk.waits.monotonic()
@@ -120,7 +123,7 @@ class Watch:
             if now >= grip.trusted_until():
                 self._leases.tell(grip, "lost")
             limit = grip.declaration.max_runtime
-            if limit is not None and now - grip.began > limit and grip.renews and grip.status != "COMMITTED":
+            if limit is not None and now - grip.began > limit and grip.renews:
                 # Whether it obeys or not: the lease is not renewed, so that it ends.
                 grip.renews = False
                 self._leases.tell(grip, "runtime")

@@ -1,6 +1,7 @@
 """Reports in natural batches: what finished while the last batch was being written forms the next."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -9,6 +10,7 @@ from ..outcome import Outcome
 from .grip import Grip
 from .settle import Item, Settler
 
+_log = logging.getLogger("interlock")
 MOST = 1000
 """How many moves one batch has at most."""
 
@@ -66,8 +68,13 @@ class Reporter:
         task.add_done_callback(self._tasks.discard)
 
     async def _settle_alone(self, item: Item) -> None:
+        desk = self._settler.desk
         await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
-        item.done(item)
+        while item.again is not None and item.grip.stop != "lost" and not desk.over.is_set():
+            pause, item.again, item.error = item.again, None, None
+            await desk.waits.asleep(pause)
+            await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
+        self._tell(item)
 
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
@@ -77,9 +84,17 @@ class Reporter:
                 batch = self._next()
                 await loop.run_in_executor(self._together, self._settler.together, batch)
                 for item in batch:
-                    item.done(item)
+                    self._tell(item)
         finally:
             self._flushing = False
+
+    @staticmethod
+    def _tell(item: Item) -> None:
+        try:
+            item.done(item)
+        except Exception:  # noqa: BLE001 - logged
+            # The others of its batch must hear of theirs.
+            _log.exception("job %s: what was settled could not be told", item.grip.job.id)
 
     def _next(self) -> list[Item]:
         """The next batch: each job once, in the order they came."""

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from ..effect import DOUBTS, Book, Called, Ledger, OnDoubt, adrive, drive, effect, step
+from ..effect import DOUBTS, Book, Called, Hop, Ledger, OnDoubt, adrive, drive, effect, step
 from ..errors import LeaseLost, UsageError
 from ..events import Measured
 from ..outcome import Advanced
@@ -14,7 +14,6 @@ from .grip import Grip
 from .settle import Item, Settler
 
 T = TypeVar("T")
-Hop = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class StoreLedger:
@@ -97,32 +96,33 @@ class Facts:
 class LiveRun(Facts):
     """`Run`, in an event loop."""
 
-    def __init__(self, grip: Grip, ledger: Ledger, measured: Callable[[Measured], None], hop: Hop, advance: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, grip: Grip, ledger: Ledger, measured: Callable[[Measured], None], *, hop: Hop, write: Hop,
+                 advance: Callable[[str], Awaitable[None]]) -> None:
         super().__init__(grip, ledger, measured)
-        self._hop = hop
+        self._hop, self._write = hop, write
         self._advance = advance
 
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return await adrive(step(self._book, name, Called(fn, args, kwargs)), self._hop)
+        return await adrive(step(self._book, name, Called(fn, args, kwargs)), self._hop, self._write)
 
     async def advance(self, stage: str, /) -> None:
         self._grip.check()
         await self._advance(stage)
 
     def effect(self, name: str, /, *, on_doubt: OnDoubt) -> "LiveEffect":
-        return LiveEffect(self._book, check_name("The name of an effect", name), _doubt(on_doubt), self._hop)
+        return LiveEffect(self._book, check_name("The name of an effect", name), _doubt(on_doubt), self._hop, self._write)
 
 
 class LiveEffect:
     """One outside call of an async handler."""
 
-    def __init__(self, book: Book, name: str, on_doubt: OnDoubt, hop: Hop) -> None:
+    def __init__(self, book: Book, name: str, on_doubt: OnDoubt, hop: Hop, write: Hop) -> None:
         self.key = book.key(name)
-        self._book, self._name, self._hop = book, name, hop
+        self._book, self._name, self._hop, self._write = book, name, hop, write
         self._on_doubt: OnDoubt = on_doubt
 
     async def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return await adrive(effect(self._book, self._name, self._on_doubt, Called(fn, args, kwargs)), self._hop)
+        return await adrive(effect(self._book, self._name, self._on_doubt, Called(fn, args, kwargs)), self._hop, self._write)
 
 
 class LiveSyncRun(Facts):

@@ -40,6 +40,9 @@ class Item:
     once: bool = False
     """Where a hook raises, it is not waited for: whoever settles it comes back by himself."""
 
+    again: float | None = None
+    """Seconds after which it is to be tried again: a hook raised, and nobody waits for that in a thread that others need."""
+
     @property
     def goes_on(self) -> bool:
         return isinstance(self.outcome, _GOES_ON)
@@ -178,7 +181,8 @@ class Settler:
         self.desk.events.emit(events.HookFailed(grip.job.id, grip.job.kind, move.state, error))
         if grip.failures == 1:
             self.remark(grip, "hook_failed", f"the function for {move.state} raised {type(error).__name__}: {error}; it is tried again")
-        return not item.once and not self.desk.over.wait(grip.declaration.backoff.delay(grip.failures, self.desk.draw()))
+        item.again = None if item.once else grip.declaration.backoff.delay(grip.failures, self.desk.draw())
+        return False
 
     # ------------------------------------------------------------ what came of it
     def decided(self, item: Item) -> Move:
@@ -242,7 +246,7 @@ class Settler:
         """Best effort: the event was emitted whatever becomes of it."""
         try:
             self.desk.store.remark(grip.job.id, attempt=grip.job.attempt, event=event, actor=grip.owner, reason=clean(reason))
-        except InterlockError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job itself is settled
             _log.warning("job %s: %s could not be remarked: %s", grip.job.id, event, error)
 
 

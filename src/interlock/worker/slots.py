@@ -9,7 +9,7 @@ from ..errors import LeaseLost, TransitionRefused, Unavailable
 from ..lifecycle import Lifecycle
 from ..outcome import Finished, Handed, Outcome, Returned
 from ..payload import clean
-from ..records import Lease
+from ..records import Fence, Lease
 from ..taxonomy import describe
 from .attempt import Attempts
 from .desk import Desk
@@ -29,6 +29,8 @@ class Slots:
         self.size = size
         self.grips: dict[int, Grip] = {}
         """By their own identity: a lost execution may still run here while its job's next one does."""
+        self.fallen: dict[Fence, None] = {}
+        """What broke here, and is left to its lease: known, and so no stray."""
         self.freed = asyncio.Event()
         self.done = 0
         """Attempts that have ended here."""
@@ -139,6 +141,7 @@ class Slots:
     def _fall(self, grip: Grip, error: BaseException) -> None:
         """Something of ours broke. The job is left to its lease, and the worker waits a while."""
         grip.renews = False
+        self.fallen[grip.fence] = None
         self._go(grip, "ErrorWait", type(error).__name__)
         self._desk.events.emit(events.Trouble(self._desk.owner, f"job {grip.job.id}", error))
         self._go(grip, "Connecting", "the loop starts over")

@@ -25,6 +25,8 @@ T = TypeVar("T")
 ERROR_WAIT = 5.0
 DRAIN = 25.0
 GRACE = 3.0
+LOOK = 1.0
+"""Seconds after which a full worker looks at its own state."""
 GATHER = 0.02
 """Seconds for which a nearly full worker lets slots come free before it claims again."""
 
@@ -92,6 +94,10 @@ class Worker:
     @property
     def busy(self) -> int:
         return self._slots.busy
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def facts(self) -> WorkerFacts:
         return self._facts(self.state, self.busy)
@@ -186,7 +192,7 @@ class Worker:
         if troubled:
             self._desk.unwell.clear()
             self._keeper.was_away()
-            await self._hop(lambda: release_strays(self._desk, [grip.fence for grip in list(self._slots.grips.values())]))
+            await self._hop(lambda: release_strays(self._desk, [*(grip.fence for grip in list(self._slots.grips.values())), *self._slots.fallen]))
         if self._listen and self._ear is None:
             loop = asyncio.get_running_loop()
             self._ear = await self._hop(lambda: self._desk.store.listen(lambda: _soon(loop, self._tell)))
@@ -225,8 +231,12 @@ class Worker:
             raise Unavailable("The database cannot be reached, so nothing is claimed.")
 
     async def _room(self) -> bool:
+        """A slot came free. Now and then it answers False, so that the loop sees whether the database is well."""
         self._slots.freed.clear()
-        await self._slots.freed.wait()
+        try:
+            await asyncio.wait_for(self._slots.freed.wait(), LOOK)
+        except TimeoutError:
+            return False
         await self._gather()
         return self._slots.free > 0
 
@@ -285,6 +295,10 @@ class Worker:
             soon = await self._hop(lambda: self._desk.store.due_in(self._ways, self._queues))
             if soon is None or soon > 0:
                 self.stop()
+            else:
+                # Due, and yet not claimed: for want of room for its kind, here or elsewhere.
+                await self._desk.waits.asleep(self._pace.next())
+                return
         self._pace.reset()
 
     async def _error_wait(self, error: BaseException) -> None:
