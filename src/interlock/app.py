@@ -20,6 +20,7 @@ from .events import Events
 from .explain import Explanation
 from .explain import explain as explain_job
 from .job import AuditEntry, Execution, Job, Phase
+from .keeper.prune import RETENTION
 from .kind import JobDecorator, Kind
 from .lifecycle import Lifecycle, builtin
 from .notify import KIND as WEBHOOK
@@ -46,11 +47,10 @@ Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 _LEASE = 30.0
 _MAX_RUNTIME = 3600.0
 _BACKOFF = Backoff()
-_KEPT = 7 * 86400.0
 
 
 def _retention(given: Mapping[Phase, Seconds | None] | None) -> dict[Phase, float]:
-    chosen: dict[Phase, Seconds | None] = {"succeeded": _KEPT, "failed": None, **(given or {})}
+    chosen: dict[Phase, Seconds | None] = {**RETENTION, **(given or {})}
     for phase in chosen:
         if phase not in ("succeeded", "failed"):
             raise UsageError(f"retention names {phase!r}: only jobs that succeeded or failed are ever deleted.")

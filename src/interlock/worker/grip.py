@@ -28,7 +28,7 @@ class Grip:
 
     __slots__ = (
         "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "declaration", "ended", "failures", "holder", "job", "lifecycle", "owner",
-        "renews", "seconds", "settling", "slot", "state", "status", "stop", "stubborn", "task", "value",
+        "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "value",
     )
 
     def __init__(self, lease: Lease, declaration: Declaration, lifecycle: Lifecycle, *, asked_at: float, slot: int = 0, apart: bool = False) -> None:
@@ -55,8 +55,6 @@ class Grip:
         self.settling = False
         """Its end is being reported: whoever else is refused meanwhile need not wonder."""
         self.renews = True
-        self.stubborn = False
-        """It was told to stop and did not: a thread that cannot be stopped keeps its slot."""
         self.failures = max(lease.holder - 1, 0) if lease.status == "COMMITTED" else 0
         """How often what follows the commit has failed or crashed."""
         self._lock = threading.Lock()

@@ -174,7 +174,6 @@ class Slots:
         for grip in list(self.grips.values()):
             if not grip.settling:
                 grip.halt("release")
-                grip.stubborn = True
 
     async def ended(self, timeout: float) -> bool:  # noqa: ASYNC109 - a deadline is what this is about
         """Whether every slot came free in time."""
