@@ -1,6 +1,7 @@
 """Databases for every test that stores something: each of them runs on SQLite and on PostgreSQL."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ from tests.contract.kit import FACTS, LIFECYCLES
 from tests.kit import Place, Raw, SettableClock, postgres_place, sqlite_place
 
 Places = Callable[[], Place]
+
+# A suite that a shell runs in the background ignores Ctrl-C, and so would every program that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -120,6 +120,8 @@ class AttemptEnded(Event):
     outcome: str
     waited: float
     ran: float
+    error: str | None = None
+    """What went wrong, in one line, where something did."""
 
 
 @dataclass(frozen=True, slots=True)

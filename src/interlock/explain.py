@@ -59,7 +59,7 @@ def _served(store: Store, job: Job) -> bool:
 
 def _reasons(store: Store, job: Job, history: list[AuditEntry]) -> list[str]:
     reasons = [f"{entry.at:%H:%M:%S} {entry.event}: {entry.reason}" for entry in history if entry.reason][-5:]
-    if job.lease_losses:
+    if job.lease_losses and job.phase == "pending":
         reasons.append(f"It has lost {job.lease_losses} lease(s): its next attempt runs alone, in case its worker died of it.")
     if job.phase == "pending" and job.tries_left < job.tries:
         reasons.append(f"{job.tries - job.tries_left} of {job.tries} tries are spent.")

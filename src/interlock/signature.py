@@ -19,6 +19,7 @@ from .run import Run, SyncRun
 
 _NONE = inspect.Parameter.empty
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_VALUES = (int, float, bool, str, bytes, list, dict, tuple, set)
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -133,6 +134,9 @@ def check_run(name: str, fn: Callable[..., Any]) -> inspect.Signature:
             annotation = get_type_hints(alone, globalns=inspect.unwrap(fn).__globals__)["run"]
         except NameError as error:
             raise UsageError(f"The annotation of {name}'s run cannot be read: {error}. Import Run or SyncRun from interlock.") from None
+    if annotation in _VALUES:
+        first = f"its first parameter is {annotation.__name__}"
+        raise UsageError(f"{name} takes no run, since {first}: write it as (run: Run, …) for async def, or (run: SyncRun, …) for def.")
     wrong, right, form = (SyncRun, "Run", "async def") if inspect.iscoroutinefunction(fn) else (Run, "SyncRun", "def")
     if annotation is wrong:
         raise UsageError(f"{name} is written with {form}, so it holds a {right}, not a {wrong.__name__}: change one of the two.")

@@ -341,3 +341,14 @@ def test_complete_says_when_it_comes(app: App[Tx]) -> None:
     """Better than an answer that means nothing."""
     with pytest.raises(InterlockError, match="arrives with the reconciler"):
         app.job()(count).complete("hash", 1)
+
+
+def test_a_handler_whose_first_parameter_is_a_value_takes_no_run() -> None:
+    """Said when it is declared, and not when its first job fails."""
+    app: App[Tx] = App("sqlite:///nowhere.db")
+
+    def norun(x: int) -> int:
+        return x
+
+    with pytest.raises(UsageError, match="takes no run, since its first parameter is int"):
+        app.job()(norun)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -142,7 +142,7 @@ class Process:
         except NotMigrated as error:
             screen.complain(str(error))
         hops.shutdown(wait=False)
-        if left := lingering() + worker_left:
+        if left := max(lingering(), worker_left):
             # Python would wait for them, perhaps for ever.
             logging.getLogger("interlock").warning("%d handlers cannot be stopped: they end with the process, and their leases recover the jobs", left)
             leave(code)

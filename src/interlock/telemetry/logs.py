@@ -53,7 +53,7 @@ LEVELS: dict[type[Event], int] = {
     HookFailed: logging.WARNING,
     Trouble: logging.ERROR,
     WorkerMoved: logging.WARNING,
-    AttemptEnded: logging.INFO,
+    AttemptEnded: logging.WARNING,
 }
 """The highest level that each can have; all but the last two have it always."""
 ROUND = frozenset({"connecting", "recovery", "polling", "claiming", "backoff", "idle"})
@@ -68,6 +68,8 @@ def level(event: Event) -> int:
             return logging.WARNING
         return logging.DEBUG if event.source.lower() in ROUND and event.target.lower() in ROUND else logging.INFO
     if isinstance(event, AttemptEnded):
+        if event.outcome in ("fail", "bury"):
+            return logging.WARNING
         return logging.DEBUG if event.outcome in ("succeed", "handed") else logging.INFO
     return LEVELS[type(event)]
 

@@ -222,7 +222,8 @@ class Settler:
             job, ran = grip.job, self.desk.waits.monotonic() - grip.began
             waited = max((job.updated_at - job.due_at).total_seconds(), 0.0)
             outcome = "handed" if isinstance(item.outcome, Handed) else move.ended_by or ""
-            emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran))
+            why = move.error.strip().rpartition("\n")[2][:200] if move.error else None
+            emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran, why))
 
     def _refused(self, item: Item, move: Move, refusal: Refusal) -> None:
         grip = item.grip
