@@ -201,9 +201,10 @@ class Lab:
             process.freeze()
 
     def _writable(self) -> bool:
-        file = sqlite3.connect(self.setting.url.removeprefix("sqlite:///"), timeout=0.2, isolation_level=None)
+        file = sqlite3.connect(self.setting.url.removeprefix("sqlite:///"), timeout=0.5, isolation_level=None)
         try:
-            file.execute("BEGIN IMMEDIATE")
+            # Exclusive: one that stands still while it reads keeps every writer from its commit, too.
+            file.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError:
             return False
         finally:
