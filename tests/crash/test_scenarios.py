@@ -154,7 +154,8 @@ def test_a_frozen_keeper_stops_nobody_s_recovery(shop: Lab) -> None:
     lost = {id: next(entry for entry in shop.app.history(id) if entry.event == "lose") for id in ids}
     late = max((lost[id].at - ends[id]).total_seconds() for id in ids)
     _log.info("frozen keeper: recovered %.2f s after the end of the lease", late)
-    assert late <= 2.0
+    # Two seconds where nothing else runs; the suite shares its cores with others. A leader that stands still would make it thirty.
+    assert late <= 5.0
     assert {entry.actor.partition("#")[0] for entry in lost.values()} == {"awake"}
     assert {job.phase for job in shop.until_ended(within=30)} == {"succeeded"}
     assert shop.effects() == dict.fromkeys(["0", "1", "2"], 1)
