@@ -27,7 +27,7 @@ from .telemetry import logs
 from .waits import SystemWaits, Waits
 from .worker.attempt import Attempts
 from .worker.children import Children
-from .worker.desk import Desk
+from .worker.desk import Desk, soon
 from .worker.forks import stay
 from .worker.grip import Grip
 from .worker.leases import Leases, Watch
@@ -213,14 +213,12 @@ class _Parts:
     def _adopted(self, lease: Lease) -> None:
         """The keeper, in its thread, found work that only needs its finish."""
         lifecycle = self.desk.store.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.worker.adopt, lease, lifecycle)
+        soon(self._loop, self.worker.adopt, lease, lifecycle)
 
     def recovered(self, event: Recovered) -> None:
         """The keeper, in its thread, made something due: a database may tell of new jobs only."""
         del event
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.worker.wake)
+        soon(self._loop, self.worker.wake)
 
     def _escaped(self, error: BaseException) -> None:
         self.worker.escape(error)
@@ -234,8 +232,7 @@ class _Parts:
             faulthandler.dump_traceback(file=sys.stderr)
             self.desk.over.set()
             # Should the loop answer again: what cannot renew must not claim.
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.worker.stop, HUNG)
+            soon(self._loop, self.worker.stop, HUNG)
 
     async def close(self) -> None:
         """End every thread that will end. One that runs a handler which cannot be stopped is left behind."""

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
@@ -11,7 +11,7 @@ from .errors import UsageError
 from .job import Job
 from .lifecycle import Lifecycle
 from .machine import Arrow
-from .move import Policy
+from .move import Policy, Take
 from .records import KindFacts, Way
 from .signature import Signature
 from .store import Store
@@ -89,6 +89,16 @@ class Declaration:
         """What runs in the transaction of a move into this state."""
         own = [self.hooks[state]] if state in self.hooks else []
         return [*own, self.notify] if self.notify is not None and state in self.lifecycle.finals else own
+
+    def taking(self, take: Take) -> Callable[[Any, Job], None] | None:
+        """What runs in the transaction that carries a waiting job out; None if nothing does."""
+        hooks = self.entering(take.arrow.target)
+
+        def body(tx: Any, job: Job) -> None:
+            for hook in hooks:
+                hook(tx, replace(job, state=take.arrow.target, phase=take.phase))
+
+        return body if hooks else None
 
     def hooked(self) -> tuple[str, ...]:
         """The states that only a process with this code may move a job into."""

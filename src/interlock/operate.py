@@ -1,6 +1,6 @@
 """What an operator does to a job: cancel it, reject it, release it from a hold, drive it again. Each holds the job first, as everyone does."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from .enqueue import Transaction, enqueue_job, foreign_job
 from .errors import TransitionRefused, UsageError
 from .job import Job
 from .lifecycle import Lifecycle
-from .move import Policy, Take, decide_take
+from .move import Policy, decide_take
 from .payload import clean, encode, encode_tags
 from .records import Decision, Enqueued, NewJob
 from .stores import OpenStore
@@ -105,8 +105,8 @@ class Operator:
             raise TransitionRefused(
                 f"Job {job.id} cannot go to {state} from here: {job.kind} runs a function of its own there, which this process does not have. "
                 f"Do it where {job.kind} is declared: with its app, or with -A module:app.")
-        if known and (hooks := known.entering(state)):
-            return self.store.commit(take, _entering(hooks, take), transaction=self.transaction) is None
+        if known and (body := known.taking(take)):
+            return self.store.commit(take, body, transaction=self.transaction) is None
         return not self.store.take([take])
 
 
@@ -117,14 +117,6 @@ def decision_of(effect: Literal["happened", "did_not"] | None, receipt: Any) -> 
     if receipt is not None and effect != "happened":
         raise UsageError('A receipt is given for a call that did not happen, or of which nothing is said: give effect="happened" with it.')
     return None if effect is None else Decision(effect == "happened", encode(receipt, what="receipt") if effect == "happened" else None)
-
-
-def _entering(hooks: Sequence[Callable[[Any, Job], None]], take: Take) -> Callable[[Any, Job], None]:
-    def body(tx: Any, job: Job) -> None:
-        for hook in hooks:
-            hook(tx, replace(job, state=take.arrow.target, phase=take.phase))
-
-    return body
 
 
 def _ended(job: Job, lifecycle: Lifecycle) -> Job:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interlock.outcome import Errored
+from interlock.outcome import Errored, Released
 from interlock.store import Store
 from interlock.stores import OpenStore
 from interlock.stores.sqlite.wake import SqliteEar
@@ -87,6 +87,15 @@ def test_a_job_whose_hold_ends_calls(store: Store, other: Store, raw: Raw) -> No
     with listening(store) as bell:
         bell.forget()
         assert other.release(job.id, by="olga", reason="fine")
+        bell.wait()
+
+
+def test_a_job_that_is_due_again_by_a_move_calls(store: Store, other: Store) -> None:
+    """Lost, released or tried again at once: an idle worker need not wait for its next look."""
+    lease = claimed(other)
+    with listening(store) as bell:
+        bell.forget()
+        settle(other, lease, Released("its worker stops"))
         bell.wait()
 
 

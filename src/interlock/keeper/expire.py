@@ -1,7 +1,7 @@
 """Waiting jobs whose time to live has ended: carried out by `expire`, with the hook of the state that they end in."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .. import events
@@ -62,8 +62,8 @@ class Expiry:
             except InterlockError as error:
                 self._fail(job, error)
                 continue
-            if declaration.entering(take.arrow.target):
-                done += self._alone(job, take)
+            if body := declaration.taking(take):
+                done += self._alone(job, take, body)
             else:
                 plain.append((job, take))
         return done + self._together(plain)
@@ -81,11 +81,11 @@ class Expiry:
             # Otherwise another was faster, and what stands there is right.
         return len(plain) - len(refusals)
 
-    def _alone(self, job: Job, take: Take) -> bool:
+    def _alone(self, job: Job, take: Take, body: Callable[[Any, Job], None]) -> bool:
         """In a transaction of its own, with its hook. A hook that raises leaves the job where it is."""
         declaration = self._desk.kinds[job.kind]
         try:
-            refusal = self._desk.store.commit(take, self._body(take), transaction=self._desk.transaction, timeout=declaration.commit_timeout)
+            refusal = self._desk.store.commit(take, body, transaction=self._desk.transaction, timeout=declaration.commit_timeout)
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the hook's own
@@ -94,15 +94,6 @@ class Expiry:
         if refusal is None:
             self._expired(job, take)
         return refusal is None
-
-    def _body(self, take: Take) -> Callable[[Any, Job], None]:
-        hooks = self._desk.kinds[take.kind].entering(take.arrow.target)
-
-        def body(tx: Any, job: Job) -> None:
-            for hook in hooks:
-                hook(tx, replace(job, state=take.arrow.target, phase=take.phase))
-
-        return body
 
     # ------------------------------------------------------------ what came of it
     def _expired(self, job: Job, take: Take) -> None:

@@ -14,7 +14,7 @@ from ..errors import LeaseLost, PayloadError
 from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Started
 from ..payload import clean
 from ..telemetry.tracing import span
-from .desk import Desk
+from .desk import Desk, soon
 from .forks import stay
 from .grip import Grip
 from .points import Point
@@ -165,7 +165,7 @@ class Attempts:
             if running:
                 task.cancel()
 
-        grip.on_halt(lambda: _call_soon(loop, cancel))
+        grip.on_halt(lambda: soon(loop, cancel))
         awaitable: Awaitable[Any] = call()
         pid = os.getpid()
         try:
@@ -184,10 +184,6 @@ class Attempts:
                 raise error
             task.uncancel()
 
-
-def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(work)
 
 
 def _with_context(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -11,9 +11,9 @@ from ..errors import PayloadError
 from ..events import Trouble
 from ..outcome import Errored, Failed, Outcome, Released, Returned, Snoozed
 from ..payload import clean
-from .desk import Desk
+from .desk import Desk, soon
 from .grip import WHY, Grip
-from .process import CannotStart, Child, Died, Errand, What, soon
+from .process import CannotStart, Child, Died, Errand, What
 from .rooms import suspicious
 from .runs import StoreLedger
 from .verdict import stopped

@@ -1,8 +1,10 @@
 """What every part of a worker shares: the store, the kinds it knows, whom to tell, and how to wait for a database that is away."""
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
@@ -17,6 +19,12 @@ from .points import Points, pass_by
 
 T = TypeVar("T")
 LONGEST = 5.0
+
+
+def soon(loop: asyncio.AbstractEventLoop, work: Callable[..., object], *args: object) -> None:
+    """Have an event loop do something, from any thread. One that is closed has nothing left to do."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(work, *args)
 
 
 @dataclass(eq=False)

@@ -4,13 +4,12 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..events import Measured
-from .desk import Desk
+from .desk import Desk, soon
 from .grip import Grip
 from .runs import StoreLedger
 from .wire import HEAD, LONGEST, Message, error_told, lease_told, pack, receipts_told, unpack
@@ -261,9 +260,3 @@ def obituary(code: int) -> str:
     except ValueError:
         return f"the process died: signal {-code}"
     return f"the process died: signal {-code} ({name.name}); {_HINTS.get(name, 'somebody sent it, or its own code did')}"
-
-
-def soon(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
-    """In the event loop, from any thread."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(work)

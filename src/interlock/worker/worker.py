@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from .. import events
 from ..errors import InterlockError, NotMigrated, Unavailable
 from ..lifecycle import Lifecycle
 from ..records import Lease, Way, WorkerFacts
 from ..store import Listening
-from .desk import Desk
+from .desk import Desk, soon
 from .leases import Leases
 from .pace import Pace
 from .report import Reporter
@@ -195,7 +195,7 @@ class Worker:
             await self._hop(lambda: release_strays(self._desk, [*(grip.fence for grip in list(self._slots.grips.values())), *self._slots.fallen]))
         if self._listen and self._ear is None:
             loop = asyncio.get_running_loop()
-            self._ear = await self._hop(lambda: self._desk.store.listen(lambda: _soon(loop, self._tell)))
+            self._ear = await self._hop(lambda: self._desk.store.listen(lambda: soon(loop, self._tell)))
 
     def _find_ways(self) -> list[Way]:
         store = self._desk.store
@@ -321,8 +321,3 @@ class Worker:
     async def _hop(self, work: Callable[[], T]) -> T:
         """The database, over one thread hop."""
         return await asyncio.get_running_loop().run_in_executor(self._claimer, work)
-
-
-def _soon(loop: asyncio.AbstractEventLoop, work: Callable[[], Any]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(work)
