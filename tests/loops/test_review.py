@@ -169,6 +169,49 @@ def test_rule_23_a_write_that_was_begun_ends_though_its_handler_is_cancelled(sho
     assert shop.app.get(id).phase in ("pending", "succeeded")
 
 
+def test_rule_23_a_receipt_that_waits_for_its_turn_is_written_though_its_handler_is_cancelled(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call was answered while another's write had the only thread."""
+    monkeypatch.setattr("interlock.boot.WRITERS", 1)
+    held, hold = threading.Event(), threading.Event()
+
+    async def send() -> str:
+        shop.begun.set()
+        await shop.go.wait()
+        return "receipt"
+
+    @shop.app.job(lease=5)
+    async def work(run: Run) -> str:
+        return await run.effect("send", on_doubt="hold")(send)
+
+    @shop.app.job(lease=5)
+    async def busy(run: Run) -> int:
+        return await run.step("one", lambda: 1)
+
+    def keep() -> None:
+        held.set()
+        hold.wait(30)
+
+    async def scene() -> str:
+        async with running(shop.plan()) as worker:
+            job = await work.aenqueue()
+            await asyncio.wait_for(shop.begun.wait(), 30)
+            shop.meddler.before["remember"] = keep
+            await busy.aenqueue()
+            await asyncio.to_thread(held.wait, 30)
+            shop.go.set()
+            for _ in range(20):  # turns of the loop in which the answer comes to the ledger
+                await asyncio.sleep(0)
+            worker.stop()
+            worker.release()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            hold.set()
+        return job.id
+
+    id = asyncio.run(scene())
+    assert [(one.name, one.applied, one.value) for one in shop.app.database.store().receipts(id)] == [("send", True, '"receipt"')]
+
+
 def test_jobs_whose_hook_raises_take_no_thread_from_others(shop: Shop) -> None:
     @shop.app.job(lease=3, tries=1, backoff=Backoff(600, jitter=False))
     async def bad(run: Run, n: int) -> None:
