@@ -61,7 +61,7 @@ class External(Generic[R_co]):
 # Per execution; one that a reconciler does not name is *missing*.
 @dataclass(frozen=True)
 class Going(Generic[R_co]):
-    """The work goes on."""
+    """The work goes on. With `done` it has begun, which walks `start` where that is drawn; without, it is known there and waits for its turn."""
 
     done: float | None = None
     total: float | None = None

@@ -19,7 +19,9 @@ from .errors import Unavailable, UsageError
 from .events import Events, Recovered
 from .job import Phase
 from .keeper.keeper import Keeper
+from .lifecycle import Lifecycle
 from .payload import check_name
+from .reconciler import Reconciler
 from .records import Lease, WorkerFacts
 from .schedule import Schedule
 from .stores import OpenStore
@@ -43,6 +45,8 @@ WRITERS = 4
 """How many steps and receipts of coroutines may be written at once."""
 COMMITTERS = 8
 """How many commit functions may run at once."""
+RECONCILERS = 4
+"""How many kinds' answers from outside may be written down at once."""
 PULSE = 0.5
 JOINED = 5.0
 """Seconds in which the worker's own threads end."""
@@ -171,7 +175,7 @@ class _Parts:
         self.desk = desk
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._pools = {name: ThreadPoolExecutor(count, thread_name_prefix=f"interlock-{name}") for name, count in (
-            ("claim", 1), ("report", 1), ("commit", COMMITTERS), ("ledger", WRITERS), ("handler", plan.threads))}
+            ("claim", 1), ("report", 1), ("commit", COMMITTERS), ("ledger", WRITERS), ("handler", plan.threads), ("reconcile", RECONCILERS))}
         leases = [kind.lease for kind in plan.kinds.values()]
         self._settler = Settler(desk)
         reporter = Reporter(self._settler, self._pools["report"], self._pools["commit"])
@@ -187,18 +191,32 @@ class _Parts:
             hung=plan.hung or self._hung)
         self._stubborn = max(plan.threads // 2, 1)
         self._beating: asyncio.Task[None] | None = None
+        self._reconcilers = [
+            Reconciler(desk, self._settler, kind, kind.reconcile, self._pools["reconcile"], self._committed)
+            for kind in plan.kinds.values() if kind.reconcile is not None]
+        self._reconciling: list[asyncio.Task[None]] = []
+        self._keeps = not plan.until_idle
         bodies = [self._leases.keep, self._watch.keep] + ([] if plan.until_idle else [keeper.keep])
         self._threads = [threading.Thread(target=body, name=f"interlock-{body.__qualname__}", daemon=True) for body in bodies]
         self.worker = Worker(
             desk, plan.queues, self._slots, Rooms(plan.kinds, self._slots, self._children, plan.threads), reporter, self._leases, keeper, self._pools["claim"],
             facts=lambda state, busy: WorkerFacts(
                 desk.owner, socket.gethostname(), os.getpid(), state, plan.slots, busy, tuple(sorted(plan.kinds)), tuple(plan.queues)),
-            listen=plan.listen and not plan.until_idle, until_idle=plan.until_idle)
+            listen=plan.listen and not plan.until_idle, until_idle=plan.until_idle, reconcile=self._reconcile_once)
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
         self._beating = asyncio.ensure_future(self._beat())
+        if self._keeps:
+            self._reconciling = [asyncio.ensure_future(one.keep()) for one in self._reconcilers]
+
+    async def _reconcile_once(self) -> int:
+        return sum([await one.run_once() for one in self._reconcilers])
+
+    def _committed(self, lease: Lease, lifecycle: Lifecycle) -> None:
+        """A reconciler committed what was done elsewhere; what follows is ours to run."""
+        self.worker.adopt(lease, lifecycle)
 
     async def _beat(self) -> None:
         """The loop's own sign of life; and a look at the threads that will not end."""
@@ -236,6 +254,10 @@ class _Parts:
 
     async def close(self) -> None:
         """End every thread that will end. One that runs a handler which cannot be stopped is left behind."""
+        for reconciler in self._reconcilers:
+            reconciler.stop()
+        if self._reconciling:
+            await asyncio.wait(self._reconciling, timeout=JOINED)
         self.desk.over.set()
         if self._beating is not None:
             self._beating.cancel()

@@ -11,7 +11,7 @@ from .errors import UsageError
 from .job import Job
 from .lifecycle import Lifecycle
 from .machine import Arrow
-from .move import Policy, Take
+from .move import Move, Policy, Take
 from .records import KindFacts, Way
 from .signature import Signature
 from .store import Store
@@ -90,6 +90,19 @@ class Declaration:
         own = [self.hooks[state]] if state in self.hooks else []
         return [*own, self.notify] if self.notify is not None and state in self.lifecycle.finals else own
 
+    def moving(self, move: Move, value: object, *, commits: bool) -> Callable[[Any, Job], None] | None:
+        """What runs in the transaction of a held job's move; None if nothing does: the commit function, where it `commits`, then the hooks on its way."""
+        commit = self.commit if commits and move.to_status in ("COMMITTED", "DONE") else None
+        entered = [(arrow.target, hook) for arrow in move.path for hook in self.entering(arrow.target)]
+
+        def body(tx: Any, job: Job) -> None:
+            if commit is not None:
+                commit(tx, job, value)
+            for state, hook in entered:
+                hook(tx, replace(job, state=state, phase=move.phase, tries_left=move.tries_left, last_error=move.error or job.last_error))
+
+        return body if commit is not None or entered else None
+
     def taking(self, take: Take) -> Callable[[Any, Job], None] | None:
         """What runs in the transaction that carries a waiting job out; None if nothing does."""
         hooks = self.entering(take.arrow.target)
@@ -108,7 +121,7 @@ class Declaration:
         """What `migrate` writes down about this kind."""
         return KindFacts(
             self.name, self.lifecycle.name, self.hooked(), queue=self.queue, tries=self.tries, key_until=tuple(sorted(self.key_until)),
-            admits=self.admit is not None)
+            admits=self.admit is not None, every=self.reconcile.every if self.reconcile else None, batch=self.reconcile.batch if self.reconcile else None)
 
     def ways(self, version: int) -> list[Way]:
         """How a claimer takes jobs of this kind, from each state that they wait in, under this version of its lifecycle."""

@@ -94,6 +94,25 @@ class Notice(Event):
     fields: Mapping[str, object]
 
 
+@dataclass(frozen=True, slots=True)
+class Checked(Event):
+    """A reconciler asked the outside about `count` pieces of work at once, and had its answer after so many seconds."""
+
+    kind: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideFailed(Event):
+    """The outside could not be asked, for the `failures`th time in a row. No job changes for it; it is asked again in so many seconds."""
+
+    kind: str
+    failures: int
+    again_in: float
+    error: BaseException | str
+
+
 # ---------------------------------------------------------------- jobs
 @dataclass(frozen=True, slots=True)
 class Transition(Event):
@@ -111,15 +130,16 @@ class Transition(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(Event):
-    """An attempt is over, and the database says so. `waited` is the time from due to claimed, `ran` that of the handler, in seconds."""
+    """An attempt is over, and the database says so. `waited` is the time from due to claimed, `ran` that of the handler, in seconds; None where work that was
+    handed over has come to its end."""
 
     job_id: str
     kind: str
     queue: str
     attempt: int
     outcome: str
-    waited: float
-    ran: float
+    waited: float | None
+    ran: float | None
     error: str | None = None
     """What went wrong, in one line, where something did."""
 
@@ -176,7 +196,7 @@ class HookFailed(Event):
 
 
 KINDS: tuple[type[Event], ...] = (
-    WorkerMoved, SlotMoved, Claimed, Batch, Renewed, Recovered, Trouble, Notice,
+    WorkerMoved, SlotMoved, Claimed, Batch, Renewed, Recovered, Trouble, Notice, Checked, OutsideFailed,
     Transition, AttemptEnded, LeaseLost, MoveRefused, Measured, FinishFailed, HookFailed,
 )  # fmt: skip
 """Everything that can happen."""

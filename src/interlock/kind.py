@@ -9,10 +9,11 @@ from typing_extensions import TypeVar
 
 from .answers import Complete, External, Failed, Going, Gone
 from .call import Call, Options, options
+from .callback import complete
 from .clock import Seconds, seconds
 from .declaration import Declaration, Reconcile
 from .enqueue import Transaction, aenqueue, enqueue
-from .errors import InterlockError, JobFailed, NotFound, UsageError
+from .errors import JobFailed, NotFound, UsageError
 from .job import Job
 from .move import Policy
 from .records import Enqueued, KindFacts, Way
@@ -134,9 +135,12 @@ class Kind(Generic[P, R, TxT]):
         return TimeoutError(f"Job {id} has not ended within {seconds(timeout):g} s. It goes on: ask again later, or give a longer timeout.")
 
     def complete(self, external_id: str, value: R, /) -> bool:
-        """A provider that calls back: the external work is done, and this is its value."""
-        del value
-        raise InterlockError(f"{self.name}.complete({external_id!r}, …) arrives with the reconciler: nothing was stored.")
+        """A provider that calls back: the work that it knows by this id is done, and this is its value. False if no job waits for it."""
+        return complete(self._store(), self.declaration, external_id, value, transaction=self._transaction, waits=self._waits)
+
+    async def acomplete(self, external_id: str, value: R, /) -> bool:
+        """`complete` for asyncio."""
+        return await asyncio.to_thread(self.complete, external_id, value)
 
     # ------------------------------------------------------------ the other functions of the job
     def commit(self, fn: Callable[[TxT, Job, R], None], /) -> Callable[[TxT, Job, R], None]:
@@ -174,7 +178,11 @@ class Kind(Generic[P, R, TxT]):
         return lambda fn: self.declaration.hook(state, fn)
 
     def reconcile(self, *, every: Seconds = 15.0, batch: int = 100, grace: Seconds = 60.0) -> Callable[[Ask[R]], Ask[R]]:
-        """Asks the outside about handed-over work, a batch at a time."""
+        """Asks the outside about handed-over work: every so often, about a batch of ids at once, those looked at longest ago first.
+
+        What it does not name is missing; the job fails with `missing_external_job` if that lasts for as long as `grace`. If it raises, or answers too
+        late for the kind's lease, no job changes, and the next question comes later.
+        """
 
         def register(ask: Ask[R]) -> Ask[R]:
             self.declaration.once("reconcile", self.declaration.reconcile)
@@ -186,7 +194,10 @@ class Kind(Generic[P, R, TxT]):
         return register
 
     def on_cancel(self, fn: Callable[[str], Awaitable[None]], /) -> Callable[[str], Awaitable[None]]:
-        """Called with the external id of handed-over work that is cancelled here: tells the outside."""
+        """Called with the external id of handed-over work that is to be cancelled: tells the outside. The job is cancelled when it has returned.
+
+        It may be called again for the same work, after a crash or after it raised.
+        """
         self.declaration.once("on_cancel", self.declaration.on_cancel)
         self.declaration.on_cancel = fn
         return fn

@@ -8,7 +8,25 @@ from .errors import TransitionRefused
 from .job import Job, Phase, Status
 from .lifecycle import Lifecycle
 from .machine import Arrow
-from .outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
+from .outcome import (
+    Advanced,
+    Cancelled,
+    Errored,
+    Failed,
+    Finished,
+    Gone,
+    Handed,
+    Held,
+    Looked,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    Returned,
+    Snoozed,
+    Started,
+    Unrecorded,
+)
 from .projection import phase_of
 
 LEASE_LOST = "lease lost"
@@ -45,7 +63,9 @@ class Move:
     held_reason: str | None = None
     external_id: str | None = None
     check_in: float | None = None
-    """An external execution: seconds until its reconciler looks at it."""
+    """An external execution, given back: seconds until its reconciler looks at it."""
+    missing: bool | None = None
+    """Whether the outside did not know of it: since when is kept from the first time on, and forgotten when it is there again. None leaves what is stored."""
     actor: str = "worker"
     reason: str | None = None
     heard: bool = False
@@ -104,19 +124,19 @@ def decide(  # noqa: PLR0917 - the order is the story: of whom, what happened, u
     """
     hand = _Hand(lifecycle, job, execution.holder, execution.status, policy, draw, actor)
     hand.check(outcome)
+    if isinstance(outcome, Handed | Looked | Unrecorded | Gone):
+        return _elsewhere(hand, outcome)
     match outcome:
-        case Returned(value=value, boundary=boundary):
-            move = _succeed(hand, value, boundary=boundary)
-        case Started() | Advanced() | Handed():
+        case Returned():
+            move = _succeed(hand, outcome)
+        case Started() | Advanced():
             move = _go_on(hand, outcome)
         case Finished(error=error):
             move = hand.walk("DONE", hand.drawn("succeed"), error=error, reason=None if error is None else "finish_failed")
         case Errored():
             move = _error(hand, outcome)
-        case Failed(reason=reason):
-            move = hand.fail(reason)
-        case Rejected(reason=reason):
-            move = _reject(hand, reason)
+        case Failed() | Rejected():
+            move = _end(hand, outcome)
         case Lost():
             move = _lose(hand)
         case Released() | Snoozed() | Held():
@@ -140,7 +160,8 @@ def decide_take(lifecycle: Lifecycle, job: Job, event: Literal["cancel", "expire
 
 # ---------------------------------------------------------------- what is hand, and the ways out of it
 _NEEDS: dict[type[Outcome], tuple[Status, ...]] = {
-    Started: ("LEASED", "IN_PROGRESS"), Advanced: ("IN_PROGRESS",), Handed: ("IN_PROGRESS",), Returned: ("IN_PROGRESS",), Finished: ("COMMITTED",),
+    Started: ("LEASED", "IN_PROGRESS"), Advanced: ("IN_PROGRESS",), Handed: ("IN_PROGRESS",), Looked: ("IN_PROGRESS",), Unrecorded: ("IN_PROGRESS",),
+    Returned: ("IN_PROGRESS",), Finished: ("COMMITTED",),
 }
 _BEFORE_COMMIT: tuple[Status, ...] = ("LEASED", "IN_PROGRESS")
 
@@ -204,28 +225,47 @@ class _Hand:
 
 
 # ---------------------------------------------------------------- one function per question
-def _go_on(hand: _Hand, outcome: Started | Advanced | Handed) -> Move:
+def _go_on(hand: _Hand, outcome: Started | Advanced) -> Move:
     state = hand.job.state
+    if isinstance(outcome, Started):
+        start = hand.lifecycle.arrow(state, "start") if outcome.walks else None
+        return hand.walk("IN_PROGRESS", *([start] if start else []))
+    if outcome.stage == state:
+        return hand.walk("IN_PROGRESS")
+    stages = ", ".join(sorted(hand.lifecycle.advances(state))) or "no stage"
+    arrow = hand.lifecycle.advance(state, outcome.stage) or hand.refuse(f"from there a job advances to {stages}, not to {outcome.stage}")
+    return hand.walk("IN_PROGRESS", arrow)
+
+
+def _elsewhere(hand: _Hand, outcome: Handed | Looked | Unrecorded | Gone) -> Move:
+    """Of work that goes on outside: handed over, looked at, or gone from there."""
     match outcome:
-        case Started(walks=walks):
-            start = hand.lifecycle.arrow(state, "start") if walks else None
-            return hand.walk("IN_PROGRESS", *([start] if start else []))
-        case Advanced(stage=stage):
-            if stage == state:
-                return hand.walk("IN_PROGRESS")
-            stages = ", ".join(sorted(hand.lifecycle.advances(state))) or "no stage"
-            return hand.walk("IN_PROGRESS", hand.lifecycle.advance(state, stage) or hand.refuse(f"from there a job advances to {stages}, not to {stage}"))
         case Handed(external_id=external_id, check_in=check_in):
             return replace(hand.walk("IN_PROGRESS"), external_id=external_id, check_in=check_in)
+        case Looked(check_in=check_in, seen=seen, begun=begun):
+            start = hand.lifecycle.arrow(hand.job.state, "start") if begun else None
+            return replace(hand.walk("IN_PROGRESS", *([start] if start else [])), check_in=check_in, missing=None if seen is None else not seen)
+        case Unrecorded(error=error, retryable=retryable, after=after):
+            left = hand.tries_after
+            if not retryable or not left:
+                return hand.fail(error, tries_left=left, reason=_headline(error))
+            delay = hand.policy.backoff.delay(hand.job.tries - left, hand.draw) if after is None else after
+            return replace(hand.walk("IN_PROGRESS", tries_left=left, error=error), check_in=delay, missing=False)
+        case Gone(reason=reason):
+            return _cancel(hand, reason) or hand.fail(reason)
 
 
-def _succeed(hand: _Hand, value: str, *, boundary: bool) -> Move:
-    succeed = hand.lifecycle.arrow(hand.job.state, "succeed")
+def _succeed(hand: _Hand, outcome: Returned) -> Move:
+    arrow = hand.lifecycle.arrow
+    start = arrow(hand.job.state, "start") if outcome.begins else None
+    succeed = arrow(hand.job.state, "succeed") or (arrow(start.target, "succeed") if start else None)
     if succeed is None:
         # Refused before the commit, since a committed value could then never be finished.
         able = ", ".join(state for state in hand.lifecycle.states if hand.lifecycle.arrow(state, "succeed"))
         return hand.fail(f"A value was returned in {hand.job.state}, which draws no `succeed`: a job of {hand.lifecycle.name} succeeds from {able}.")
-    return hand.walk("COMMITTED", result=value) if boundary else hand.walk("DONE", succeed, result=value)
+    path = (start,) if start and succeed.source == start.target else ()
+    move = hand.walk("COMMITTED", *path, result=outcome.value) if outcome.boundary else hand.walk("DONE", *path, succeed, result=outcome.value)
+    return replace(move, missing=False) if outcome.begins else move
 
 
 def _error(hand: _Hand, outcome: Errored) -> Move:
@@ -242,9 +282,11 @@ def _error(hand: _Hand, outcome: Errored) -> Move:
     return hand.walk("ABORTED", *path, event="retry", tries_left=left, delay=delay, error=outcome.error, reason=reason)
 
 
-def _reject(hand: _Hand, reason: str) -> Move:
+def _end(hand: _Hand, outcome: Failed | Rejected) -> Move:
+    if isinstance(outcome, Failed):
+        return replace(hand.fail(outcome.reason), missing=False if outcome.seen else None)
     reject = hand.lifecycle.arrow(hand.job.state, "reject")
-    return hand.walk("ABORTED", reject, error=reason, reason=reason) if reject else hand.fail(reason)
+    return hand.walk("ABORTED", reject, error=outcome.reason, reason=outcome.reason) if reject else hand.fail(outcome.reason)
 
 
 def _lose(hand: _Hand) -> Move:

@@ -24,6 +24,8 @@ class Returned:
     value: str
     """As JSON text."""
     boundary: bool
+    begins: bool = False
+    """Work that went on elsewhere may end before anyone saw it begin: `start` is then walked on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Failed:
     """It failed for good."""
 
     reason: str
+    seen: bool = False
+    """A reconciler saw it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,38 @@ class Handed:
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """A reconciler has looked at work that goes on elsewhere, and gives it back until the next look, in so many seconds."""
+
+    check_in: float
+    seen: bool | None
+    """Whether it is there; None if the outside could not say."""
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """Work elsewhere is done, and what was to be written here about it raised: it is looked at again, at the price of a try."""
+
+    error: str
+    retryable: bool
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Cancelled outside."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """An operator must decide before it runs again."""
 
     reason: str
 
 
-Outcome = Started | Advanced | Returned | Finished | Errored | Failed | Rejected | Lost | Released | Snoozed | Cancelled | Handed | Held
+Outcome = (
+    Started | Advanced | Returned | Finished | Errored | Failed | Rejected | Lost | Released | Snoozed | Cancelled | Handed | Looked | Unrecorded | Gone | Held
+)

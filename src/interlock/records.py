@@ -104,6 +104,9 @@ class KindFacts:
     """A function of the kind's own code judges every new job."""
     lifecycle_version: int | None = None
     """The version that its code was migrated with; the store answers it."""
+    every: float | None = None
+    batch: int | None = None
+    """How often, and how many at once, its handed-over work is asked about outside; None where none is ever handed over."""
 
 
 # ---------------------------------------------------------------- what comes out
@@ -119,6 +122,10 @@ class Lease:
     external_id: str | None = None
     result: str | None = None
     """The committed value, where an adopted execution has passed the commit boundary."""
+    missing_for: float | None = None
+    """Seconds for which the outside has not known of it, by the store's clock; None if it does."""
+    crashes: int = 0
+    """How often it has changed hands since its commit."""
 
     @property
     def fence(self) -> Fence:
@@ -239,6 +246,28 @@ class ScheduleFacts:
     tz: str
     catch_up: str
     payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """How a kind's handed-over work stands, and how its reconcilers fare."""
+
+    kind: str
+    handed: int
+    """Executions that rest outside, or are just being asked about."""
+    overdue: float
+    """Seconds by which the longest due check is late; zero if none is."""
+    every: float
+    batch: int
+    failures: int = 0
+    """How often in a row the outside could not be asked."""
+    error: str | None = None
+    down_since: datetime | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether someone has waited for more than two passes over all: nobody asks, or too few do."""
+        return self.overdue > 2 * self.every * max(-(-self.handed // self.batch), 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .job import Execution, Job
-from .records import Depth, WorkerSeen
+from .records import Depth, Outside, WorkerSeen
 from .store import Store
 
 SILENT = 60.0
@@ -26,13 +26,15 @@ class Status:
     depths: list[Depth] = field(default_factory=list[Depth])
     held: list[Job] = field(default_factory=list[Job])
     """Jobs that wait for an operator's decision."""
+    outside: list[Outside] = field(default_factory=list[Outside])
+    """How handed-over work stands, by kind, and whether the outside can be asked about it."""
     journal: str | None = None
     """How a SQLite file is kept whole."""
 
     @property
     def calm(self) -> bool:
         """Whether nothing needs a look."""
-        return not (self.stuck or self.orphaned_kinds or self.held)
+        return not (self.stuck or self.orphaned_kinds or self.held or any(one.error is not None or one.late for one in self.outside))
 
 
 def alive(worker: WorkerSeen) -> bool:
@@ -47,4 +49,4 @@ def status(store: Store) -> Status:
     waiting = store.jobs(phase="pending", limit=1000) if any(depth.held for depth in depths) else []
     return Status(
         store.counts(), store.stuck(STUCK), sorted(wanted - served), workers, depths, [job for job in waiting if job.held_at is not None],
-        journal=getattr(store, "journal", None))
+        store.outside(), journal=getattr(store, "journal", None))

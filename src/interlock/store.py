@@ -27,6 +27,7 @@ from .records import (
     Lease,
     Migrated,
     NewJob,
+    Outside,
     Receipt,
     Refusal,
     Renewal,
@@ -134,9 +135,17 @@ class Store(Protocol):
     def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
         """Take over up to `limit` live executions of these kinds whose lease has ended, the longest ended first.
 
-        Owner, lease and `holder + 1` are one conditional write.
+        Owner, lease and `holder + 1` are one conditional write. A lease says for how long the outside has not known of its work, and how often
+        what is past its commit has changed hands since.
 
         With `external` the handed-over ones whose check is due; without it never those, except past the commit boundary.
+        """
+        ...
+
+    def recall(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
+        """Take over handed-over executions before their check is due: those that are asked to stop, or those that the outside knows as `external_id`.
+
+        One conditional write, as `adopt` is: only what rests in nobody's hands, or is held under a lease that has ended.
         """
         ...
 
@@ -248,9 +257,21 @@ class Store(Protocol):
         """How much waits and runs, by kind and queue."""
         ...
 
+    def handed(self, kind: str, external_id: str) -> int:
+        """How many live executions of this kind the outside knows by this id, in whosever hands they are."""
+        ...
+
+    def outside(self) -> list[Outside]:
+        """How the handed-over work of each kind that has a reconciler stands, by kind."""
+        ...
+
     # ------------------------------------------------------------ workers and schedules
     def report_worker(self, worker: WorkerFacts) -> None:
         """Write a worker's row, with a beat of now."""
+        ...
+
+    def report_outside(self, kind: str, error: str | None) -> None:
+        """The outside could not be asked, or, with no error, answered: how often it could not in a row, since when and why is kept with the kind."""
         ...
 
     def remove_worker(self, name: str) -> None:

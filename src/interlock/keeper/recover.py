@@ -76,7 +76,7 @@ class Recovery:
         if declaration.finish is None:
             return Finished()
         # This adoption included: however few its tries are, what follows a commit is run once.
-        crashes = lease.holder - 1
+        crashes = lease.crashes
         if crashes <= declaration.tries:
             return None
         why = f"what follows its commit did not come to an end {crashes} times, and is given up"

@@ -37,6 +37,7 @@ class Hop(NamedTuple):
     held_reason: str | None
     external_id: str | None
     check_in: float | None
+    missing: bool | None
     actor: str
     reason: str | None
     moves_job: bool
@@ -53,11 +54,12 @@ def hops(move: Move) -> list[Hop]:
     last = Hop(
         move.job_id, move.attempt, move.holder, move.from_status, move.to_status, path[-1].source if path else move.source, move.state,
         path[-1].event if path else None, move.phase, move.tries_left, int(move.lost), move.delay, move.ended_by, move.error, move.result,
-        move.releases_key, move.held_reason, move.external_id, move.check_in, move.actor, move.reason, bool(path) or move.ended_by is not None,
-        blind, move.progress, move.usage)
+        move.releases_key, move.held_reason, move.external_id, move.check_in, move.missing, move.actor, move.reason,
+        bool(path) or move.ended_by is not None or move.error is not None, blind, move.progress, move.usage)
     return [
-        Hop(move.job_id, move.attempt, move.holder, move.from_status, move.from_status, arrow.source, arrow.target, arrow.event, "pending",
-            move.tries_left, 0, None, None, None, None, False, None, None, None, move.actor, move.reason, True, blind, None, None)
+        Hop(move.job_id, move.attempt, move.holder, move.from_status, move.from_status, arrow.source, arrow.target, arrow.event,
+            "running" if arrow.event == "start" else "pending", move.tries_left, 0, None, None, None, None, False, None, None, None, None, move.actor,
+            move.reason, True, blind, None, None)
         for arrow in path[:-1]
     ] + [last]
 
@@ -86,7 +88,7 @@ def take_columns(take: Take) -> dict[str, Any]:
 def kind_columns(kind: KindFacts, version: int | None) -> dict[str, Any]:
     return {
         "name": kind.name, "lifecycle": kind.lifecycle, "version": version, "queue": kind.queue, "tries": kind.tries, "hooks": json.dumps(sorted(kind.hooks)),
-        "key_until": json.dumps(sorted(kind.key_until)), "admits": kind.admits,
+        "key_until": json.dumps(sorted(kind.key_until)), "admits": kind.admits, "every": kind.every, "batch": kind.batch,
     }
 
 
@@ -111,8 +113,8 @@ def worker(row: Row, when: When, *, silent: float) -> WorkerSeen:
 
 def kind(row: Row) -> KindFacts:
     """A row of the query `kind`."""
-    name, lifecycle, hooks, queue, tries, key_until, admits, version = row
-    return KindFacts(name, lifecycle, tuple(json.loads(hooks)), queue, tries, tuple(json.loads(key_until)), bool(admits), version)
+    name, lifecycle, hooks, queue, tries, key_until, admits, version, every, batch = row
+    return KindFacts(name, lifecycle, tuple(json.loads(hooks)), queue, tries, tuple(json.loads(key_until)), bool(admits), version, every, batch)
 
 
 def job(row: Row, when: When) -> Job:
@@ -148,8 +150,14 @@ def _entry(fields: list[Any], seq: int) -> AuditEntry:
     return AuditEntry(*fields, seq=seq)
 
 
-def lease(row: Row, when: When, *, holder: int, status: Status, owner: str, seconds: float, external_id: str | None = None, result: str | None = None) -> Lease:
-    return Lease(job(row[:JOB_WIDTH], when), holder, status, owner, seconds, external_id, result)
+def lease(row: Row, when: When, *, holder: int, status: Status, owner: str, seconds: float) -> Lease:
+    return Lease(job(row[:JOB_WIDTH], when), holder, status, owner, seconds)
+
+
+def adopted(row: Row, when: When, *, owner: str, seconds: float, missing_for: float | None) -> Lease:
+    """A row of the query `adopt` and its kin."""
+    holder, status, external_id, result, crashes = row[JOB_WIDTH:JOB_WIDTH + 5]
+    return Lease(job(row[:JOB_WIDTH], when), holder, status, owner, seconds, external_id, result, missing_for, crashes or 0)
 
 
 def progress(text: str | None) -> tuple[float, float | None, str] | None:

@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..events import (
     AttemptEnded,
     Batch,
+    Checked,
     Claimed,
     Events,
     FinishFailed,
@@ -20,6 +21,7 @@ from ..events import (
     LeaseLost,
     Measured,
     MoveRefused,
+    OutsideFailed,
     Recovered,
     Renewed,
     Transition,
@@ -75,6 +77,8 @@ class Metrics:
         self.finishes = Counter("interlock_finish_failures", "Times that finish raised after a commit.", ("kind",), registry=own)
         self.hooks = Counter("interlock_hook_failures", "Times that the hook of a state raised.", ("kind", "state"), registry=own)
         self.troubles = Counter("interlock_troubles", "Unexpected errors, and a database out of reach.", ("where",), registry=own)
+        self.checks = Histogram("interlock_check_seconds", "Questions to the outside, each about a batch.", ("kind",), buckets=TIMES, registry=own)
+        self.outside = Counter("interlock_outside_failures", "Times that the outside could not be asked.", ("kind",), registry=own)
         self.workers = Gauge("interlock_workers", "Workers of this process, by the state they are in.", ("state",), registry=own)
 
     def attach(self, events: Events) -> Callable[[], None]:
@@ -92,6 +96,8 @@ class Metrics:
             events.subscribe(lambda e: self.recovered.labels(e.kind, e.how).inc(), Recovered),
             events.subscribe(lambda e: self.finishes.labels(e.kind).inc(), FinishFailed),
             events.subscribe(lambda e: self.hooks.labels(e.kind, e.state).inc(), HookFailed),
+            events.subscribe(lambda e: self.checks.labels(e.kind).observe(e.seconds), Checked),
+            events.subscribe(lambda e: self.outside.labels(e.kind).inc(), OutsideFailed),
             # Its first word: what follows may be an id.
             events.subscribe(lambda e: self.troubles.labels(e.where.partition(" ")[0]).inc(), Trouble),
         )
@@ -112,8 +118,9 @@ class Metrics:
 
     def _ended(self, event: AttemptEnded) -> None:
         self.attempts.labels(event.kind, event.queue, event.outcome).inc()
-        self.dwell.labels(event.kind, event.queue).observe(max(event.waited, 0.0))
-        self.run.labels(event.kind, event.queue).observe(max(event.ran, 0.0))
+        if event.waited is not None and event.ran is not None:
+            self.dwell.labels(event.kind, event.queue).observe(max(event.waited, 0.0))
+            self.run.labels(event.kind, event.queue).observe(max(event.ran, 0.0))
 
     def _batch(self, event: Batch) -> None:
         self.sizes.labels(event.verb).observe(event.size)

@@ -134,7 +134,7 @@ class Children:
             raise RaisedThere(said["text"])
 
     async def _told(self, grip: Grip, ledger: StoreLedger, what: What) -> Message:
-        room = self._quarantine if suspicious(grip.job.lease_losses, grip.holder) else self._pool
+        room = self._quarantine if suspicious(grip.job.lease_losses, grip.crashes) else self._pool
         for last in (*[False] * (AGAIN - 1), True):
             child = await self._unless_halted(grip, room.take())
             try:

@@ -27,8 +27,8 @@ class Grip:
     """One held execution. It is written by its slot and by the renewing thread, each its own fields."""
 
     __slots__ = (
-        "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "declaration", "ended", "failures", "holder", "job", "lifecycle", "owner",
-        "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "value",
+        "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "crashes", "declaration", "elsewhere", "ended", "failures", "holder", "job",
+        "lifecycle", "owner", "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "value",
     )
 
     def __init__(self, lease: Lease, declaration: Declaration, lifecycle: Lifecycle, *, asked_at: float, slot: int = 0, apart: bool = False) -> None:
@@ -55,7 +55,10 @@ class Grip:
         self.settling = False
         """Its end is being reported: whoever else is refused meanwhile need not wonder."""
         self.renews = True
-        self.failures = max(lease.holder - 1, 0) if lease.status == "COMMITTED" else 0
+        self.elsewhere = lease.external_id is not None
+        """Whether its work is done outside, and no handler of ours runs."""
+        self.crashes = lease.crashes
+        self.failures = lease.crashes
         """How often what follows the commit has failed or crashed."""
         self._lock = threading.Lock()
         self._halt: Callable[[], None] | None = None
@@ -129,4 +132,4 @@ class Grip:
             # Too late to be cancelled: what follows the commit is to run.
             if self.stop == "cancel":
                 self.stop = None
-        self.ended = move.ended_by is not None or move.external_id is not None
+        self.ended = move.ended_by is not None or move.check_in is not None

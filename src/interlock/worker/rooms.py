@@ -56,7 +56,7 @@ class Rooms:
 
     def apart(self, lease: Lease) -> bool:
         """Whether an execution runs in a process of its own."""
-        return self._kinds[lease.job.kind].process or (suspicious(lease.job.lease_losses, lease.holder) and self._processes.importable)
+        return self._kinds[lease.job.kind].process or (suspicious(lease.job.lease_losses, lease.crashes) and self._processes.importable)
 
     def _lonely(self) -> bool:
         """A suspect that cannot run elsewhere has the worker to itself."""
@@ -76,9 +76,9 @@ class Rooms:
 
 
 def _suspect(grip: Grip) -> bool:
-    return suspicious(grip.job.lease_losses, grip.holder)
+    return suspicious(grip.job.lease_losses, grip.crashes)
 
 
-def suspicious(lease_losses: int, holder: int) -> bool:
+def suspicious(lease_losses: int, crashes: int) -> bool:
     """A worker may have died of it: it lost a lease, or was adopted past its commit."""
-    return lease_losses > 0 or holder > 1
+    return lease_losses > 0 or crashes > 0

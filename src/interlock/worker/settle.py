@@ -3,20 +3,20 @@
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .. import events
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
 from ..job import Job
 from ..move import Move, decide
-from ..outcome import Advanced, Cancelled, Failed, Handed, Outcome, Released, Returned, Started
+from ..outcome import Advanced, Cancelled, Failed, Handed, Looked, Outcome, Released, Returned, Started, Unrecorded
 from ..payload import clean
 from ..records import Refusal
 from .desk import Desk
 from .grip import Grip
 from .points import Point, pass_by
-from .verdict import outcome_of
+from .verdict import outcome_of, unrecorded
 
 _log = logging.getLogger("interlock")
 SENT = 5
@@ -106,6 +106,22 @@ class Settler:
                 if isinstance(item.outcome, Returned):
                     self.desk.points(point, item.grip.job)
 
+    def each(self, items: Sequence[Item]) -> None:
+        """All of them: those whose move runs code of their kind one by one, the others by one statement."""
+        together = list[Item]()
+        for item in items:
+            try:
+                runs_code = self._body(item, self.decided(item)) is not None
+            except Exception as error:  # noqa: BLE001 - the item carries it
+                item.error = error
+                continue
+            if runs_code:
+                self.alone(item)
+            else:
+                together.append(item)
+        if together:
+            self.together(together)
+
     # ------------------------------------------------------------ one
     def alone(self, item: Item) -> None:
         """One move in a transaction of its own, with the functions that its kind runs there."""
@@ -153,17 +169,12 @@ class Settler:
 
     def _body(self, item: Item, move: Move) -> Callable[[Any, Job], None] | None:
         """What runs inside the transaction of this move: the commit function, then the hooks of the states it enters."""
-        declaration = item.grip.declaration
-        commit = declaration.commit if isinstance(item.outcome, Returned) and move.to_status in ("COMMITTED", "DONE") else None
-        entered = [(arrow.target, hook) for arrow in move.path for hook in declaration.entering(arrow.target)]
-        if commit is None and not entered:
+        inside = item.grip.declaration.moving(move, item.value, commits=isinstance(item.outcome, Returned))
+        if inside is None:
             return None
 
         def body(tx: Any, job: Job) -> None:
-            if commit is not None:
-                commit(tx, job, item.value)
-            for state, hook in entered:
-                hook(tx, replace(job, state=state, phase=move.phase, tries_left=move.tries_left, last_error=move.error or job.last_error))
+            inside(tx, job)
             self.desk.points(Point.IN_COMMIT, job)
 
         return body
@@ -172,7 +183,8 @@ class Settler:
         """A function of the job raised, or its row cannot be stored. Is there another way to go on with it?"""
         grip = item.grip
         if isinstance(item.outcome, Returned):
-            item.outcome = outcome_of(error, grip, self.desk.now)
+            outcome = outcome_of(error, grip, self.desk.now)
+            item.outcome = unrecorded(outcome) if item.outcome.begins else outcome
             return True
         if not ran_code or item.goes_on:
             return False
@@ -218,9 +230,10 @@ class Settler:
             for arrow in move.path:
                 job = grip.job
                 emit(events.Transition(job.id, job.kind, job.lifecycle, arrow.event, arrow.source, arrow.target, job.attempt, move.actor))
-        if grip.ended and self.desk.events.wants(events.AttemptEnded):
-            job, ran = grip.job, self.desk.waits.monotonic() - grip.began
-            waited = max((job.updated_at - job.due_at).total_seconds(), 0.0)
+        if grip.ended and not isinstance(item.outcome, Looked | Unrecorded) and self.desk.events.wants(events.AttemptEnded):
+            job = grip.job
+            ran = None if grip.elsewhere else self.desk.waits.monotonic() - grip.began
+            waited = None if grip.elsewhere else max((job.updated_at - job.due_at).total_seconds(), 0.0)
             outcome = "handed" if isinstance(item.outcome, Handed) else move.ended_by or ""
             why = move.error.strip().rpartition("\n")[2][:200] if move.error else None
             emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran, why))

@@ -9,7 +9,7 @@ from ..answers import External, Fail, Reject, Retry, Snooze
 from ..effect import Doubtful
 from ..errors import Cancelled as CancelledError
 from ..errors import LeaseLost, PayloadError, UsageError
-from ..outcome import Cancelled, Errored, Failed, Handed, Held, Outcome, Rejected, Released, Returned, Snoozed
+from ..outcome import Cancelled, Errored, Failed, Handed, Held, Looked, Outcome, Rejected, Released, Returned, Snoozed, Unrecorded
 from ..payload import clean
 from ..taxonomy import describe, judge
 from .grip import WHY, Grip
@@ -40,6 +40,17 @@ def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) ->
             return Errored(clean(describe(error)), retryable=True)
 
 
+def unrecorded(outcome: Outcome) -> Outcome:
+    """What an error of a commit function means where the work itself was done elsewhere: it need not be done again, only written down."""
+    match outcome:
+        case Errored(error=error, retryable=retryable, after=after):
+            return Unrecorded(error, retryable, after)
+        case Snoozed(after=after):
+            return Looked(after, seen=True)
+        case _:
+            return outcome
+
+
 def stopped(grip: Grip) -> Outcome:
     """The outcome of a handler that was told to stop, and did."""
     match grip.stop:
@@ -60,7 +71,7 @@ def returned(grip: Grip, value: Any) -> tuple[Outcome, Any]:
     if isinstance(value, External):
         if declaration.reconcile is None:
             return Failed(f"{declaration.name} returned External, and nobody asks about it: give it a function with @{declaration.name}.reconcile."), None
-        return Handed(str(value.external_id), declaration.reconcile.every), None
+        return Handed(str(value.external_id), 0.0), None
     try:
         text = declaration.signature.dump_value(value)
     except PayloadError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -66,7 +66,7 @@ class Worker:
 
     def __init__(  # noqa: PLR0917 - the parts, in the order in which a job meets them
         self, desk: Desk, queues: Sequence[str], slots: Slots, rooms: Rooms, reporter: Reporter, leases: Leases, keeper: Keeper, claimer: Executor, *,
-        facts: Callable[[str, int], WorkerFacts], listen: bool, until_idle: bool = False,
+        facts: Callable[[str, int], WorkerFacts], listen: bool, until_idle: bool = False, reconcile: Callable[[], Awaitable[int]],
     ) -> None:
         self.name = desk.owner
         self.exit_code = 0
@@ -77,6 +77,7 @@ class Worker:
         self._facts = facts
         self._listen = listen
         self._until_idle = until_idle
+        self._reconcile = reconcile
         self._pace = Pace(desk.draw)
         self._ways: list[Way] = []
         self._wake = asyncio.Event()
@@ -291,7 +292,7 @@ class Worker:
         if self._slots.busy:
             self._slots.freed.clear()
             await self._slots.freed.wait()
-        elif not await self._hop(self._keeper.run_once):
+        elif not await self._hop(self._keeper.run_once) + await self._reconcile():
             soon = await self._hop(lambda: self._desk.store.due_in(self._ways, self._queues))
             if soon is None or soon > 0:
                 self.stop()

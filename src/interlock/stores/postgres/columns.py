@@ -7,7 +7,10 @@ from ...move import Take
 from ...records import Beat, Fence, NewJob, Way
 from ..codec import Hop, array, text_array, time_array
 
-_PLAIN = {"job_id", "attempt", "holder", "from_status", "to_status", "phase", "tries_left", "lost", "delay", "releases_key", "check_in", "moves_job", "blind"}
+_PLAIN = {
+    "job_id", "attempt", "holder", "from_status", "to_status", "phase", "tries_left", "lost", "delay", "releases_key", "check_in", "missing",
+    "moves_job", "blind",
+}
 
 
 def names(batch: Sequence[str]) -> str:

@@ -132,7 +132,8 @@ def as_text(queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecy
         given: dict[str, str] = {"name": lifecycle.name, "digest": lifecycle.digest, "initial": lifecycle.initial, "version": "1"}
         parts.append(_inlined(queries["register"], given))
         parts += [_inlined(queries[name], given | columns) for name, columns in registration(lifecycle).items()]
-    parts += [_inlined(queries["register_kind"], {name: str(value) for name, value in kind_columns(kind, 1).items()}) for kind in kinds]
+    registered = [{name: None if value is None else str(value) for name, value in kind_columns(kind, 1).items()} for kind in kinds]
+    parts += [_inlined(queries["register_kind"], columns) for columns in registered]
     one = [(lifecycle, f"{lifecycle.name}/1:") for lifecycle in lifecycles]
     parts.append(functions(
         schema,
@@ -142,6 +143,10 @@ def as_text(queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecy
     return "\n".join(parts)
 
 
-def _inlined(statement: str, params: Mapping[str, str]) -> str:
+def _inlined(statement: str, params: Mapping[str, str | None]) -> str:
     """For reading only: parameters written as literals. What runs is always sent with parameters."""
-    return PARAMETER.sub(lambda m: "'" + params[m[1]].replace("'", "''") + "'", statement) + ";"
+    return PARAMETER.sub(lambda m: _literal(params[m[1]]), statement) + ";"
+
+
+def _literal(value: str | None) -> str:
+    return "NULL" if value is None else "'" + value.replace("'", "''") + "'"

@@ -27,6 +27,10 @@ e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR
 -- fragment: handed_over
 e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 
+-- fragment: resting
+-- It is in nobody's hands: what ends at its `lease_expires_at` is not a lease, but the time until its next check.
+e.lease_owner = 'external:' || e.kind
+
 -- name: steady
 -- Plans that stay as the tables grow and while statistics are stale; for this transaction only, and never where a caller's code runs.
 -- A client that is frozen inside it holds its rows for 15 s at most: in the middle of a pipeline only where the server has a transaction_timeout, from 17 on.
@@ -297,9 +301,9 @@ asked AS MATERIALIZED (
   SELECT * FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[], :from_status::text::text[], :to_status::text::text[], :source::text::text[],
     :target::text::text[], :event::text::text[], :phase::text::text[], :tries_left::text::int[], :lost::text::int[], :delay::text::float8[], :ended_by::text::text[],
     :error::text::text[], :result::text::text[], :releases_key::text::bool[], :held_reason::text::text[], :external_id::text::text[], :check_in::text::float8[],
-    :actor::text::text[], :reason::text::text[], :moves_job::text::bool[], :blind::text::bool[], :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
+    :missing::text::bool[], :actor::text::text[], :reason::text::text[], :moves_job::text::bool[], :blind::text::bool[], :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
   AS a(job_id, attempt, holder, from_status, to_status, source, target, event, phase, tries_left, lost, delay, ended_by, error, result, releases_key, held_reason,
-    external_id, check_in, actor, reason, moves_job, blind, progress, usage, ord)),
+    external_id, check_in, missing, actor, reason, moves_job, blind, progress, usage, ord)),
 held AS MATERIALIZED (
   SELECT a.*, j.version, e.result AS kept_result, c.now
   FROM asked a CROSS JOIN clock c
@@ -316,7 +320,9 @@ settled AS (
     committed_at = CASE WHEN h.to_status IN ('COMMITTED', 'DONE') THEN coalesce(e.committed_at, h.now) END,
     finished_at = CASE WHEN h.to_status IN ('DONE', 'ABORTED') THEN h.now END,
     external_id = coalesce(h.external_id, e.external_id),
-    lease_owner = CASE WHEN h.external_id IS NULL THEN e.lease_owner ELSE 'external:' || e.kind END,
+    lease_owner = CASE WHEN h.check_in IS NULL THEN e.lease_owner ELSE 'external:' || e.kind END,
+    missing_since = CASE WHEN h.missing IS NULL THEN e.missing_since WHEN h.missing THEN coalesce(e.missing_since, h.now) END,
+    committed_holder = CASE WHEN h.to_status IN ('COMMITTED', 'DONE') THEN coalesce(e.committed_holder, e.holder) END,
     next_check_at = coalesce(h.now + h.check_in * interval '1 second', e.next_check_at),
     lease_expires_at = CASE WHEN h.check_in IS NOT NULL THEN h.now + h.check_in * interval '1 second'
       WHEN h.ended_by IS NULL THEN h.now + (e.lease_expires_at - e.heartbeat_at) ELSE e.lease_expires_at END
@@ -412,8 +418,9 @@ locked AS MATERIALIZED (
 adopted AS (
   UPDATE interlock.executions e SET lease_owner = :by::text, holder = e.holder + 1, heartbeat_at = c.now, lease_expires_at = c.now + :lease::float8 * interval '1 second'
   FROM locked x, clock c WHERE e.job_id = x.job_id AND e.attempt = x.attempt
-  RETURNING e.job_id, e.holder, e.status, e.external_id, e.result::text AS committed)
-SELECT {job}, a.holder, a.status, a.external_id, a.committed FROM adopted a JOIN interlock.jobs j ON j.id = a.job_id ORDER BY j.id
+  RETURNING e.job_id, e.holder, e.status, e.external_id, e.result::text AS committed, e.holder - e.committed_holder AS crashes,
+    extract(epoch FROM c.now - e.missing_since)::float8 AS missing_for)
+SELECT {job}, a.holder, a.status, a.external_id, a.committed, a.crashes, a.missing_for FROM adopted a JOIN interlock.jobs j ON j.id = a.job_id ORDER BY j.id
 
 -- name: adopt
 -- Find per kind, then lock what is still so: a lease that was renewed meanwhile has another end. A few more are found than asked for, in case some are locked.
@@ -434,6 +441,28 @@ ended AS MATERIALIZED (
     WHERE e.kind = k.kind AND e.lease_expires_at <= (SELECT now FROM clock) AND e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
     ORDER BY e.lease_expires_at LIMIT 2 * :limit::int + 100) x),
 {adopting}
+
+-- name: recall
+-- Those asked to stop, whatever their next check.
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+ended AS MATERIALIZED (
+  SELECT x.* FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATERAL (
+    SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at FROM interlock.jobs j JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
+    WHERE j.kind = k.kind AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over}
+      AND (e.lease_expires_at <= (SELECT now FROM clock) OR {resting})
+    ORDER BY j.cancel_requested_at LIMIT 2 * :limit::int + 100) x),
+{adopting}
+
+-- name: recall_named
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+ended AS MATERIALIZED (
+  SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at FROM interlock.executions e
+  WHERE e.kind = ANY(:kinds::text::text[]) AND e.external_id = :external_id::text AND {handed_over} AND (e.lease_expires_at <= (SELECT now FROM clock) OR {resting})
+  ORDER BY e.job_id LIMIT 2 * :limit::int + 100),
+{adopting}
+
+-- name: handed
+SELECT count(*)::int FROM interlock.executions e WHERE e.kind = :kind::text AND e.external_id = :external_id::text AND {handed_over}
 
 -- name: request_cancel
 -- Both rows are locked, so that a commit under way decides first.
@@ -606,6 +635,18 @@ SELECT d.kind, d.queue, sum(d.due)::int, sum(d.later)::int, sum(d.held)::int, su
   coalesce(extract(epoch FROM (SELECT now FROM clock) - min(d.since))::float8, 0)
 FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind COLLATE "C", d.queue COLLATE "C"
 
+-- name: outside
+SELECT k.name, s.handed, greatest(coalesce(extract(epoch FROM interlock.clock() - s.due), 0), 0)::float8, k.check_every, k.check_batch, k.outside_failures, k.outside_error,
+  k.outside_down_at
+FROM interlock.kinds k CROSS JOIN LATERAL (
+  SELECT count(*)::int AS handed, min(e.lease_expires_at) AS due FROM interlock.executions e WHERE e.kind = k.name AND {handed_over}) s
+WHERE k.check_every IS NOT NULL ORDER BY k.name COLLATE "C"
+
+-- name: report_outside
+UPDATE interlock.kinds k SET outside_failures = CASE WHEN :error::text IS NULL THEN 0 ELSE k.outside_failures + 1 END, outside_error = :error::text,
+  outside_down_at = CASE WHEN :error::text IS NOT NULL THEN coalesce(k.outside_down_at, interlock.clock()) END
+WHERE k.name = :kind::text AND (k.outside_error IS NOT NULL OR :error::text IS NOT NULL)
+
 -- name: report_worker
 INSERT INTO interlock.workers AS w (name, host, pid, state, slots, busy, kinds, queues, started_at, beat_at)
 SELECT :name::text, :host::text, :pid::int, :state::text, :slots::int, :busy::int, :kinds::text::jsonb, :queues::text::jsonb, c.now, c.now
@@ -652,7 +693,7 @@ SELECT to_regclass(:table::text) IS NOT NULL
 SELECT instance::text FROM interlock.schema_version ORDER BY version LIMIT 1
 
 -- name: kind
-SELECT name, lifecycle, hooks::text, queue, tries, key_until::text, admits, lifecycle_version FROM interlock.kinds WHERE name = :name::text
+SELECT name, lifecycle, hooks::text, queue, tries, key_until::text, admits, lifecycle_version, check_every, check_batch FROM interlock.kinds WHERE name = :name::text
 
 -- name: lifecycle
 SELECT l.initial, e.source, e.event, e.target FROM interlock.lifecycles l JOIN interlock.lifecycle_edges e ON e.lifecycle = l.name AND e.version = l.version
@@ -676,13 +717,15 @@ INSERT INTO interlock.lifecycle_phases (lifecycle, version, state, phase)
 SELECT :name::text, :version::int, p.* FROM unnest(:state::text::text[], :phase::text::text[]) AS p
 
 -- name: register_kind
-INSERT INTO interlock.kinds (name, lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits)
+INSERT INTO interlock.kinds (name, lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits, check_every, check_batch)
 SELECT :name::text, :lifecycle::text, coalesce(:version::text::int, (SELECT max(version) FROM interlock.lifecycles WHERE name = :lifecycle::text), 0),
-  :queue::text, :tries::text::int, :hooks::text::jsonb, :key_until::text::jsonb, :admits::text::boolean
+  :queue::text, :tries::text::int, :hooks::text::jsonb, :key_until::text::jsonb, :admits::text::boolean, :every::text::float8, :batch::text::int
 ON CONFLICT (name) DO UPDATE SET lifecycle = excluded.lifecycle, lifecycle_version = excluded.lifecycle_version, queue = excluded.queue, tries = excluded.tries,
-  hooks = excluded.hooks, key_until = excluded.key_until, admits = excluded.admits, registered_at = clock_timestamp()
-WHERE (kinds.lifecycle, kinds.lifecycle_version, kinds.queue, kinds.tries, kinds.hooks, kinds.key_until, kinds.admits)
-  IS DISTINCT FROM (excluded.lifecycle, excluded.lifecycle_version, excluded.queue, excluded.tries, excluded.hooks, excluded.key_until, excluded.admits)
+  hooks = excluded.hooks, key_until = excluded.key_until, admits = excluded.admits, check_every = excluded.check_every, check_batch = excluded.check_batch,
+  registered_at = clock_timestamp()
+WHERE (kinds.lifecycle, kinds.lifecycle_version, kinds.queue, kinds.tries, kinds.hooks, kinds.key_until, kinds.admits, kinds.check_every, kinds.check_batch)
+  IS DISTINCT FROM (excluded.lifecycle, excluded.lifecycle_version, excluded.queue, excluded.tries, excluded.hooks, excluded.key_until, excluded.admits,
+    excluded.check_every, excluded.check_batch)
 
 -- name: live_versions
 -- Versions that the database still has to know: the two newest of each lifecycle (a rolling deploy runs both), what was registered a day ago or is migrated to now,

@@ -9,7 +9,7 @@ import psycopg
 from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...records import Depth, Dossier, KindFacts
+from ...records import Depth, Dossier, KindFacts, Outside
 from .. import codec
 from ..enqueue import Rows, Statement
 from ..registry import Registry
@@ -74,6 +74,13 @@ class Reading:
     def depths(self) -> list[Depth]:
         self.check()
         return [Depth(*row) for row in self.pool.steadily(self.queries["steady"], Statement(self.queries["depths"], {}))[0]]
+
+    def handed(self, kind: str, external_id: str) -> int:
+        return int(self._ask("handed", {"kind": kind, "external_id": external_id})[0][0])
+
+    def outside(self) -> list[Outside]:
+        self.check()
+        return [Outside(*row) for row in self.pool.steadily(self.queries["steady"], Statement(self.queries["outside"], {}))[0]]
 
     def kind(self, name: str) -> KindFacts | None:
         rows = self._ask("kind", {"name": name})

@@ -69,6 +69,11 @@ CREATE TABLE interlock.kinds (
   hooks             jsonb NOT NULL DEFAULT '[]',
   key_until         jsonb NOT NULL DEFAULT '[]',
   admits            boolean NOT NULL DEFAULT false,
+  check_every       float8,
+  check_batch       int,
+  outside_failures  int NOT NULL DEFAULT 0,
+  outside_error     text,
+  outside_down_at   timestamptz,
   max_running       int CHECK (max_running >= 0),
   registered_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -165,6 +170,8 @@ CREATE UNIQUE INDEX jobs_idempotency ON interlock.jobs (kind, idempotency_key) W
 CREATE UNIQUE INDEX jobs_unique ON interlock.jobs (kind, unique_key) WHERE unique_key IS NOT NULL AND phase IN ('pending', 'running');
 -- Who held a key last.
 CREATE INDEX jobs_unique_holders ON interlock.jobs (kind, unique_key, finished_at) WHERE unique_key IS NOT NULL AND finished_at IS NOT NULL;
+-- Who is asked to stop while it runs.
+CREATE INDEX jobs_stopping ON interlock.jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL AND phase = 'running';
 -- What retention deletes.
 CREATE INDEX jobs_finished ON interlock.jobs (phase, finished_at) WHERE finished_at IS NOT NULL;
 
@@ -173,6 +180,7 @@ CREATE TABLE interlock.executions (
   job_id           uuid NOT NULL REFERENCES interlock.jobs ON DELETE CASCADE,
   attempt          int  NOT NULL CHECK (attempt >= 1),
   holder           int  NOT NULL,
+  committed_holder int,
   status           text NOT NULL,
   kind             text NOT NULL,
   lease_owner      text NOT NULL,

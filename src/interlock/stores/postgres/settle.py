@@ -10,7 +10,7 @@ from ...errors import InterlockError
 from ...job import Job
 from ...move import Move, Take
 from ...records import Lease, Refusal
-from ..codec import JOB_WIDTH, array, hops, is_id, lease, refusal
+from ..codec import JOB_WIDTH, adopted, array, hops, is_id, refusal
 from ..codec import job as job_of
 from ..enqueue import Rows, Statement
 from . import columns
@@ -96,13 +96,9 @@ class Settle:
         shown = stands or Refusal(move.job_id, 0, 0, None, None, None)
         return replace(shown, error=str(error))
 
-    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int) -> list[Lease]:
-        given = {"by": by, "kinds": columns.names(kinds), "lease": seconds, "limit": limit}
-        w = JOB_WIDTH
-        return [
-            lease(row, as_is, holder=row[w], status=row[w + 1], owner=by, seconds=seconds, external_id=row[w + 2], result=row[w + 3])
-            for row in self._steadily(query, given)
-        ]
+    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int, **more: str) -> list[Lease]:
+        given = {"by": by, "kinds": columns.names(kinds), "lease": seconds, "limit": limit} | more
+        return [adopted(row, as_is, owner=by, seconds=seconds, missing_for=row[JOB_WIDTH + 5]) for row in self._steadily(query, given)]
 
     # ------------------------------------------------------------ running
     def _steadily(self, query: str, params: dict[str, Any]) -> Rows:

@@ -223,6 +223,14 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
             return []
         return self._adopt("adopt_external" if external else "adopt", by, kinds, lease, limit)
 
+    def recall(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
+        self.check()
+        if not kinds or limit < 1:
+            return []
+        if external_id is None:
+            return self._adopt("recall", by, kinds, lease, limit)
+        return self._adopt("recall_named", by, kinds, lease, limit, external_id=external_id)
+
     def take(self, takes: Sequence[Take]) -> list[Refusal]:
         self.check()
         each_once(takes)

@@ -50,6 +50,9 @@ class Workers:
     def ticked(self, name: str, tick: datetime) -> None:
         self._changed("ticked", {"name": name, "tick": tick})
 
+    def report_outside(self, kind: str, error: str | None) -> None:
+        self._changed("report_outside", {"kind": kind, "error": error})
+
     def _changed(self, query: str, params: dict[str, Any]) -> int:
         """How many rows a statement changed."""
         self.check()

@@ -104,5 +104,7 @@ def _inlined(statement: str, params: Mapping[str, Any]) -> str:
     return PARAMETER.sub(lambda m: _literal(params[m[1]]), statement) + ";"
 
 
-def _literal(value: str | int) -> str:
-    return str(int(value)) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+def _literal(value: str | float | None) -> str:
+    if value is None:
+        return "NULL"
+    return str(value + 0) if isinstance(value, int | float) else "'" + value.replace("'", "''") + "'"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...records import Beat, Fence, Lease, Renewal
-from ..codec import JOB_WIDTH, lease
+from ..codec import JOB_WIDTH, adopted
 from ..enqueue import Statement
 from . import rows
 from .file import File, runner
@@ -42,10 +42,10 @@ class Leases:
         given = {"ids": rows.array(fence.job_id for fence in held), "by": by}
         return [Fence(*row) for row in self.file.read(lambda run: run(Statement(self.queries["strays"], given)))]
 
-    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int) -> list[Lease]:
+    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
         # The clock is read before the write lock is asked for, so that waiting for it ends nobody's lease.
         now = self.moment()
-        asked = {"kinds": rows.array(sorted(set(kinds))), "now": now.text, "limit": limit}
+        asked = {"kinds": rows.array(sorted(set(kinds))), "now": now.text, "limit": limit, "external_id": external_id}
         if not self.file.read(lambda run: run(Statement(self.queries[query], asked | {"limit": 1}))):
             return []
         with self.file.write() as conn:
@@ -54,6 +54,10 @@ class Leases:
             taken = self.moment()
             given = {"by": by, "now": taken.text, "until": taken.plus(seconds)}
             conn.executemany(self.queries["adopt.execution"], [given | {"job_id": id, "attempt": attempt} for id, attempt in ended])
-            adopted = run(Statement(self.queries["adopt.adopted"], {"ids": rows.array(row[0] for row in ended)}))
-        w = JOB_WIDTH
-        return [lease(row, when, holder=row[w], status=row[w + 1], owner=by, seconds=seconds, external_id=row[w + 2], result=row[w + 3]) for row in adopted]
+            found = run(Statement(self.queries["adopt.adopted"], {"ids": rows.array(row[0] for row in ended)}))
+        return [adopted(row, when, owner=by, seconds=seconds, missing_for=_ago(row[JOB_WIDTH + 5], taken)) for row in found]
+
+
+def _ago(text: str | None, now: Moment) -> float | None:
+    since = when(text)
+    return None if since is None else (now.at - since).total_seconds()

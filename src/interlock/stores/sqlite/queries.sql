@@ -50,6 +50,10 @@ e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR
 -- fragment: handed_over
 e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 
+-- fragment: resting
+-- It is in nobody's hands: what ends at its `lease_expires_at` is not a lease, but the time until its next check.
+e.lease_owner = 'external:' || e.kind
+
 -- name: enqueue
 -- differs: a key that is held is asked for before, because the trigger that refuses REPLACE would refuse the conflict too; and what was stored is then read, not returned,
 -- so that the answer does not depend on how many statements it took.
@@ -247,7 +251,9 @@ UPDATE interlock_executions SET status = :to_status, state = CASE WHEN :ended_by
   committed_at = CASE WHEN :to_status IN ('COMMITTED', 'DONE') THEN coalesce(committed_at, :now) END,
   finished_at = CASE WHEN :to_status IN ('DONE', 'ABORTED') THEN :now END,
   external_id = coalesce(:external_id, external_id),
-  lease_owner = CASE WHEN :external_id IS NULL THEN lease_owner ELSE 'external:' || kind END,
+  lease_owner = CASE WHEN :check_at IS NULL THEN lease_owner ELSE 'external:' || kind END,
+  missing_since = CASE WHEN :missing IS NULL THEN missing_since WHEN :missing THEN coalesce(missing_since, :now) END,
+  committed_holder = CASE WHEN :to_status IN ('COMMITTED', 'DONE') THEN coalesce(committed_holder, holder) END,
   next_check_at = coalesce(:check_at, next_check_at),
   lease_expires_at = CASE WHEN :check_at IS NOT NULL THEN :check_at WHEN :ended_by IS NOT NULL THEN lease_expires_at
     ELSE (SELECT strftime('%Y-%m-%dT%H:%M:%S', x.us / 1000000, 'unixepoch') || printf('.%06dZ', x.us % 1000000) FROM (
@@ -322,10 +328,10 @@ ORDER BY p.value LIMIT :limit + 0
 
 -- name: adopt.execution
 UPDATE interlock_executions SET lease_owner = :by, holder = holder + 1, heartbeat_at = :now, lease_expires_at = :until
-WHERE job_id = :job_id AND attempt = :attempt AND lease_expires_at <= :now AND status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
+WHERE job_id = :job_id AND attempt = :attempt AND (lease_expires_at <= :now OR lease_owner = 'external:' || kind) AND status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
 
 -- name: adopt.adopted
-SELECT {job}, e.holder, e.status, e.external_id, e.result FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value
+SELECT {job}, e.holder, e.status, e.external_id, e.result, e.holder - e.committed_holder, e.missing_since FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value
 CROSS JOIN interlock_executions e INDEXED BY interlock_executions_one ON e.job_id = j.id AND e.status <> 'ABORTED' ORDER BY j.id
 
 -- name: adopt_external
@@ -333,6 +339,23 @@ SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_e
   SELECT e.lease_expires_at || e.job_id || e.attempt AS place FROM interlock_executions e INDEXED BY interlock_executions_external
   WHERE e.kind = k.value AND e.lease_expires_at <= :now AND {handed_over} ORDER BY e.lease_expires_at LIMIT :limit + 0) c)) p
 ORDER BY p.value LIMIT :limit + 0
+
+-- name: recall
+-- Those asked to stop, whatever their next check.
+SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_each(:kinds) k CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
+  SELECT j.cancel_requested_at || e.job_id || e.attempt AS place FROM interlock_jobs j INDEXED BY interlock_jobs_stopping
+  CROSS JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
+  WHERE j.kind = k.value AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over} AND (e.lease_expires_at <= :now OR {resting})
+  ORDER BY j.cancel_requested_at LIMIT :limit + 0) c)) p
+ORDER BY p.value LIMIT :limit + 0
+
+-- name: recall_named
+SELECT e.job_id, e.attempt FROM interlock_executions e INDEXED BY interlock_executions_external_id
+WHERE e.kind IN (SELECT value FROM json_each(:kinds)) AND e.external_id = :external_id AND {handed_over} AND (e.lease_expires_at <= :now OR {resting})
+ORDER BY e.job_id LIMIT :limit + 0
+
+-- name: handed
+SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external_id WHERE e.kind = :kind AND e.external_id = :external_id AND {handed_over}
 
 -- name: request_cancel
 SELECT j.attempt, j.cancel_requested_at IS NULL FROM interlock_jobs j CROSS JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
@@ -481,6 +504,21 @@ parts(kind, queue, due, later, held, running, since) AS (
   WHERE {handed_over} GROUP BY e.kind, j.queue)
 SELECT d.kind, d.queue, sum(d.due), sum(d.later), sum(d.held), sum(d.running), min(d.since) FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind, d.queue
 
+-- name: outside
+SELECT k.name, (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external WHERE e.kind = k.name AND {handed_over}),
+  (SELECT min(e.lease_expires_at) FROM interlock_executions e INDEXED BY interlock_executions_external WHERE e.kind = k.name AND {handed_over}),
+  k.check_every, k.check_batch, k.outside_failures, k.outside_error, k.outside_down_at
+FROM interlock_kinds k WHERE k.check_every IS NOT NULL ORDER BY k.name
+
+-- name: report_outside
+-- differs: asked for only where something changes: a write wakes every listener.
+UPDATE interlock_kinds SET outside_failures = CASE WHEN :error IS NULL THEN 0 ELSE outside_failures + 1 END, outside_error = :error,
+  outside_down_at = CASE WHEN :error IS NOT NULL THEN coalesce(outside_down_at, :now) END
+WHERE name = :kind
+
+-- name: report_outside.kept
+SELECT 1 FROM interlock_kinds WHERE name = :kind AND (outside_error IS NOT NULL OR :error IS NOT NULL)
+
 -- name: report_worker
 INSERT INTO interlock_workers (name, host, pid, state, slots, busy, kinds, queues, started_at, beat_at)
 VALUES (:name, :host, :pid, :state, :slots, :busy, :kinds, :queues, :now, :now)
@@ -531,7 +569,7 @@ SELECT max(version) FROM interlock_schema_version
 INSERT INTO interlock_schema_version (version) VALUES (:version)
 
 -- name: kind
-SELECT name, lifecycle, hooks, queue, tries, key_until, admits, lifecycle_version FROM interlock_kinds WHERE name = :name
+SELECT name, lifecycle, hooks, queue, tries, key_until, admits, lifecycle_version, check_every, check_batch FROM interlock_kinds WHERE name = :name
 
 -- name: lifecycle
 SELECT l.initial, e.source, e.event, e.target FROM interlock_lifecycles l JOIN interlock_lifecycle_edges e ON e.lifecycle = l.name AND e.version = l.version
@@ -553,12 +591,15 @@ ON CONFLICT DO NOTHING
 INSERT INTO interlock_lifecycle_phases (lifecycle, version, state, phase) VALUES (:name, :version, :state, :phase)
 
 -- name: register_kind
-INSERT INTO interlock_kinds (name, lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits)
-VALUES (:name, :lifecycle, coalesce(:version, (SELECT max(version) FROM interlock_lifecycles WHERE name = :lifecycle), 0), :queue, :tries, :hooks, :key_until, :admits)
+INSERT INTO interlock_kinds (name, lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits, check_every, check_batch)
+VALUES (:name, :lifecycle, coalesce(:version, (SELECT max(version) FROM interlock_lifecycles WHERE name = :lifecycle), 0), :queue, :tries, :hooks, :key_until, :admits,
+  :every, :batch)
 ON CONFLICT (name) DO UPDATE SET lifecycle = excluded.lifecycle, lifecycle_version = excluded.lifecycle_version, queue = excluded.queue, tries = excluded.tries,
-  hooks = excluded.hooks, key_until = excluded.key_until, admits = excluded.admits, registered_at = excluded.registered_at
-WHERE (lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits)
-  IS NOT (excluded.lifecycle, excluded.lifecycle_version, excluded.queue, excluded.tries, excluded.hooks, excluded.key_until, excluded.admits)
+  hooks = excluded.hooks, key_until = excluded.key_until, admits = excluded.admits, check_every = excluded.check_every, check_batch = excluded.check_batch,
+  registered_at = excluded.registered_at
+WHERE (lifecycle, lifecycle_version, queue, tries, hooks, key_until, admits, check_every, check_batch)
+  IS NOT (excluded.lifecycle, excluded.lifecycle_version, excluded.queue, excluded.tries, excluded.hooks, excluded.key_until, excluded.admits,
+    excluded.check_every, excluded.check_batch)
 
 -- name: stranded
 -- Live jobs of a lifecycle in a state that its new version lacks.

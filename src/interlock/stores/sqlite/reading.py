@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import NotFound
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...records import Depth, Dossier, KindFacts
+from ...records import Depth, Dossier, KindFacts, Outside
 from .. import codec
 from ..commit import Run
 from ..enqueue import Rows, Statement
@@ -74,6 +74,16 @@ class Reading:
         return [
             Depth(kind, queue, due, later, held, running, (now.at - (when(since) or now.at)).total_seconds())
             for kind, queue, due, later, held, running, since in self._ask("depths", {"now": now.text})
+        ]
+
+    def handed(self, kind: str, external_id: str) -> int:
+        return int(self._ask("handed", {"kind": kind, "external_id": external_id})[0][0])
+
+    def outside(self) -> list[Outside]:
+        now = self.moment()
+        return [
+            Outside(kind, handed, max((now.at - (when(due) or now.at)).total_seconds(), 0.0), every, batch, failures, error, when(down))
+            for kind, handed, due, every, batch, failures, error, down in self._ask("outside", {})
         ]
 
     def kind(self, name: str) -> KindFacts | None:

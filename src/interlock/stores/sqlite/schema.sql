@@ -68,6 +68,11 @@ CREATE TABLE interlock_kinds (
   hooks             TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(hooks)),
   key_until         TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(key_until)),
   admits            INTEGER NOT NULL DEFAULT 0 CHECK (admits IN (0, 1)),
+  check_every       REAL,
+  check_batch       INTEGER,
+  outside_failures  INTEGER NOT NULL DEFAULT 0,
+  outside_error     TEXT,
+  outside_down_at   TEXT,
   max_running       INTEGER CHECK (max_running >= 0),
   registered_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 ) STRICT, WITHOUT ROWID;
@@ -163,6 +168,8 @@ CREATE INDEX interlock_jobs_expiring ON interlock_jobs (kind, expires_at) WHERE 
 CREATE UNIQUE INDEX interlock_jobs_idempotency ON interlock_jobs (kind, idempotency_key) WHERE idempotency_key IS NOT NULL AND key_released = 0;
 -- One active job per key.
 CREATE UNIQUE INDEX interlock_jobs_unique ON interlock_jobs (kind, unique_key) WHERE unique_key IS NOT NULL AND phase IN ('pending', 'running');
+-- Who is asked to stop while it runs.
+CREATE INDEX interlock_jobs_stopping ON interlock_jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL AND phase = 'running';
 -- What retention deletes.
 CREATE INDEX interlock_jobs_finished ON interlock_jobs (phase, finished_at) WHERE finished_at IS NOT NULL;
 
@@ -172,6 +179,7 @@ CREATE TABLE interlock_executions (
   job_id           TEXT NOT NULL,
   attempt          INTEGER NOT NULL CHECK (attempt >= 1),
   holder           INTEGER NOT NULL,
+  committed_holder INTEGER,
   status           TEXT NOT NULL,
   kind             TEXT NOT NULL,
   lease_owner      TEXT NOT NULL,

@@ -173,6 +173,11 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
         self.check()
         return self._adopt("adopt_external" if external else "adopt", by, kinds, lease, limit) if kinds and limit > 0 else []
 
+    def recall(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
+        self.check()
+        query = "recall" if external_id is None else "recall_named"
+        return self._adopt(query, by, kinds, lease, limit, external_id=external_id) if kinds and limit > 0 else []
+
     def take(self, takes: Sequence[Take]) -> list[Refusal]:
         self.check()
         each_once(takes)

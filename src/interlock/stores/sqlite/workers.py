@@ -56,6 +56,12 @@ class Workers:
     def ticked(self, name: str, tick: datetime) -> None:
         self._changed("ticked", {"name": name, "tick": text_of(tick)})
 
+    def report_outside(self, kind: str, error: str | None) -> None:
+        self.check()
+        given = {"kind": kind, "error": error, "now": self.moment().text}
+        if self.file.read(lambda run: run(Statement(self.queries["report_outside.kept"], given))):
+            self._changed("report_outside", given)
+
     def _changed(self, query: str, params: dict[str, Any]) -> int:
         """How many rows a statement changed."""
         self.check()
