@@ -22,7 +22,7 @@ def explain(store: Store, id: str) -> Explanation:
     job, executions, history, now = store.get(id), store.executions(id), store.history(id), store.now()
     tell: dict[str, Callable[[], str]] = {
         "pending": lambda: _waiting(store, job, now),
-        "running": lambda: _running(executions[-1], now) if executions else "It runs.",
+        "running": lambda: _running(store, job, executions[-1], now) if executions else "It runs.",
         "succeeded": lambda: f"It succeeded in {job.state} at attempt {job.attempt}.",
         "failed": lambda: f"It ended in {job.state} at attempt {job.attempt} and will not run again; redrive makes a new job of it.",
     }
@@ -43,14 +43,27 @@ def _waiting(store: Store, job: Job, now: datetime) -> str:
     return "It is due, and waits for a free slot."
 
 
-def _running(execution: Execution, now: datetime) -> str:
+def _running(store: Store, job: Job, execution: Execution, now: datetime) -> str:
     left = (execution.lease_expires_at - now).total_seconds()
     who = f"{execution.lease_owner} holds attempt {execution.attempt} ({execution.status})"
     if execution.external_id is not None and execution.status != "COMMITTED":
-        return f"The work goes on outside as {execution.external_id}; it is looked at in {max(left, 0):.0f} s."
+        return _elsewhere(store, job, execution, now)
     if left > 0:
         return f"{who}; its lease lasts {left:.0f} s more unless it is renewed."
     return f"{who}, whose lease ended {-left:.0f} s ago: the next keeper that knows {execution.kind} takes it over."
+
+
+def _elsewhere(store: Store, job: Job, execution: Execution, now: datetime) -> str:
+    if job.cancel_requested_at is not None:
+        return f"The work goes on outside as {execution.external_id}; it was asked to stop, which a worker that knows {job.kind} does within a second or so."
+    told = f"The work goes on outside as {execution.external_id}"
+    if execution.missing_since is not None:
+        told += f", which has not known of it for {(now - execution.missing_since).total_seconds():.0f} s"
+    down = next((one for one in store.outside() if one.kind == job.kind and one.error is not None), None)
+    if down is not None:
+        told += f". The outside could not be asked {down.failures} time(s) in a row: {down.error}"
+    left = (execution.lease_expires_at - now).total_seconds()
+    return f"{told}; it is looked at in {max(left, 0):.0f} s." if down is None else f"{told}. It is asked again in {max(left, 0):.0f} s."
 
 
 def _served(store: Store, job: Job) -> bool:

@@ -171,9 +171,8 @@ class Reconciler:
 
     def _outcome(self, grip: Grip, lease: Lease, answer: object, check_in: float) -> tuple[Outcome, Any]:
         match answer:
-            case Complete():
-                complete: Complete[Any] = answer
-                outcome, value = returned(grip, complete.value)
+            case Complete(value=value):  # pyright: ignore[reportUnknownVariableType] - of whatever type the kind has
+                outcome, value = returned(grip, value)
                 return (replace(outcome, begins=True) if isinstance(outcome, Returned) else outcome), value
             case Failed(reason=reason):
                 return HasFailed(clean(reason), seen=True), None

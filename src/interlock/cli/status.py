@@ -13,7 +13,7 @@ from rich.live import Live
 from ..app import App
 from ..errors import Unavailable
 from ..job import Execution
-from ..records import WorkerSeen
+from ..records import Outside, WorkerSeen
 from ..status import Status, alive
 from ..waits import SystemWaits, Waits
 from . import screen
@@ -34,7 +34,8 @@ def status(
 ) -> None:
     """Count the jobs by state and queue, and name what needs a look.
 
-    That is: a kind whose jobs no live worker serves, an execution whose heartbeat is older than twice its lease, a job that is held until someone decides.
+    That is: a kind whose jobs no live worker serves, an execution whose heartbeat is older than twice its lease, a job that is held until someone decides, an
+    outside system that could not be asked about the work that was handed over to it, or is asked too seldom.
 
     Exits with 0 if nothing needs a look, and with 1 if something does; --watch ends with 0.
 
@@ -65,7 +66,7 @@ def _as_json(seen: Status, now: datetime) -> None:
     stuck = [_fields(one) | {"heartbeat_age": _age(one, now)} for one in seen.stuck]
     screen.as_json({
         "calm": seen.calm, "now": now, "counts": seen.counts, "depths": seen.depths, "orphaned_kinds": seen.orphaned_kinds, "stuck": stuck,
-        "held": seen.held, "workers": [_worker(one) for one in seen.workers], "journal": seen.journal})
+        "outside": [_outside(one) for one in seen.outside], "held": seen.held, "workers": [_worker(one) for one in seen.workers], "journal": seen.journal})
 
 
 def _fields(one: Execution) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def _age(one: Execution, now: datetime) -> float:
 # ---------------------------------------------------------------- for people
 def view(seen: Status, now: datetime) -> list[RenderableType]:
     """The status as lines and tables."""
-    return [*_counts(seen), *_depths(seen), *_workers(seen), *_needs_a_look(seen, now)]
+    return [*_counts(seen), *_depths(seen), *_handed_over(seen), *_workers(seen), *_needs_a_look(seen, now)]
 
 
 def _counts(seen: Status) -> Iterator[RenderableType]:
@@ -92,6 +93,16 @@ def _depths(seen: Status) -> Iterator[RenderableType]:
         yield ""
         yield screen.grid(("kind", "queue", "due", "later", "held", "running", "oldest due"), [
             (one.kind, one.queue, one.due, one.later, one.held, one.running, ago(one.oldest) if one.due else None) for one in seen.depths])
+
+
+def _handed_over(seen: Status) -> Iterator[RenderableType]:
+    if rows := [(one.kind, f"{one.handed:,}", f"{one.batch:,} every {one.every:g} s", ago(one.overdue) if one.overdue else None) for one in seen.outside]:
+        yield ""
+        yield screen.grid(("kind", "handed over", "asked about", "latest check is late by"), rows)
+
+
+def _outside(one: Outside) -> dict[str, Any]:
+    return {**asdict(one), "late": one.late}
 
 
 def _workers(seen: Status) -> Iterator[RenderableType]:
@@ -108,6 +119,14 @@ def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
     for kind in seen.orphaned_kinds:
         jobs = sum(one.due + one.later + one.running for one in seen.depths if one.kind == kind)
         yield screen.heading(f"No live worker serves {kind}, of which {jobs:,} wait or run: start one that has it.", "bold red")
+    for one in seen.outside:
+        if one.error is not None:
+            since = f" since {screen.moment(one.down_since)} UTC" if one.down_since else ""
+            yield screen.heading(f"The outside of {one.kind} could not be asked{since}, {one.failures} time(s) in a row: {one.error}", "bold red")
+        if one.late:
+            yield screen.heading(
+                f"{one.kind}: a check is {ago(one.overdue)} late, more than two passes over {one.handed:,}: run another worker, or ask about more at once.",
+                "bold red")
     if seen.stuck:
         yield screen.heading("Stuck: the heartbeat is older than twice the lease. The next keeper that knows the kind takes them over.", "bold red")
         yield screen.grid(("id", "kind", "attempt", "status", "state", "owner", "last heartbeat"), [

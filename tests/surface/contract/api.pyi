@@ -124,6 +124,7 @@ class Status:
     orphaned_kinds: list[str]                          # waiting or running jobs, no live worker knows the kind
     workers: list[_WorkerSeen]
     depths: list[_Depth]
+    outside: list[_Outside]                            # handed-over work, by kind
     held: list[Job]                                    # wait for an operator's decision
     calm: bool
 class _WorkerFacts:
@@ -148,6 +149,16 @@ class _Depth:
     held: int
     running: int
     oldest: float                                      # seconds for which the longest due one has been due
+class _Outside:
+    kind: str
+    handed: int
+    overdue: float                                     # seconds by which the longest due check is late
+    every: float
+    batch: int
+    failures: int                                      # how often in a row the outside could not be asked
+    error: str | None
+    down_since: datetime | None
+    late: bool                                         # by more than two passes over all
 class Verdict:
     """What a kind's own taxonomy says of an exception."""
     retryable: bool
@@ -274,6 +285,7 @@ class Kind(Generic[P, R, TxT]):
     def __call__(self, run: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...        # the plain function
     def on_cancel(self, fn: Callable[[str], Awaitable[None]], /) -> Callable[[str], Awaitable[None]]: ...
     def complete(self, external_id: str, value: R, /) -> bool: ...        # a provider that calls back
+    async def acomplete(self, external_id: str, value: R, /) -> bool: ...
     # the other functions of the job
     def commit(self, fn: Callable[[TxT, Job, R], None], /) -> Callable[[TxT, Job, R], None]: ...
     @overload
