@@ -12,6 +12,7 @@ from rich.table import Table
 
 from .bench import Bench, Figure
 from .databases import backend_cpu, postgres, postgres_floor, sqlite, sqlite_floor
+from .reconcile import Followed, follow
 from .worker import Worked, work
 
 STORES = ("postgresql", "sqlite", "sqlite+pysqlite3")
@@ -66,6 +67,25 @@ def show_worked(worked: list[Worked], console: Console) -> None:
     console.print(table)
 
 
+def show_followed(followed: list[Followed], console: Console) -> None:
+    table = Table("store", "followed", "cycles of 100", "requests / cycle", "statements / cycle", "ms / cycle", "of it outside", "never asked", "asked twice")
+    for f in followed:
+        table.add_row(
+            f.store, f"{f.active:,}", f"{f.cycles:,}", f"{f.requests:.2f}", f"{f.statements:.1f}", f"{f.ms:.1f}", f"{f.answered_ms:.1f}",
+            f"{f.never_asked:,}", f"{f.asked_twice:,}")
+    console.print(table)
+
+
+def followed_on(name: str, directory: Path, given: argparse.Namespace) -> list[Followed]:
+    """The librarian's reconciler, on a database of its own."""
+    if not given.follow or name == "sqlite+pysqlite3":
+        return []
+    apart = directory / "followed"
+    apart.mkdir(exist_ok=True)
+    with postgres(apart, given.postgres) if name == "postgresql" else sqlite(apart, name) as (_, where):
+        return [follow(name, where, directory, given.follow)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--jobs", type=int, default=20_000)
@@ -74,21 +94,28 @@ def main() -> None:
     parser.add_argument("--postgres", metavar="URL", help="measure this server instead of one of our own; schemas bench and bench_floor are dropped")
     parser.add_argument("--many", type=int, default=200_000, help="jobs after which the worker's memory is read; 0 leaves that out")
     parser.add_argument("--worker-only", action="store_true", help="measure the worker, and of the stores only their floor")
+    parser.add_argument("--follow", type=int, default=10_000, help="downloads that the reconciler follows; 0 leaves that out")
+    parser.add_argument("--follow-only", action="store_true", help="measure the reconciler alone")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     console = Console()
     figures: list[Figure] = []
     worked: list[Worked] = []
+    followed: list[Followed] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in given.only or STORES:
             console.print(f"measuring {name} …")
-            of_store, of_worker = run(name, Path(directory), given)
-            figures += of_store
-            worked += of_worker
-    show(figures, console)
-    show_worked(worked, console)
+            if not given.follow_only:
+                of_store, of_worker = run(name, Path(directory), given)
+                figures += of_store
+                worked += of_worker
+            followed += followed_on(name, Path(directory), given)
+    if not given.follow_only:
+        show(figures, console)
+        show_worked(worked, console)
+    show_followed(followed, console)
     if given.json:
-        given.json.write_text(json.dumps([*(f.as_json() for f in figures), *(w.as_json() for w in worked)], indent=1))
+        given.json.write_text(json.dumps([*(f.as_json() for f in figures), *(w.as_json() for w in worked), *(f.as_json() for f in followed)], indent=1))
 
 
 if __name__ == "__main__":

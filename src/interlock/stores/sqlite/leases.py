@@ -52,8 +52,8 @@ class Leases:
             run = runner(conn)
             ended = run(Statement(self.queries[query], asked))
             taken = self.moment()
-            given = {"by": by, "now": taken.text, "until": taken.plus(seconds)}
-            conn.executemany(self.queries["adopt.execution"], [given | {"job_id": id, "attempt": attempt} for id, attempt in ended])
+            given = {"by": by, "now": taken.text, "until": taken.plus(seconds), "ended": rows.array((id, attempt) for id, attempt in ended)}
+            run(Statement(self.queries["adopt.execution"], given, answers=False))
             found = run(Statement(self.queries["adopt.adopted"], {"ids": rows.array(row[0] for row in ended)}))
         return [adopted(row, when, owner=by, seconds=seconds, missing_for=_ago(row[JOB_WIDTH + 5], taken)) for row in found]
 

@@ -328,7 +328,7 @@ ORDER BY p.value LIMIT :limit + 0
 
 -- name: adopt.execution
 UPDATE interlock_executions SET lease_owner = :by, holder = holder + 1, heartbeat_at = :now, lease_expires_at = :until
-WHERE job_id = :job_id AND attempt = :attempt AND (lease_expires_at <= :now OR lease_owner = 'external:' || kind) AND status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
+FROM json_each(:ended) a WHERE job_id = json_extract(a.value, '$[0]') AND attempt = json_extract(a.value, '$[1]') AND (lease_expires_at <= :now OR lease_owner = 'external:' || kind) AND status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
 
 -- name: adopt.adopted
 SELECT {job}, e.holder, e.status, e.external_id, e.result, e.holder - e.committed_holder, e.missing_since FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value

@@ -1,0 +1,148 @@
+"""Following many downloads: what a cycle of the reconciler costs, in requests to qBittorrent, in statements, in time; and whether a pass leaves anyone out."""
+
+import asyncio
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from apps.librarian.client import Qbittorrent
+from apps.librarian.jobs import Librarian, build
+from apps.librarian.settings import Settings
+from apps.librarian.tables import Request
+from apps.librarian.tests.qbittorrent import FakeQbittorrent, Record
+from interlock.declaration import Declaration
+from interlock.move import decide
+from interlock.outcome import Handed, Started
+from interlock.reconciler import Reconciler
+from interlock.stores import OpenStore
+from interlock.worker.desk import Desk
+from interlock.worker.settle import Settler
+
+
+@dataclass
+class Followed:
+    """One pass over all active downloads, batch by batch."""
+
+    store: str
+    active: int
+    cycles: int
+    requests: float
+    """To qBittorrent, per cycle."""
+    statements: float
+    """To the database, per cycle; BEGIN and COMMIT among them."""
+    ms: float
+    """Per cycle."""
+    answered_ms: float
+    """Of that, until qBittorrent had answered."""
+    never_asked: int
+    asked_twice: int
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@contextmanager
+def counted(name: str) -> Iterator[list[int]]:
+    """How many statements the driver has sent, in the one element of the list."""
+    count = [0]
+    if name == "postgresql":
+        execute = psycopg.Cursor.execute
+
+        def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+            count[0] += 1
+            return execute(self, *args, **kwargs)
+
+        psycopg.Cursor.execute = counting  # type: ignore[method-assign]
+        try:
+            yield count
+        finally:
+            psycopg.Cursor.execute = execute  # type: ignore[method-assign]
+        return
+    connect = sqlite3.connect
+
+    class Counting(sqlite3.Connection):
+        def execute(self, *args: Any) -> sqlite3.Cursor:
+            count[0] += 1
+            return super().execute(*args)
+
+        def executemany(self, sql: str, params: Any, /) -> sqlite3.Cursor:
+            each = list(params)
+            count[0] += len(each)
+            return super().executemany(sql, each)
+
+    sqlite3.connect = partial(connect, factory=Counting)  # type: ignore[assignment]
+    try:
+        yield count
+    finally:
+        sqlite3.connect = connect
+
+
+def follow(name: str, url: str, directory: Path, active: int) -> Followed:
+    """Hand over so many downloads, then look at each of them once."""
+    with FakeQbittorrent("4.5") as fake, counted(name) as statements:
+        client = Qbittorrent(fake.url, fake.username, fake.password)
+        librarian = build(Settings(url, fake.url, fake.username, fake.password, directory / "downloads"), client)
+        librarian.migrate()
+        try:
+            _hand_over(librarian, fake, active)
+            client.version()
+            return asyncio.run(_pass(name, librarian, fake, statements, active))
+        finally:
+            librarian.close()
+
+
+def _hand_over(librarian: Librarian, fake: FakeQbittorrent, active: int) -> None:
+    kind, store = librarian.fetch.declaration, librarian.app.database.store()
+    for start in range(0, active, 1000):
+        hashes = [f"{number:040x}" for number in range(start, min(start + 1000, active))]
+        for one in hashes:
+            fake.torrents[one] = Record(one, v1=one, state="downloading", progress=0.5, size=1 << 20, category="librarian")
+        librarian.app.enqueue_many(librarian.fetch.call(Request(1, 1, "text", f"magnet:?xt=urn:btih:{one}", one)) for one in hashes)
+        _settle(kind, store, hashes)
+
+
+def _settle(kind: Declaration, store: OpenStore, hashes: list[str]) -> None:
+    leases = store.claim("bench", kind.ways(kind.version(store)), ["default"], len(hashes))
+    for outcome in ([Started(walks=False)] * len(hashes), [Handed(one, 0.0) for one in hashes]):
+        moves = [decide(kind.lifecycle, lease.job, lease, each, kind.policy, 0.5, actor="bench") for lease, each in zip(leases, outcome, strict=True)]
+        assert not store.move(moves)
+        for lease in leases:
+            lease.status = "IN_PROGRESS"
+
+
+async def _pass(name: str, librarian: Librarian, fake: FakeQbittorrent, statements: list[int], active: int) -> Followed:
+    kind = librarian.fetch.declaration
+    assert kind.reconcile is not None
+    seen, answered = Counter[str](), [0.0]
+    asked = _watched(kind.reconcile.ask, seen, answered)
+    desk = Desk("bench#1", librarian.app.database.store, {kind.name: kind}, librarian.engine.begin)
+    with ThreadPoolExecutor(1) as threads:
+        reconciler = Reconciler(desk, Settler(desk), kind, kind.reconcile.__class__(asked, 15.0, 100, 60.0), threads, lambda *_: None)
+        before, sent, began, cycles = len(fake.log), statements[0], time.perf_counter(), 0
+        for _ in range(-(-active // 100)):
+            cycles += bool(await reconciler.check_due())
+        took = time.perf_counter() - began
+    return Followed(
+        name, active, cycles, (len(fake.log) - before) / cycles, (statements[0] - sent) / cycles, took / cycles * 1e3, answered[0] / cycles * 1e3,
+        active - len(seen), sum(1 for times in seen.values() if times > 1))
+
+
+def _watched(ask: Callable[..., Any], seen: Counter[str], answered: list[float]) -> Callable[..., Any]:
+    async def watching(ids: list[str]) -> Any:
+        seen.update(ids)
+        began = time.perf_counter()
+        try:
+            return await ask(ids)
+        finally:
+            answered[0] += time.perf_counter() - began
+
+    return watching
