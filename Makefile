@@ -3,6 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.stamp
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check test test-real system demo bench chaos lock clean
@@ -26,14 +27,14 @@ check: $(STAMP) ## Lint, both type checkers in strict mode, import layers
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goes to pytest)
-	$(BIN)/pytest tests -m "not real" -n 2 $(ARGS)
+	$(BIN)/pytest tests apps -m "not real" -n 2 $(ARGS)
 
 test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
-	@if grep -rqs "mark.real" tests --include='test_*.py'; then $(BIN)/pytest tests -m real $(ARGS); \
-	else echo "There are no tests of real outside programs yet."; fi
+	@command -v qbittorrent-nox > /dev/null || { echo "There is no qbittorrent-nox here: run make system first."; exit 1; }
+	$(BIN)/pytest apps -m real $(ARGS)
 
 system: ## Install the system packages that test-real needs
-	@echo "No system package is needed yet: there is nothing to install."
+	@command -v qbittorrent-nox > /dev/null || { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -y -qq --no-install-recommends qbittorrent-nox; }
 
 demo: $(STAMP) ## Kill and freeze workers, and count what happened, in under a minute (ARGS=--postgres)
 	$(BIN)/interlock demo $(ARGS)
@@ -54,4 +55,4 @@ lock: ## Make requirements/dev.txt anew from dev.in (ARGS=--upgrade for newer ve
 
 clean: ## Remove .venv and everything that was made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests apps benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
