@@ -1,0 +1,1 @@
+"""A library of books whose downloads follow qBittorrent."""
