@@ -139,6 +139,12 @@ class Declaration:
             raise UsageError(f"The {role} function of {self.name} runs inside a transaction, so it cannot be async: write it with def.")
         return fn
 
+    def awaited(self, role: str, fn: F) -> F:
+        """Refuse a plain function where the event loop waits for it: it would stop everything else."""
+        if inspect.isfunction(fn) and not inspect.iscoroutinefunction(fn):
+            raise UsageError(f"The {role} function of {self.name} runs in the worker's event loop, so it cannot block: write it with async def.")
+        return fn
+
     def once(self, role: str, present: object) -> None:
         if present is not None:
             raise UsageError(f"{self.name} has a {role} function already. A kind has one: put both into it.")

@@ -188,7 +188,7 @@ class Kind(Generic[P, R, TxT]):
             self.declaration.once("reconcile", self.declaration.reconcile)
             if batch < 1:
                 raise UsageError(f"The batch of {self.name}'s reconcile is {batch}: give a whole number from 1 on.")
-            self.declaration.reconcile = Reconcile(ask, seconds(every, "every"), batch, seconds(grace, "grace"))
+            self.declaration.reconcile = Reconcile(self.declaration.awaited("reconcile", ask), seconds(every, "every"), batch, seconds(grace, "grace"))
             return ask
 
         return register
@@ -199,7 +199,7 @@ class Kind(Generic[P, R, TxT]):
         It may be called again for the same work, after a crash or after it raised.
         """
         self.declaration.once("on_cancel", self.declaration.on_cancel)
-        self.declaration.on_cancel = fn
+        self.declaration.on_cancel = self.declaration.awaited("on_cancel", fn)
         return fn
 
     # ------------------------------------------------------------ for those who carry jobs

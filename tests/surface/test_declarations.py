@@ -352,3 +352,16 @@ def test_a_handler_whose_first_parameter_is_a_value_takes_no_run() -> None:
 
     with pytest.raises(UsageError, match="takes no run, since its first parameter is int"):
         app.job()(norun)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+@pytest.mark.parametrize("role", ["reconcile", "on_cancel"])
+def test_what_the_event_loop_waits_for_is_a_coroutine(app: App[Tx], role: str) -> None:
+    """A plain function would hold up every job of the worker while it asks."""
+    kind = app.job()(fetch)
+    register: Any = kind.reconcile() if role == "reconcile" else kind.on_cancel
+
+    def blocking(given: Any) -> None: ...
+
+    with pytest.raises(UsageError, match=f"The {role} function of fetch runs in the worker's event loop, so it cannot block: write it with async def"):
+        register(blocking)
+    assert getattr(kind.declaration, role) is None
