@@ -136,7 +136,7 @@ class Kind(Generic[P, R, TxT]):
 
     def complete(self, external_id: str, value: R, /) -> bool:
         """A provider that calls back: the work that it knows by this id is done, and this is its value. False if no job waits for it."""
-        return complete(self._store(), self.declaration, external_id, value, transaction=self._transaction, waits=self._waits)
+        return complete(self._store, self.declaration, external_id, value, transaction=self._transaction, waits=self._waits)
 
     async def acomplete(self, external_id: str, value: R, /) -> bool:
         """`complete` for asyncio."""

@@ -179,8 +179,10 @@ def test_each_function_is_given_once(app: App[Tx]) -> None:
 
     async def finish(run: Run, value: Greeting) -> None: ...
 
+    async def tell(external_id: str) -> None: ...
+
     for register in (kind.commit, kind.finish, kind.guard, kind.admit, kind.on_cancel, kind.on_enter("FAILED")):
-        fn = finish if register == kind.finish else function
+        fn: Any = {kind.finish: finish, kind.on_cancel: tell}.get(register, function)
         assert register(fn) is fn
         with pytest.raises(UsageError, match=r"has an? .* function already"):
             register(fn)
@@ -337,9 +339,9 @@ def test_an_unknown_url_is_one_sentence_at_the_first_verb(url: str, said: str) -
     assert "secret" not in str(caught.value)
 
 
-def test_complete_says_when_it_comes(app: App[Tx]) -> None:
+def test_a_kind_that_hands_nothing_over_is_not_called_back(app: App[Tx]) -> None:
     """Better than an answer that means nothing."""
-    with pytest.raises(InterlockError, match="arrives with the reconciler"):
+    with pytest.raises(UsageError, match=r"count hands nothing over, so nobody calls back about it: give it a function with @count\.reconcile"):
         app.job()(count).complete("hash", 1)
 
 
