@@ -1,6 +1,8 @@
 """A provider that calls back: handed-over work is done, and says so itself instead of waiting to be asked."""
 
+from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from .declaration import Declaration
@@ -18,7 +20,7 @@ SECONDS = 5.0
 MOST = 1000
 
 
-def complete(store: OpenStore, kind: Declaration, external_id: str, value: Any, *, transaction: Transaction | None, waits: Waits) -> bool:
+def complete(find_store: Callable[[], OpenStore], kind: Declaration, external_id: str, value: Any, *, transaction: Transaction | None, waits: Waits) -> bool:
     """Complete every job that the outside knows by this id. False, and nothing changed, if none is waiting for it.
 
     One that a reconciler is just asking about is waited for. What the commit function raises goes through; that job is looked at again.
@@ -26,8 +28,8 @@ def complete(store: OpenStore, kind: Declaration, external_id: str, value: Any, 
     if kind.reconcile is None:
         raise UsageError(f"{kind.name} hands nothing over, so nobody calls back about it: give it a function with @{kind.name}.reconcile.")
     outcome = Returned(kind.signature.dump_value(value), boundary=kind.finish is not None, begins=True)
-    owner, done = f"callback#{uuid7()}", False
-    for pause in (*pauses(waits, kind.lease), 0.0):
+    store, owner, done = find_store(), f"callback#{uuid7()}", False
+    for pause in chain(pauses(waits, kind.lease), [0.0]):
         for lease in store.recall(owner, [kind.name], SECONDS, MOST, external_id=external_id):
             done = _settle(store, kind, lease, outcome, partial(kind.moving, value=value, commits=True), transaction) or done
         if not store.handed(kind.name, external_id):
