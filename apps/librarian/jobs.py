@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,32 +141,42 @@ def inside(path: str, directory: Path) -> bool:
 
 # ---------------------------------------------------------------- remove
 def _removal(app: App[Connection], engine: Engine, client: Client, downloads: Path) -> Remove:
-    def delete(torrent_id: str) -> bool:
-        """Delete the torrent with its files, if it is ours: one that was in qBittorrent before us, or was moved, is somebody else's."""
+    def reserved(names: Iterable[str], torrent_id: str, job_id: str) -> bool:
+        with engine.begin() as tx:
+            return all(_reserved(tx, name, job_id, yields=name != torrent_id) for name in sorted(names))
+
+    def ours(torrent: Torrent) -> bool:
+        """One that was in qBittorrent before us, or was moved, is somebody else's."""
+        kept = Path(os.path.normpath(torrent.save_path))
+        return kept.parent == downloads and kept.name in torrent.names
+
+    def delete(torrent_id: str, job_id: str) -> bool:
+        """Delete the torrent with its files. A hybrid goes by two ids, and someone else's download may know it by the other one."""
         torrent = client.look([torrent_id]).get(torrent_id)
-        if torrent is None or Path(os.path.normpath(torrent.save_path)) != downloads / torrent_id:
+        if torrent is None or not ours(torrent) or not reserved([name for name in torrent.names if len(name) == len(torrent_id)], torrent_id, job_id):
             return False
         client.remove(torrent_id)
         return True
 
     @app.job(kind="remove", tries=20, backoff=Backoff(5.0, cap=900.0))
     def remove(run: SyncRun, torrent_id: str) -> None:
-        with engine.begin() as tx:
-            if not _reserved(tx, torrent_id, run.job_id):
-                return
-        # Deleting twice does no harm, so this is no effect for its receipt's sake but for its fence's: a worker that stood still here, while another did its
-        # work and a newer download began, is refused before it can delete that one's torrent.
-        run.effect("delete", on_doubt="retry")(delete, torrent_id)
+        if reserved([torrent_id], torrent_id, run.job_id):
+            # Deleting twice does no harm, so this is no effect for its receipt's sake but for its fence's: a worker that stood still here, while another did
+            # its work and a newer download began, is refused before it can delete that one's torrent.
+            run.effect("delete", on_doubt="retry")(delete, torrent_id, run.job_id)
 
     return remove
 
 
-def _reserved(tx: Connection, torrent_id: str, job_id: str) -> bool:
+def _reserved(tx: Connection, torrent_id: str, job_id: str, *, yields: bool) -> bool:
     """Whether the torrent is this removal's to delete; from then on no download hands it over, until the removal has ended."""
     removal = tables.lock(tx, torrent_id)
     if removal == job_id:
         # An attempt before this one has looked. Nobody has handed the torrent over since.
         return True
+    if removal is not None and yields and job_id < removal:
+        # Two removals, each under one of a hybrid's ids, would wait for each other: the older one leaves it to the younger.
+        return False
     if removal is not None:
         raise Snooze(f"removal {removal} is at work on torrent {torrent_id}", after=WAIT)
     if tables.in_use(tx, torrent_id):

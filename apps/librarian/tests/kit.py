@@ -133,3 +133,10 @@ def branch(url: str, client: Client, directory: Path) -> Iterator[Branch]:
             yield Branch(librarian, Library(librarian), settings, clock, KitWorker(librarian.app, clock))
     finally:
         librarian.close()
+
+
+def settle(branch: Branch) -> None:
+    """Until every removal has had its turn, and those who waited for it theirs."""
+    branch.run()
+    for _ in range(3):
+        branch.later(5)

@@ -12,7 +12,7 @@ from apps.librarian.client import Qbittorrent, Torrent
 from apps.librarian.errors import OutsideDown
 from apps.librarian.source import Source
 from apps.librarian.tables import Request
-from apps.librarian.tests.kit import Branch, complete, going, hash_of, magnet
+from apps.librarian.tests.kit import Branch, complete, going, hash_of, magnet, settle
 from apps.librarian.tests.qbittorrent import FakeQbittorrent
 from interlock import LeaseLost
 from interlock.testing import Crashed, KitWorker, Point
@@ -76,13 +76,6 @@ def told(qbittorrent: FakeQbittorrent) -> list[str]:
 def another(branch: Branch) -> None:
     """A second worker does all that is due."""
     KitWorker(branch.app, branch.clock).run_until_idle()
-
-
-def settle(branch: Branch) -> None:
-    """Until every removal has had its turn, and those who waited for it theirs."""
-    branch.run()
-    for _ in range(3):
-        branch.later(5)
 
 
 # ---------------------------------------------------------------- who needs it
