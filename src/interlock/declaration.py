@@ -141,7 +141,8 @@ class Declaration:
 
     def awaited(self, role: str, fn: F) -> F:
         """Refuse a plain function where the event loop waits for it: it would stop everything else."""
-        if inspect.isfunction(fn) and not inspect.iscoroutinefunction(fn):
+        blocks = inspect.isfunction(fn) and not inspect.iscoroutinefunction(fn)
+        if blocks:
             raise UsageError(f"The {role} function of {self.name} runs in the worker's event loop, so it cannot block: write it with async def.")
         return fn
 

@@ -1,0 +1,5 @@
+"""`python -m apps.librarian`."""
+
+from .main import main
+
+main()

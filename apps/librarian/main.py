@@ -1,0 +1,263 @@
+"""The librarian's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
+
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from interlock import InterlockError
+
+from .desk import Desk, Miscalled
+from .errors import BadName, BadSettings, BadSource, CredentialsRefused, LibrarianError, UnknownMedia
+from .following import EVERY, followed
+from .jobs import BATCH, Librarian, build
+from .library import Download, Progress
+from .settings import Settings
+from .source import LARGEST_TORRENT
+from .telling import as_json, how_far, how_it_stands, moment, plain, table
+
+PROGRAM = "python -m apps.librarian"
+CALLED_WRONGLY = (Miscalled, BadSource, BadName, BadSettings, CredentialsRefused, UnknownMedia)
+HTTP = "127.0.0.1:8099"
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The download's id.")]
+HttpOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; only this machine reaches 127.0.0.1.")]
+
+commands = typer.Typer(
+    name="librarian", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]}, help="A library of books whose downloads follow qBittorrent.",
+    epilog="Settings come from the environment: see the README. Every command exits with 0 if all is well, with 1 if the answer is no or something went wrong, "
+    "and with 2 if it was called wrongly.",
+)
+people = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The library's users.")
+shelves = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The library's books.")
+commands.add_typer(people, name="user", short_help="Add a user")
+commands.add_typer(shelves, name="book", short_help="Add a book")
+
+
+# ---------------------------------------------------------------- what a command works on
+@contextmanager
+def opened() -> Generator[tuple[Librarian, Settings]]:
+    """The librarian of the environment's settings. It opens nothing yet."""
+    # What is wrong with the settings is said when a command needs them, and not when it is imported.
+    from .app import Lazily
+
+    settings = Settings.from_env()
+    client = Lazily(settings)
+    try:
+        librarian = build(settings, client, lifespan=client.checked)
+    except (ArgumentError, ValueError):
+        raise BadSettings("LIBRARIAN_DATABASE_URL cannot be read: write sqlite:///librarian.db, or postgresql://user:password@host/name.") from None
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise BadSettings("PostgreSQL needs the extra `postgres`: pip install '.[librarian,postgres]'.") from None
+    with closing(librarian):
+        yield librarian, settings
+
+
+@contextmanager
+def staffed() -> Generator[Desk]:
+    """The library on its database, which must be there already."""
+    with opened() as (librarian, _):
+        desk = Desk(librarian)
+        desk.check()
+        yield desk
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def remark(text: str) -> None:
+    """On the other channel, so that what is printed stays what was asked for."""
+    sys.stderr.write(f"{plain(text)}\n")
+
+
+# ---------------------------------------------------------------- the library
+@commands.command(short_help="Make or update the tables")
+def migrate() -> None:
+    """Bring the database to this code's version. Running it again changes nothing."""
+    with opened() as (librarian, _):
+        desk = Desk(librarian)
+        # A server that is away is said to be so now; the engine would go on asking for a while.
+        librarian.engine.connect().close()
+        librarian.migrate()
+        say(plain(f"The librarian's tables are ready at {desk.database}."))
+
+
+@people.command("add")
+def add_user(name: Annotated[str, typer.Argument(help="What they are called.")]) -> None:
+    """Add a user, and print the token by which they are known over HTTP.
+
+    The token is shown this once. Only its hash is stored.
+    """
+    with staffed() as desk:
+        user = desk.add_user(name)
+    remark(f"{user.name} is user {user.id}. Whoever has this token is taken for them, and it is shown only now:")
+    say(str(user.token))
+
+
+@shelves.command("add")
+def add_book(
+    title: Annotated[str, typer.Argument(help="Its title.")], author: Annotated[str, typer.Option(metavar="NAME", help="Who wrote it.")] = "",
+) -> None:
+    """Add a book, of which nothing is here yet."""
+    with staffed() as desk:
+        book = desk.add_book(title, author)
+    say(plain(f"{book.title} is book {book.id}."))
+
+
+@commands.command("books", short_help="List the books")
+def list_books(json: JsonOption = False) -> None:
+    """List the books. One is in the state Library if a medium of it is here, else in Archive."""
+    with staffed() as desk:
+        books = desk.books()
+    say(as_json(books, indent=2) if json else table(("id", "title", "author", "state"), [(book.id, book.title, book.author, book.state) for book in books]))
+
+
+# ---------------------------------------------------------------- downloads
+@commands.command(short_help="Download a medium of a book")
+def start(
+    book: Annotated[int, typer.Argument(metavar="BOOK", help="The book's id.")],
+    media_type: Annotated[str, typer.Argument(metavar="text|audio", help="Which of its media.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A magnet link, or the path of a .torrent.")],
+    user: Annotated[str | None, typer.Option(metavar="NAME-OR-ID", help="For whom; not needed while there is one user only.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Stay, and show how far it is, until it has ended.")] = False,
+) -> None:
+    """Download a medium of a book, or find the download of it that is active already.
+
+    With --follow it exits as the command follow does.
+    """
+    with staffed() as desk:
+        given = _source(source)
+        started = desk.start_download(desk.user(user).id, book, media_type, given)
+        seen = desk.found(started.id)
+        say(f"{seen.id} is {how_it_stands(seen)}" if started.created else f"{seen.id} was active already: {how_it_stands(seen)}")
+        if follow:
+            raise typer.Exit(_follow(desk, started.id))
+
+
+def _source(given: str) -> str | bytes:
+    if given[:7].lower() == "magnet:":
+        return given
+    try:
+        with Path(given).open("rb") as file:
+            return file.read(LARGEST_TORRENT + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "that is no path"
+        raise Miscalled(f"{given[:200]!r} is no magnet link, and cannot be read as a file ({why}): give either.") from None
+
+
+@commands.command("list", short_help="List all downloads, newest first")
+def list_downloads(json: JsonOption = False) -> None:
+    """List everybody's downloads, newest first."""
+    with staffed() as desk:
+        found = desk.every_download()
+        titles, names = {book.id: book.title for book in desk.books()}, {user.id: user.name for user in desk.users()}
+    rows = [(each.id, each.status, names[each.user_id], titles[each.book_id], each.media_type, how_far(each.progress)) for each in found]
+    say(as_json(found, indent=2) if json else table(("id", "status", "user", "book", "medium", "how far"), rows))
+
+
+@commands.command(short_help="Show all that is known of a download")
+def show(id: IdArgument, json: JsonOption = False) -> None:
+    """Show all that is known of a download, under the names of the view download_jobs."""
+    with staffed() as desk:
+        seen = desk.found(id)
+    say(as_json(seen, indent=2) if json else "\n".join(f"{name:<24}{value}" for name, value in _known(seen)))
+
+
+def _known(seen: Download) -> Generator[tuple[str, str]]:
+    for field in fields(seen):
+        value: object = getattr(seen, field.name)
+        if isinstance(value, Progress):
+            yield field.name, plain(f"{how_far(value)}; qBittorrent says {value.note}")
+        elif value is not None:
+            yield field.name, moment(value) if isinstance(value, datetime) else plain(value)
+
+
+@commands.command(short_help="Cancel a download")
+def cancel(id: IdArgument) -> None:
+    """Cancel a download that is active. Its torrent and its files go afterwards, unless somebody else needs them."""
+    with staffed() as desk:
+        seen = desk.found(id)
+        ended = desk.cancel(seen.user_id, seen.id)
+    say(f"{ended.id} is being stopped: a worker ends it within a moment." if ended.active else f"{ended.id} is {ended.status}.")
+
+
+@commands.command(short_help="Show how far a download is, until it ends")
+def follow(id: IdArgument) -> None:
+    """Show how far a download is, until it has ended: as a bar in a terminal, else as a line for each change.
+
+    Exits with 0 if it completed, and with 1 if it failed or was canceled. Ctrl-C ends the looking, not the download.
+    """
+    with staffed() as desk:
+        raise typer.Exit(_follow(desk, id))
+
+
+def _wait() -> None:
+    time.sleep(EVERY)
+
+
+def _follow(desk: Desk, id: str, wait: Callable[[], None] = _wait) -> int:
+    if desk.found(id).active and (warning := desk.warning()) is not None:
+        remark(warning)
+    try:
+        ended = followed(desk, id, sys.stdout, wait, terminal=sys.stdout.isatty())
+    except KeyboardInterrupt:
+        remark(f"The download goes on: look again with `follow {id}`, or end it with `cancel {id}`.")
+        return 130
+    return 0 if ended.status == "completed" else 1
+
+
+# ---------------------------------------------------------------- what runs for long
+@commands.command(short_help="Run the worker, until a signal")
+def run(http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Serve the interface too, as in {HTTP}.")] = None) -> None:
+    """Run the worker, which hands torrents over to qBittorrent and follows them there, until SIGTERM or SIGINT."""
+    _run(http, works=True)
+
+
+@commands.command(short_help="Serve the interface over HTTP, until a signal")
+def serve(http: HttpOption = HTTP) -> None:
+    """Serve the interface over HTTP without a worker, until SIGTERM or SIGINT."""
+    _run(http, works=False)
+
+
+def _run(http: str | None, *, works: bool) -> None:
+    from .serving import listening, until_signal
+
+    with opened() as (librarian, settings):
+        desk = Desk(librarian)
+        desk.check()
+        follows = (
+            f"following qBittorrent at {settings.qbittorrent_url}: every {settings.poll:g} s it is asked about up to {BATCH} downloads, which it puts into "
+            f"{settings.downloads}; the library is at {desk.database}")
+        until_signal(librarian, lambda text: say(plain(text)), follows=follows if works else None, http=None if http is None else listening(http))
+
+
+# ---------------------------------------------------------------- the program
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; what is to be said against it is one sentence, never a traceback."""
+    code: int | str | None = 0
+    try:
+        commands(args=None if arguments is None else list(arguments), prog_name=PROGRAM)
+    except SystemExit as end:
+        code = end.code
+    except (LibrarianError, InterlockError) as error:
+        named = " They stand in LIBRARIAN_QBITTORRENT_USERNAME and LIBRARIAN_QBITTORRENT_PASSWORD." if isinstance(error, CredentialsRefused) else ""
+        remark(f"librarian: {error}{named}")
+        code = 2 if isinstance(error, CALLED_WRONGLY) else 1
+    except DBAPIError as error:
+        # The error itself would show the statement and its values.
+        remark(f"librarian: The database cannot be asked: {str(error.orig).strip().partition(chr(10))[0]}. See that it runs, and LIBRARIAN_DATABASE_URL.")
+        code = 1
+    raise SystemExit(code)

@@ -1,0 +1,68 @@
+"""How things are told: to a program as JSON, to a person as text that a terminal shows and does not obey."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+from rich.cells import cell_len
+from rich.filesize import decimal
+
+from .library import Download, Progress
+
+
+# ---------------------------------------------------------------- to a program
+def as_json(value: object, *, indent: int | None = None) -> str:
+    """A value as JSON, whole. What is not ASCII is written as its number, so nothing in it can upset who reads it."""
+    return json.dumps(_simple(value), ensure_ascii=True, allow_nan=False, indent=indent).replace("\x7f", "\\u007f")
+
+
+def _simple(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _simple(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _simple(item) for key, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_simple(item) for item in cast("Sequence[object]", value)]
+    return value
+
+
+# ---------------------------------------------------------------- to a person
+def plain(text: object) -> str:
+    """A text on one line, without anything that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(str(text).splitlines()))
+
+
+def moment(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def how_far(progress: Progress | None) -> str:
+    """How much of it is there; nothing while nobody knows."""
+    if progress is None:
+        return ""
+    if not progress.total:
+        return decimal(int(progress.done))
+    return f"{decimal(int(progress.done))} of {decimal(int(progress.total))}, {int(100 * progress.done / progress.total)} %"
+
+
+def how_it_stands(download: Download) -> str:
+    """A download's status, and while it is active what is known besides."""
+    told = [download.status]
+    if download.active:
+        told += filter(None, [how_far(download.progress)])
+        if download.progress is not None and download.progress.note:
+            told.append(f"qBittorrent says {download.progress.note}")
+        if download.first_not_found_at_utc is not None:
+            told.append(f"not found in qBittorrent since {moment(download.first_not_found_at_utc)}")
+    return plain("; ".join(told))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows under their columns."""
+    cells = [list(columns), *([plain("" if cell is None else cell) for cell in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
