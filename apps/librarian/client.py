@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import qbittorrentapi
 import requests
 
-from .errors import AddRefused, CredentialsRefused, LibrarianError, LoginRefused, OutsideDown
+from .errors import AddRefused, BadSettings, CredentialsRefused, LoginRefused, OutsideDown
 from .source import Source
 
 CATEGORY = "librarian"
@@ -80,7 +80,7 @@ class Qbittorrent:
     def __init__(self, url: str, username: str, password: str, *, allow_default_credentials: bool = False, timeout: float = 20.0) -> None:
         """Nothing is asked of qBittorrent yet. `timeout` is for one request, in seconds; one that failed is tried once more."""
         if not _is_address(url):
-            raise LibrarianError("qBittorrent's address is http:// or https://, a host and a port, as in http://127.0.0.1:8080, without name or password.")
+            raise BadSettings("qBittorrent's address is http:// or https://, a host and a port, as in http://127.0.0.1:8080, without name or password.")
         if not username or not password:
             raise CredentialsRefused("qBittorrent's user name and password are not set: give both.")
         if (username, password) == BORN_WITH and not allow_default_credentials:

@@ -141,8 +141,7 @@ class Declaration:
 
     def awaited(self, role: str, fn: F) -> F:
         """Refuse a plain function where the event loop waits for it: it would stop everything else."""
-        blocks = inspect.isfunction(fn) and not inspect.iscoroutinefunction(fn)
-        if blocks:
+        if _blocks(fn):
             raise UsageError(f"The {role} function of {self.name} runs in the worker's event loop, so it cannot block: write it with async def.")
         return fn
 
@@ -167,3 +166,7 @@ class Declaration:
             if state not in self.lifecycle.states:
                 known = ", ".join(self.lifecycle.states)
                 raise UsageError(f"{what} of {self.name} names {state!r}, which its lifecycle {self.lifecycle.name} lacks: it has {known}.")
+
+
+def _blocks(fn: object) -> bool:
+    return inspect.isfunction(fn) and not inspect.iscoroutinefunction(fn)

@@ -10,7 +10,7 @@ import pytest
 
 from apps.librarian import client as client_module
 from apps.librarian.client import Qbittorrent, Torrent
-from apps.librarian.errors import AddRefused, CredentialsRefused, LibrarianError, LoginRefused, OutsideDown
+from apps.librarian.errors import AddRefused, BadSettings, CredentialsRefused, LoginRefused, OutsideDown
 from apps.librarian.source import magnet, source
 from apps.librarian.tests import torrents
 from apps.librarian.tests.loopback import Answer, self_signed
@@ -59,7 +59,7 @@ def test_credentials_that_are_not_set_are_refused(username: str, password: str, 
 
 @pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://h", "http://", "http://[", "http://h:x", "https://reader:secret@h"])
 def test_what_is_no_address_is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(LibrarianError, match="a host and a port") as refused:
+    with pytest.raises(BadSettings, match="a host and a port") as refused:
         Qbittorrent(url, "reader", "secret")
     assert "secret" not in str(refused.value)
 
