@@ -92,8 +92,7 @@ class Reconciler:
         """End the jobs that were asked to stop, without waiting for their next check."""
         kind, asked_at = self._kind, self._desk.waits.monotonic()
         grips = await self._held(lambda: self._desk.store.recall(self.owner, [kind.name], kind.lease, self._asked.batch), asked_at)
-        await self._put_off([grip for grip, _ in grips if not _stoppable(grip)])
-        await self._stop([pair for pair in grips if _stoppable(pair[0])])
+        await self._stop(grips)
         return len(grips)
 
     async def _stop(self, grips: Sequence[tuple[Grip, Lease]]) -> None:
@@ -106,8 +105,7 @@ class Reconciler:
         if self._kind.on_cancel is None:
             return True
         try:
-            async with asyncio.timeout(self._kind.lease * TRUSTED):
-                await self._kind.on_cancel(external_id)
+            await self._theirs(self._kind.on_cancel(external_id))
         except Exception as error:  # noqa: BLE001 - the user's own; it is tried again
             self._desk.events.emit(events.Trouble(self.owner, f"on_cancel of {self._kind.name}", error))
             return False
@@ -143,16 +141,11 @@ class Reconciler:
         await self._settle([self._item(grip, lease, answers.get(lease.external_id or ""), check_in) for grip, lease in grips])
 
     async def _answers(self, ids: Sequence[str]) -> Mapping[str, object]:
-        async def ask() -> Mapping[str, object]:
-            async with asyncio.timeout(self._kind.lease * TRUSTED):
-                answered: Mapping[str, object] = await self._asked.ask(ids)
-                return answered
-
-        self._asking = task = asyncio.ensure_future(ask())
+        if self._over.is_set():
+            raise asyncio.CancelledError
+        self._asking = task = asyncio.ensure_future(self._theirs(self._asked.ask(ids)))
         try:
-            answers = await task
-        except TimeoutError as error:
-            raise TimeoutError(f"no answer within {self._kind.lease * TRUSTED:g} s, for which a lease of {self._kind.lease:g} s has room") from error
+            answers: Mapping[str, object] = await task
         finally:
             self._asking = None
         for id, answer in answers.items():
@@ -160,6 +153,24 @@ class Reconciler:
                 raise UsageError(
                     f"reconcile of {self._kind.name} answered {answer!r} for {id!r}: answer Going, Complete, Failed or Gone, and leave out what is not there.")
         return answers
+
+    async def _theirs(self, call: Awaitable[T]) -> T:
+        """The user's own function, in the time that a lease leaves for it. Whatever it raises is an error of its own, and never ends the reconciler."""
+        deadline = asyncio.timeout(self._kind.lease * TRUSTED)
+        try:
+            async with deadline:
+                return await call
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise TimeoutError(f"no answer within {self._kind.lease * TRUSTED:g} s, for which a lease of {self._kind.lease:g} s has room") from error
+        except Exception:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError(f"it raised {type(error).__name__}") from error
 
     def _item(self, grip: Grip, lease: Lease, answer: object, check_in: float) -> Item:
         try:
@@ -236,11 +247,7 @@ class Reconciler:
 
 
 def _asked_to_stop(grip: Grip) -> bool:
-    return grip.job.cancel_requested_at is not None and _stoppable(grip)
-
-
-def _stoppable(grip: Grip) -> bool:
-    return grip.lifecycle.arrow(grip.job.state, "cancel") is not None
+    return grip.job.cancel_requested_at is not None and grip.lifecycle.arrow(grip.job.state, "cancel") is not None
 
 
 def _nothing(item: Item) -> None:

@@ -143,7 +143,8 @@ class Store(Protocol):
         ...
 
     def recall(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
-        """Take over handed-over executions before their check is due: those that are asked to stop, or those that the outside knows as `external_id`.
+        """Take over handed-over executions before their check is due: those asked to stop in a state that draws `cancel`, the longest asked first, or those
+        that the outside knows as `external_id`.
 
         One conditional write, as `adopt` is: only what rests in nobody's hands, or is held under a lease that has ended.
         """

@@ -5,14 +5,14 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from interlock import App, Backoff, Fail, Job, Run, SyncRun
+from interlock import App, Backoff, Complete, External, Fail, Job, Run, SyncRun
 
 Gate = Callable[[str, str, int], None]
 """Told where a handler is: a point's name, the job's tag, the attempt."""
@@ -116,6 +116,7 @@ def build(setting: Setting) -> App:
     outside = Outside(setting)
     _declare_plain(app, setting, outside)
     _declare_outside(app, setting, outside)
+    _declare_elsewhere(app, setting, outside)
     _declare_others(app, setting)
     return app
 
@@ -176,6 +177,24 @@ def _declare_outside(app: App, setting: Setting, outside: Outside) -> None:
             return tag
 
         return await send(post, tag) or "in doubt"
+
+
+def _declare_elsewhere(app: App, setting: Setting, outside: Outside) -> None:
+    """`elsewhere` hands its work over, and it is done as soon as it is asked about."""
+
+    @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
+    async def elsewhere(run: Run, tag: str) -> External[str]:
+        outside.note("prepare", tag, run.attempt)
+        return External(tag)
+
+    @elsewhere.reconcile(every=0.2)
+    async def ask(ids: Sequence[str]) -> Mapping[str, Complete[str]]:
+        for id in ids:
+            outside.note("ask", id, 0)
+        gates.at("in_ask", ids[0], 0)
+        return {id: Complete(id) for id in ids}
+
+    elsewhere.commit(effect_in(setting))
 
 
 def _declare_others(app: App, setting: Setting) -> None:

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from interlock.verify import verify
 from tests.kit import Place
 from tests.loops.bench import Bench
+from tests.loops.outside import Harbour
 
 
 @pytest.fixture
@@ -14,3 +16,14 @@ def bench(place: Place) -> Iterator[Bench]:
     bench = Bench(place)
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def harbour(place: Place) -> Iterator[Harbour]:
+    """An app that hands its work over; at the end the whole database is verified."""
+    harbour = Harbour(place)
+    yield harbour
+    harbour.ready()
+    report = verify(harbour.store)
+    harbour.app.close()
+    assert report.ok, report

@@ -13,6 +13,8 @@ ONE_OF_EACH: tuple[events.Event, ...] = (
     events.Recovered(WORKER, "paint", ID, "adopted"),
     events.Trouble(WORKER, f"job {ID}", "ConnectionError: refused"),
     events.Notice(WORKER, "The last slot is busy.", {"slots": 4}),
+    events.Checked("paint", 100, 0.3),
+    events.OutsideFailed("paint", 2, 60.0, "ConnectionError: refused"),
     events.Transition(ID, "paint", "standard", "claim", "PENDING", "RUNNING", 1, "worker"),
     events.AttemptEnded(ID, "paint", "default", 1, "succeed", 0.5, 2.0),
     events.LeaseLost(ID, "paint", 1, "another holds it"),

@@ -408,7 +408,7 @@ def test_a_suspect_runs_in_the_one_quarantine_child(bench: Bench) -> None:
 
 def test_what_was_adopted_past_its_commit_is_finished_in_quarantine(bench: Bench) -> None:
     grip = bench.committed("wait")
-    grip.holder = 2
+    grip.crashes = 1
     bench.waits.over = True
 
     async def look() -> None:

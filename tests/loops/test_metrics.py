@@ -62,8 +62,18 @@ def test_everything_that_happens_is_counted(events: Events, metrics: Metrics) ->
         'interlock_finish_failures_total{kind="paint"}': 1,
         'interlock_hook_failures_total{kind="paint",state="FAILED"}': 1,
         'interlock_troubles_total{where="job"}': 1,
+        'interlock_check_seconds_sum{kind="paint"}': 0.3,
+        'interlock_outside_failures_total{kind="paint"}': 1,
         'interlock_workers{state="Connecting"}': 1,
     }.items()
+
+
+def test_the_end_of_work_that_was_done_elsewhere_has_no_time_of_ours(events: Events, metrics: Metrics) -> None:
+    """It is counted, and no handler's time is made up for it."""
+    events.emit(AttemptEnded(ID, "paint", "default", 1, "succeed", None, None))
+    found = lines(metrics.registry)
+    assert found['interlock_attempts_total{kind="paint",outcome="succeed",queue="default"}'] == 1
+    assert not [name for name in found if name.startswith(("interlock_dwell_seconds", "interlock_run_seconds"))]
 
 
 def test_no_label_is_a_jobs_id_or_a_workers_name(events: Events, metrics: Metrics) -> None:

@@ -10,7 +10,25 @@ from interlock.errors import TransitionRefused
 from interlock.job import Job, Status
 from interlock.lifecycle import Lifecycle
 from interlock.move import Move, Policy, decide, decide_take
-from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
+from interlock.outcome import (
+    Advanced,
+    Cancelled,
+    Errored,
+    Failed,
+    Finished,
+    Gone,
+    Handed,
+    Held,
+    Looked,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    Returned,
+    Snoozed,
+    Started,
+    Unrecorded,
+)
 
 from .model import SIX, make_execution, make_job
 
@@ -47,6 +65,22 @@ def test_work_that_goes_on_elsewhere_changes_no_state() -> None:
     assert (move.external_id, move.check_in, move.ended_by) == ("torrent", 15.0, None)
 
 
+def test_a_look_at_work_elsewhere_gives_it_back_and_says_whether_it_was_there() -> None:
+    for seen, missing in ((True, False), (False, True), (None, None)):
+        move = after(download, "queued", Looked(15.0, seen=seen))
+        assert walked(move) == ([], "queued", "running", "IN_PROGRESS")
+        assert (move.check_in, move.missing, move.external_id, move.tries_left, move.ended_by) == (15.0, missing, None, 3, None)
+
+
+def test_work_elsewhere_that_has_begun_walks_start_where_it_is_drawn() -> None:
+    begun = Looked(15.0, seen=True, begun=True)
+    move = after(download, "queued", begun)
+    assert walked(move) == (["start"], "downloading", "running", "IN_PROGRESS")
+    assert (move.check_in, move.missing) == (15.0, False)
+    assert walked(after(download, "downloading", begun)) == ([], "downloading", "running", "IN_PROGRESS")
+    assert walked(after(standard, "RUNNING", begun)) == ([], "RUNNING", "running", "IN_PROGRESS")
+
+
 # ---------------------------------------------------------------- success
 def test_a_value_without_a_boundary_ends_the_job_at_once() -> None:
     move = after(standard, "RUNNING", Returned('"v"', boundary=False))
@@ -72,6 +106,23 @@ def test_a_value_returned_where_success_is_not_drawn_fails_before_the_commit(bou
     assert walked(move) == (["fail"], "FAILED", "failed", "ABORTED")
     assert move.error == "A value was returned in DOWNLOADING, which draws no `succeed`: a job of delivery succeeds from STREAMING."
     assert (move.result, move.tries_left) == (None, 3)
+
+
+def test_work_elsewhere_that_ends_before_anyone_saw_it_begin_walks_both_arrows() -> None:
+    done = after(download, "queued", Returned('"v"', boundary=False, begins=True))
+    assert walked(done) == (["start", "succeed"], "completed", "succeeded", "DONE")
+    assert (done.result, done.ended_by, done.missing) == ('"v"', "succeed", False)
+    committed = after(download, "queued", Returned('"v"', boundary=True, begins=True))
+    assert walked(committed) == (["start"], "downloading", "running", "COMMITTED")
+    assert (committed.result, committed.ended_by, committed.missing) == ('"v"', None, False)
+    assert walked(after(download, "downloading", Returned("1", boundary=False, begins=True))) == (["succeed"], "completed", "succeeded", "DONE")
+    assert walked(after(standard, "RUNNING", Returned("1", boundary=False, begins=True))) == (["succeed"], "SUCCEEDED", "succeeded", "DONE")
+
+
+def test_only_work_elsewhere_begins_by_ending() -> None:
+    assert walked(after(download, "queued", Returned("1", boundary=False))) == (["fail"], "failed", "failed", "ABORTED")
+    assert walked(after(delivery, "CLAIMED", Returned("1", boundary=False, begins=True))) == (["fail"], "FAILED", "failed", "ABORTED")
+    assert after(standard, "RUNNING", Returned("1", boundary=False)).missing is None
 
 
 # ---------------------------------------------------------------- errors
@@ -119,6 +170,35 @@ def test_a_failure_that_is_no_errors_fault_spends_no_try() -> None:
 def test_a_rejection_walks_its_arrow_or_else_fails() -> None:
     assert walked(after(image, "running", Rejected("unsafe"))) == (["reject"], "rejected", "failed", "ABORTED")
     assert walked(after(delivery, "CLAIMED", Rejected("blocked"), "LEASED")) == (["fail"], "FAILED", "failed", "ABORTED")
+
+
+def test_what_was_done_elsewhere_and_cannot_be_written_down_is_looked_at_again_at_the_price_of_a_try() -> None:
+    move = after(download, "queued", Unrecorded("Traceback\n  ...\nOSError: no disk", retryable=True), tries_left=2)
+    assert walked(move) == ([], "queued", "running", "IN_PROGRESS")
+    assert (move.tries_left, move.check_in, move.delay, move.missing, move.ended_by) == (1, 2.0, None, False, None)
+    assert move.error == "Traceback\n  ...\nOSError: no disk"
+    assert after(download, "queued", Unrecorded("429", retryable=True, after=60.0)).check_in == 60.0
+
+
+def test_what_can_never_be_written_down_fails_the_job() -> None:
+    spent = after(download, "downloading", Unrecorded("a\nOSError: no disk", retryable=True), tries_left=1)
+    assert walked(spent) == (["fail"], "failed", "failed", "ABORTED")
+    assert (spent.tries_left, spent.reason, spent.error, spent.check_in) == (0, "OSError: no disk", "a\nOSError: no disk", None)
+    assert walked(after(image, "running", Unrecorded("no", retryable=False))) == (["fail", "bury"], "dead_letter", "failed", "ABORTED")
+
+
+def test_what_is_gone_elsewhere_is_cancelled_where_that_is_drawn_and_fails_elsewhere() -> None:
+    gone = after(download, "downloading", Gone("by hand"))
+    assert walked(gone) == (["cancel"], "canceled", "failed", "ABORTED")
+    assert (gone.reason, gone.actor, gone.tries_left) == ("by hand", "worker-1", 3)
+    failed = after(image, "running", Gone("by hand"))
+    assert (walked(failed), failed.error) == ((["fail", "bury"], "dead_letter", "failed", "ABORTED"), "by hand")
+    assert walked(after(delivery, "STREAMING", Gone("by hand"))) == (["fail"], "FAILED", "failed", "ABORTED")
+
+
+def test_a_failure_says_whether_the_work_was_seen() -> None:
+    assert after(download, "queued", Failed("tracker", seen=True)).missing is False
+    assert after(download, "queued", Failed("missing_external_job")).missing is None
 
 
 # ---------------------------------------------------------------- lost leases
@@ -199,13 +279,15 @@ def test_a_holder_that_stops_on_request_says_who_asked() -> None:
 # ---------------------------------------------------------------- what is refused
 @pytest.mark.parametrize("outcome", [
     Lost(), Failed("f"), Errored("e", retryable=True), Rejected("r"), Released("r"), Snoozed(1.0, "r"), Cancelled(None, "x"), Held("h"),
-    Returned("1", boundary=True), Handed("x", 1.0), Started()])
+    Returned("1", boundary=True), Handed("x", 1.0), Started(), Looked(1.0, seen=True), Unrecorded("e", retryable=True), Gone("g"),
+    Returned("1", boundary=True, begins=True)])
 def test_what_is_committed_is_never_aborted_or_committed_again(outcome: Outcome) -> None:
     with pytest.raises(TransitionRefused, match="past its commit it is finished, never aborted or repeated"):
         after(standard, "RUNNING", outcome, "COMMITTED")
 
 
-@pytest.mark.parametrize("outcome", [Returned("1", boundary=False), Advanced("RUNNING"), Handed("x", 1.0), Finished()])
+@pytest.mark.parametrize("outcome", [
+    Returned("1", boundary=False), Advanced("RUNNING"), Handed("x", 1.0), Finished(), Looked(1.0, seen=True), Unrecorded("e", retryable=True)])
 def test_an_outcome_needs_its_status(outcome: Outcome) -> None:
     with pytest.raises(TransitionRefused, match=f"{type(outcome).__name__} needs one that is"):
         after(standard, "RUNNING", outcome, "LEASED")

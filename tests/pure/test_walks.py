@@ -14,7 +14,25 @@ from interlock.errors import TransitionRefused
 from interlock.job import Status
 from interlock.lifecycle import Lifecycle
 from interlock.move import Policy, decide, decide_take
-from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
+from interlock.outcome import (
+    Advanced,
+    Cancelled,
+    Errored,
+    Failed,
+    Finished,
+    Gone,
+    Handed,
+    Held,
+    Looked,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    Returned,
+    Snoozed,
+    Started,
+    Unrecorded,
+)
 
 from .model import NOW, SIX, Midway, World, make_execution, make_job
 from .strategies import sensible_lifecycles
@@ -28,7 +46,9 @@ def outcomes(lifecycle: Lifecycle) -> list[Outcome]:
         Started(), Started(walks=False), *(Advanced(state) for state in lifecycle.states), Advanced("nowhere"), Returned("1", boundary=True),
         Returned("1", boundary=False), Finished(), Finished("broken"), Errored("e", retryable=True), Errored("e", retryable=True, after=7.0),
         Errored("e", retryable=False), Failed("f"), Rejected("r"), Lost(), Released("stopping"), Snoozed(5.0, "later"), Cancelled("c", "operator:ann"),
-        Handed("x", 15.0), Held("doubt"),
+        Handed("x", 15.0), Held("doubt"), *(Looked(15.0, seen=seen) for seen in (True, False, None)), Looked(15.0, seen=True, begun=True),
+        Unrecorded("u", retryable=True), Unrecorded("u", retryable=True, after=7.0), Unrecorded("u", retryable=False), Gone("g"), Failed("f", seen=True),
+        Returned("1", boundary=True, begins=True), Returned("1", boundary=False, begins=True),
     ]
 
 
@@ -87,6 +107,12 @@ def test_jobs_walk_every_drawn_arrow_and_no_other(lifecycle: Lifecycle) -> None:
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
 def test_every_hop_the_database_accepts_is_one_that_some_job_makes(lifecycle: Lifecycle) -> None:
     assert explore(lifecycle).hops == set(lifecycle.hops())
+
+
+@pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
+def test_no_outcome_is_forgotten(lifecycle: Lifecycle) -> None:
+    """What can become of a job is walked here, all of it."""
+    assert {type(outcome) for outcome in outcomes(lifecycle)} == set(get_args(Outcome))
 
 
 def test_the_six_lifecycles_have_forty_three_arrows() -> None:

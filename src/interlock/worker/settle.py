@@ -10,7 +10,7 @@ from .. import events
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
 from ..job import Job
 from ..move import Move, decide
-from ..outcome import Advanced, Cancelled, Failed, Handed, Looked, Outcome, Released, Returned, Started, Unrecorded
+from ..outcome import Advanced, Cancelled, Failed, Outcome, Released, Returned, Started
 from ..payload import clean
 from ..records import Refusal
 from .desk import Desk
@@ -230,11 +230,12 @@ class Settler:
             for arrow in move.path:
                 job = grip.job
                 emit(events.Transition(job.id, job.kind, job.lifecycle, arrow.event, arrow.source, arrow.target, job.attempt, move.actor))
-        if grip.ended and not isinstance(item.outcome, Looked | Unrecorded) and self.desk.events.wants(events.AttemptEnded):
+        handed = move.external_id is not None
+        if (handed or move.ended_by is not None) and self.desk.events.wants(events.AttemptEnded):
             job = grip.job
             ran = None if grip.elsewhere else self.desk.waits.monotonic() - grip.began
             waited = None if grip.elsewhere else max((job.updated_at - job.due_at).total_seconds(), 0.0)
-            outcome = "handed" if isinstance(item.outcome, Handed) else move.ended_by or ""
+            outcome = "handed" if handed else move.ended_by or ""
             why = move.error.strip().rpartition("\n")[2][:200] if move.error else None
             emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran, why))
 

@@ -31,6 +31,9 @@ e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 -- It is in nobody's hands: what ends at its `lease_expires_at` is not a lease, but the time until its next check.
 e.lease_owner = 'external:' || e.kind
 
+-- fragment: stoppable
+EXISTS (SELECT 1 FROM interlock.lifecycle_edges d WHERE d.lifecycle = j.lifecycle AND d.version = j.lifecycle_version AND d.source = j.state AND d.event = 'cancel')
+
 -- name: steady
 -- Plans that stay as the tables grow and while statistics are stale; for this transaction only, and never where a caller's code runs.
 -- A client that is frozen inside it holds its rows for 15 s at most: in the middle of a pipeline only where the server has a transaction_timeout, from 17 on.
@@ -414,7 +417,7 @@ WHERE e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL AND e.
 locked AS MATERIALIZED (
   SELECT e.job_id, e.attempt FROM ended x JOIN interlock.executions e ON e.job_id = x.job_id AND e.attempt = x.attempt JOIN interlock.jobs j ON j.id = e.job_id
   WHERE (e.lease_expires_at, e.holder, e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')) IS NOT DISTINCT FROM (x.lease_expires_at, x.holder, true)
-  ORDER BY x.lease_expires_at, x.job_id LIMIT :limit::int FOR NO KEY UPDATE OF e, j SKIP LOCKED),
+  ORDER BY x.since, x.job_id LIMIT :limit::int FOR NO KEY UPDATE OF e, j SKIP LOCKED),
 adopted AS (
   UPDATE interlock.executions e SET lease_owner = :by::text, holder = e.holder + 1, heartbeat_at = c.now, lease_expires_at = c.now + :lease::float8 * interval '1 second'
   FROM locked x, clock c WHERE e.job_id = x.job_id AND e.attempt = x.attempt
@@ -427,7 +430,7 @@ SELECT {job}, a.holder, a.status, a.external_id, a.committed, a.crashes, a.missi
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 ended AS MATERIALIZED (
   SELECT x.* FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATERAL (
-    SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at FROM interlock.executions e
+    SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at, e.lease_expires_at AS since FROM interlock.executions e
     WHERE e.kind = k.kind AND e.lease_expires_at <= (SELECT now FROM clock)
       AND e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR e.status = 'COMMITTED')
     ORDER BY e.lease_expires_at LIMIT 2 * :limit::int + 100) x),
@@ -437,26 +440,26 @@ ended AS MATERIALIZED (
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 ended AS MATERIALIZED (
   SELECT x.* FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATERAL (
-    SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at FROM interlock.executions e
+    SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at, e.lease_expires_at AS since FROM interlock.executions e
     WHERE e.kind = k.kind AND e.lease_expires_at <= (SELECT now FROM clock) AND e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
     ORDER BY e.lease_expires_at LIMIT 2 * :limit::int + 100) x),
 {adopting}
 
 -- name: recall
--- Those asked to stop, whatever their next check.
+-- Those asked to stop where that is drawn, whatever their next check; the others go on, and are left to it.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 ended AS MATERIALIZED (
   SELECT x.* FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATERAL (
-    SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at FROM interlock.jobs j JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
+    SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at, j.cancel_requested_at AS since FROM interlock.jobs j JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
     WHERE j.kind = k.kind AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over}
-      AND (e.lease_expires_at <= (SELECT now FROM clock) OR {resting})
+      AND (e.lease_expires_at <= (SELECT now FROM clock) OR {resting}) AND {stoppable}
     ORDER BY j.cancel_requested_at LIMIT 2 * :limit::int + 100) x),
 {adopting}
 
 -- name: recall_named
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 ended AS MATERIALIZED (
-  SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at FROM interlock.executions e
+  SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at, e.lease_expires_at AS since FROM interlock.executions e
   WHERE e.kind = ANY(:kinds::text::text[]) AND e.external_id = :external_id::text AND {handed_over} AND (e.lease_expires_at <= (SELECT now FROM clock) OR {resting})
   ORDER BY e.job_id LIMIT 2 * :limit::int + 100),
 {adopting}

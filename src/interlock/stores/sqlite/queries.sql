@@ -54,6 +54,9 @@ e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
 -- It is in nobody's hands: what ends at its `lease_expires_at` is not a lease, but the time until its next check.
 e.lease_owner = 'external:' || e.kind
 
+-- fragment: stoppable
+EXISTS (SELECT 1 FROM interlock_lifecycle_edges d WHERE d.lifecycle = j.lifecycle AND d.version = j.lifecycle_version AND d.source = j.state AND d.event = 'cancel')
+
 -- name: enqueue
 -- differs: a key that is held is asked for before, because the trigger that refuses REPLACE would refuse the conflict too; and what was stored is then read, not returned,
 -- so that the answer does not depend on how many statements it took.
@@ -341,11 +344,12 @@ SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_e
 ORDER BY p.value LIMIT :limit + 0
 
 -- name: recall
--- Those asked to stop, whatever their next check.
+-- Those asked to stop where that is drawn, whatever their next check; the others go on, and are left to it.
 SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_each(:kinds) k CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
   SELECT j.cancel_requested_at || e.job_id || e.attempt AS place FROM interlock_jobs j INDEXED BY interlock_jobs_stopping
   CROSS JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
   WHERE j.kind = k.value AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over} AND (e.lease_expires_at <= :now OR {resting})
+    AND {stoppable}
   ORDER BY j.cancel_requested_at LIMIT :limit + 0) c)) p
 ORDER BY p.value LIMIT :limit + 0
 

@@ -1,0 +1,194 @@
+"""A bench for reconcilers: an outside system of a few lines, jobs that were handed over to it, and as many reconcilers as a test wants."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import Any
+
+from interlock import Execution, External, Job, Kind, Run
+from interlock.lifecycle import Lifecycle
+from interlock.move import decide
+from interlock.outcome import Handed, Outcome, Started
+from interlock.reconciler import Reconciler
+from interlock.records import Lease
+from interlock.records import Outside as Told
+from interlock.worker.desk import Desk
+from interlock.worker.settle import Settler
+from tests.kit import Place
+from tests.loops.bench import DOWNLOAD, STEADY
+from tests.loops.keepers import Bench
+
+MINE = "w1#boot/reconciler"
+
+
+class Outside:
+    """What it knows of each id, what it was asked and told, and what happens while it thinks."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+        self.asked: list[list[str]] = []
+        self.told: list[str] = []
+        self.error: BaseException | None = None
+        self.rubbish: object = None
+        """Answered in the place of what it knows."""
+        self.meanwhile: list[Callable[[], Awaitable[None] | None]] = []
+        """Each happens once, in order: one while it answers a question, or hears that something is cancelled."""
+
+    async def ask(self, ids: Sequence[str]) -> Mapping[str, Any]:
+        self.asked.append(list(ids))
+        await self._think()
+        if self.rubbish is not None:
+            return self.rubbish  # type: ignore[return-value] - what a careless function does
+        return {id: self.known[id] for id in ids if id in self.known}
+
+    async def cancel(self, id: str) -> None:
+        self.told.append(id)
+        await self._think()
+
+    async def _think(self) -> None:
+        if self.meanwhile:
+            happens = self.meanwhile.pop(0)()
+            if happens is not None:
+                await happens
+        if self.error is not None:
+            raise self.error
+
+
+class _Here(Executor):
+    """No thread: what is sent here is done at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - the future carries it
+            future.set_exception(error)
+        return future
+
+
+class Ledger:
+    """A user's own table, in the same database."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def open(self) -> None:
+        self._place.raw("CREATE TABLE {ledger} (job text, what text)")
+
+    def write(self, tx: Any, job: Job, what: object) -> None:
+        tx.execute(self._place.raw.words(f"INSERT INTO {{ledger}} VALUES ('{job.id}', '{what}')"))
+
+    @property
+    def rows(self) -> list[str]:
+        return sorted(str(row[0]) for row in self._place.raw("SELECT what FROM {ledger}"))
+
+
+class Harbour(Bench):
+    """An app whose kinds hand their work over. Declare what else a kind has before the first job is handed over."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.outside = Outside()
+        self.committed_here: list[Lease] = []
+        self.ledger = Ledger(place)
+        self._begun = False
+        self.fetch = self.declare("fetch")
+
+    # ------------------------------------------------------------ before
+    def declare(
+        self, name: str, lifecycle: Lifecycle = DOWNLOAD, *, every: float = 15.0, batch: int = 100, outside: Outside | None = None, **options: Any,
+    ) -> Any:
+        """A kind that hands over what it is given, looked at in its own outside or in the common one."""
+
+        async def prepare(run: Run, name: str) -> External[str]:
+            return External(name)
+
+        kind = self.app.job(kind=name, lifecycle=lifecycle, lease=options.pop("lease", 30), backoff=STEADY, **options)(prepare)
+        kind.reconcile(every=every, batch=batch, grace=60)((outside or self.outside).ask)
+        return kind
+
+    def ready(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.begin()
+            self.ledger.open()
+
+    def reconciler(self, kind: Kind[..., Any, Any] | None = None, *, owner: str = "w1#boot", desk: Desk | None = None) -> Reconciler:
+        self.ready()
+        declaration, desk = (kind or self.fetch).declaration, desk or self.desk(owner)
+        assert declaration.reconcile is not None
+        return Reconciler(desk, Settler(desk), declaration, declaration.reconcile, _Here(), lambda lease, _: self.committed_here.append(lease))
+
+    # ------------------------------------------------------------ jobs
+    def hand(self, *names: str, kind: Kind[..., Any, Any] | None = None, check_in: float = 0.0) -> list[str]:
+        """Jobs of a worker that handed them over to the outside under these names; their first check is due."""
+        self.ready()
+        kind = kind or self.fetch
+        self.app.enqueue_many([kind.call(name=name) for name in names])
+        leases = self.claim(kind, len(names))
+        if leases[0].status == "LEASED":
+            self._move([(lease, Started(walks=False)) for lease in leases])
+            leases = [replace(lease, status="IN_PROGRESS") for lease in leases]
+        self._move([(lease, Handed(lease.job.payload["name"], check_in)) for lease in leases])
+        of = {lease.job.payload["name"]: list[str]() for lease in leases}
+        for lease in leases:
+            of[lease.job.payload["name"]].append(lease.job.id)
+        return [of[name].pop() for name in names]
+
+    def _move(self, pairs: Sequence[tuple[Lease, Outcome]]) -> None:
+        declarations = {name: kind.declaration for name, kind in self.app.kinds.items()}
+        moves = [decide(declarations[lease.job.kind].lifecycle, lease.job, lease, outcome, declarations[lease.job.kind].policy, 0.5, actor="ann")
+                 for lease, outcome in pairs]
+        assert self.store.move(moves) == []
+
+    def once(self, reconciler: Reconciler | None = None, *, after: float = 0.0) -> int:
+        """Let time pass; then everything that is due is looked at once."""
+        if after:
+            self.advance(after)
+        return asyncio.run((reconciler or self.reconciler()).run_once())
+
+    # ------------------------------------------------------------ looking
+    def get(self, id: str) -> Job:
+        return self.store.get(id)
+
+    def last(self, id: str) -> Execution:
+        return self.store.executions(id)[-1]
+
+    def state(self, id: str) -> str:
+        return self.store.get(id).state
+
+    def walk(self, id: str) -> list[str]:
+        """Every arrow of the job, as `event to`."""
+        return [f"{entry.event} {entry.to_state}" for entry in self.store.history(id) if entry.n == 0 and entry.version]
+
+    def remarks(self, id: str) -> list[str]:
+        return [entry.event for entry in self.store.history(id) if entry.n and entry.event != "claim"]
+
+    def next_check(self, id: str) -> float:
+        """Seconds until it is looked at again."""
+        rests = self.last(id)
+        assert (rests.lease_owner, rests.next_check_at) == (f"external:{rests.kind}", rests.lease_expires_at)
+        return (rests.lease_expires_at - self.store.now()).total_seconds()
+
+    def told_of(self, kind: str = "fetch") -> Told:
+        return next(one for one in self.store.outside() if one.kind == kind)
+
+
+class Walking:
+    """Waits that let a harbour's time pass, and end its reconciler when it is over."""
+
+    def __init__(self, harbour: Harbour, until: float) -> None:
+        self.harbour, self.until = harbour, until
+        self.reconciler: Reconciler | None = None
+
+    def monotonic(self) -> float:
+        return self.harbour.waits.monotonic()
+
+    def sleep(self, seconds: float, /) -> None:
+        raise AssertionError("nobody sleeps in the event loop")
+
+    async def asleep(self, seconds: float, /) -> None:
+        self.harbour.advance(seconds)
+        if self.monotonic() >= self.until and self.reconciler is not None:
+            self.reconciler.stop()

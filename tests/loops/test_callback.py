@@ -1,0 +1,199 @@
+"""complete: a provider that calls back ends the job itself, as its reconciler would have."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock import Complete, External, Going, Job, PayloadError, Run, TransitionRefused
+from interlock.callback import complete
+from interlock.outcome import Looked
+from tests.loops.bench import DELIVERY, DOWNLOAD, Bench
+from tests.loops.outside import Harbour
+
+
+class Patience:
+    """Waits that take no time of ours, and let something happen instead."""
+
+    def __init__(self, harbour: Harbour, *happens: Callable[[], object]) -> None:
+        self.harbour, self.happens, self.slept = harbour, list(happens), 0.0
+
+    def monotonic(self) -> float:
+        return self.harbour.waits.monotonic()
+
+    def sleep(self, seconds: float, /) -> None:
+        self.slept += seconds
+        self.harbour.advance(seconds)
+        if self.happens:
+            self.happens.pop(0)()
+
+    async def asleep(self, seconds: float, /) -> None:
+        self.sleep(seconds)
+
+
+def call(harbour: Harbour, id: str, value: object, waits: Patience) -> bool:
+    return complete(lambda: harbour.store, harbour.fetch.declaration, id, value, transaction=None, waits=waits)
+
+
+# ---------------------------------------------------------------- the call
+def test_what_the_provider_names_is_complete(harbour: Harbour) -> None:
+    """Whatever its next check, with its commit function, by both arrows; nobody is asked any more."""
+    harbour.fetch.commit(harbour.ledger.write)
+    named, other = harbour.hand("named", "other", check_in=600)
+    assert harbour.fetch.complete("named", "film") is True
+    assert (harbour.get(named).state, harbour.get(named).result, harbour.state(other)) == ("completed", "film", "queued")
+    assert (harbour.walk(named), harbour.ledger.rows) == (["start downloading", "succeed completed"], ["film"])
+    assert harbour.store.history(named)[-1].actor.startswith("callback#")
+    assert harbour.once(after=15) == 0
+
+
+def test_a_second_call_finds_nobody_and_changes_nothing(harbour: Harbour) -> None:
+    """Nor does one for what was never handed over."""
+    harbour.hand("a")
+    assert harbour.fetch.complete("a", "first") is True
+    before = harbour.place.raw.dump()
+    assert (harbour.fetch.complete("a", "second"), harbour.fetch.complete("unheard of", "v")) == (False, False)
+    assert harbour.place.raw.dump() == before
+
+
+def test_every_job_that_waits_for_one_piece_of_work_is_complete(harbour: Harbour) -> None:
+    """Two jobs, one id."""
+    ids = harbour.hand("same", "same", "other")
+    assert harbour.fetch.complete("same", "film") is True
+    assert [harbour.state(id) for id in ids] == ["completed", "completed", "queued"]
+
+
+def test_it_is_there_for_asyncio_too(harbour: Harbour) -> None:
+    (id,) = harbour.hand("a")
+    assert asyncio.run(harbour.fetch.acomplete("a", "film")) is True
+    assert harbour.state(id) == "completed"
+
+
+def test_a_call_takes_no_longer_than_it_must(harbour: Harbour) -> None:
+    """Where nobody holds the job there is nothing to wait for."""
+    harbour.hand("a")
+    waits = Patience(harbour)
+    assert (call(harbour, "a", "film", waits), call(harbour, "a", "film", waits), waits.slept) == (True, False, 0.0)
+
+
+# ---------------------------------------------------------------- what is refused
+def test_a_value_of_another_type_is_refused_and_changes_nothing(harbour: Harbour) -> None:
+    harbour.hand("a")
+    before = harbour.place.raw.dump()
+    with pytest.raises(PayloadError):
+        harbour.fetch.complete("a", 7)
+    assert harbour.place.raw.dump() == before
+
+
+def test_where_no_success_is_in_reach_the_job_stays_as_it_is(harbour: Harbour) -> None:
+    """A callback fails no job; it is looked at again."""
+    kind = harbour.declare("deliver", DELIVERY)
+    (id,) = harbour.hand("a", kind=kind)
+    with pytest.raises(TransitionRefused, match="draws no `succeed`"):
+        kind.complete("a", "film")
+    assert harbour.state(id) == "CLAIMED"
+    harbour.outside.known = {"a": Going()}
+    assert harbour.once(harbour.reconciler(kind), after=5) == 1
+
+
+def test_what_the_commit_function_raises_goes_through_and_the_job_is_looked_at_again(harbour: Harbour) -> None:
+    """Nothing of it is written, and no try is spent."""
+    errors = [ConnectionResetError("no disk")]
+
+    @harbour.fetch.commit
+    def record(tx: Any, job: Job, value: str) -> None:
+        harbour.ledger.write(tx, job, value)
+        if errors:
+            raise errors.pop()
+
+    (id,) = harbour.hand("a")
+    with pytest.raises(ConnectionResetError, match="no disk"):
+        harbour.fetch.complete("a", "film")
+    assert (harbour.state(id), harbour.get(id).tries_left, harbour.ledger.rows) == ("queued", 3, [])
+    harbour.outside.known = {"a": Complete("film")}
+    assert [harbour.once(after=seconds) for seconds in (4.9, 0.1)] == [0, 1]
+    assert (harbour.state(id), harbour.ledger.rows) == ("completed", ["film"])
+
+
+# ---------------------------------------------------------------- beside a reconciler
+def test_a_reconciler_that_is_just_asking_is_waited_for(harbour: Harbour) -> None:
+    """It gives the job back, and the call goes on."""
+    (id,) = harbour.hand("a")
+    (lease,) = harbour.store.adopt("rec", ["fetch"], 30.0, 9, external=True)
+    waits = Patience(harbour, lambda: None, lambda: harbour.move(lease, Looked(15.0, seen=True)))
+    assert call(harbour, "a", "film", waits) is True
+    assert (harbour.get(id).result, waits.slept) == ("film", pytest.approx(0.025))
+
+
+def test_who_is_faster_wins_and_the_other_finds_nobody(harbour: Harbour) -> None:
+    """The reconciler heard it first."""
+    (id,) = harbour.hand("a")
+    harbour.outside.known = {"a": Complete("asked")}
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(harbour.fetch.complete("a", "called")))
+    harbour.outside.meanwhile = [thread.start]
+    harbour.once()
+    thread.join()
+    assert (answers, harbour.get(id).result) == ([False], "asked")
+
+
+def test_a_dead_reconciler_is_waited_for_until_its_lease_has_ended(harbour: Harbour) -> None:
+    (id,) = harbour.hand("a")
+    harbour.store.adopt("dead", ["fetch"], 20.0, 9, external=True)
+    waits = Patience(harbour)
+    assert call(harbour, "a", "film", waits) is True
+    assert (harbour.state(id), 20.0 <= waits.slept <= 20.5) == ("completed", True)
+
+
+def test_a_call_that_waits_in_vain_says_so(harbour: Harbour) -> None:
+    """It may come again; nothing was lost."""
+    (id,) = harbour.hand("a")
+    harbour.store.adopt("busy", ["fetch"], 600.0, 9, external=True)
+    with pytest.raises(TimeoutError, match="'a' of fetch has been in a reconciler's hands for 30 s: call again"):
+        call(harbour, "a", "film", Patience(harbour))
+    assert harbour.last(id).lease_owner == "busy"
+
+
+# ---------------------------------------------------------------- with a worker
+def fetching(bench: Bench, known: dict[str, Any]) -> tuple[Any, list[list[str]], list[str]]:
+    """A kind that hands over, has a finish, and is asked about in `known`; what was asked, and what was finished."""
+    asked, finished = list[list[str]](), list[str]()
+
+    @bench.app.job(lifecycle=DOWNLOAD)
+    async def fetch(run: Run, name: str) -> External[str]:
+        return External(name)
+
+    @fetch.reconcile(every=15)
+    async def ask(ids: Any) -> Any:
+        asked.append(list(ids))
+        return {id: known[id] for id in ids if id in known}
+
+    @fetch.finish
+    async def tell(run: Run, value: str) -> None:
+        finished.append(value)
+
+    return fetch, asked, finished
+
+
+def test_a_worker_that_runs_until_idle_reconciles_too(bench: Bench) -> None:
+    """What it handed over is asked about once, and what is complete is finished."""
+    fetch, asked, finished = fetching(bench, known := {"a": Complete("film"), "b": Going(1, 2)})
+    first, second = bench.run_one(fetch, "a"), bench.run_one(fetch, "b")
+    assert (first.state, second.state, finished, asked) == ("completed", "downloading", ["film"], [["a"], ["b"]])
+    assert bench.walk(first) == ["start downloading", "succeed completed"]
+    assert bench.again(second, 14).state == "downloading"
+    known["b"] = Complete("more")
+    assert (bench.again(second, 1).state, finished, len(asked)) == ("completed", ["film", "more"], 3)
+    assert (bench.last(second).holder, bench.store.history(second.id)[-1].reason) == (3, None)
+
+
+def test_what_follows_a_call_is_taken_up_by_a_worker(bench: Bench) -> None:
+    """The call itself has returned by then. Only the commit is the caller's."""
+    fetch, _, finished = fetching(bench, {"a": Going()})
+    job = bench.run_one(fetch, "a")
+    assert fetch.complete("a", "film") is True
+    assert (bench.app.get(job.id).state, bench.last(job).status, finished) == ("downloading", "COMMITTED", [])
+    assert (bench.again(job, 4).state, finished) == ("downloading", [])
+    assert (bench.again(job, 1).state, finished) == ("completed", ["film"])
