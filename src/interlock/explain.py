@@ -58,10 +58,10 @@ def _elsewhere(store: Store, job: Job, execution: Execution, now: datetime) -> s
         return f"The work goes on outside as {execution.external_id}; it was asked to stop, which a worker that knows {job.kind} does within a second or so."
     told = f"The work goes on outside as {execution.external_id}"
     if execution.missing_since is not None:
-        told += f", which has not known of it for {(now - execution.missing_since).total_seconds():.0f} s"
+        told += f", but for {(now - execution.missing_since).total_seconds():.0f} s it has not been known there"
     down = next((one for one in store.outside() if one.kind == job.kind and one.error is not None), None)
     if down is not None:
-        told += f". The outside could not be asked {down.failures} time(s) in a row: {down.error}"
+        told += f". The outside could not be asked {down.failures} time(s) in a row: {down.error.rstrip('.') if down.error else ''}"
     left = (execution.lease_expires_at - now).total_seconds()
     return f"{told}; it is looked at in {max(left, 0):.0f} s." if down is None else f"{told}. It is asked again in {max(left, 0):.0f} s."
 

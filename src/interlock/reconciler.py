@@ -20,7 +20,6 @@ from .outcome import Failed as HasFailed
 from .outcome import Gone as IsGone
 from .payload import clean
 from .records import Beat, Lease
-from .taxonomy import describe
 from .worker.desk import Desk
 from .worker.grip import Grip
 from .worker.settle import Item, Settler
@@ -209,7 +208,7 @@ class Reconciler:
         pause = min(self._asked.every * 2.0 ** min(self._failures, 30), max(LONGEST, self._asked.every))
         self._next = begun + pause
         self._desk.events.emit(events.OutsideFailed(self._kind.name, self._failures, pause, error))
-        await self._hop(lambda: self._desk.store.report_outside(self._kind.name, clean(describe(error).strip().rpartition("\n")[2], 500)))
+        await self._hop(lambda: self._desk.store.report_outside(self._kind.name, clean(f"{type(error).__name__}: {error}", 500)))
         await self._settle([Item(grip, Looked(pause, seen=None), _nothing) for grip, _ in grips])
 
     # ------------------------------------------------------------ writing it down

@@ -206,6 +206,18 @@ def test_a_database_that_was_not_migrated_ends_it(start: Start, here: Path, plac
     assert not any("Traceback" in line for line in worker.said)
 
 
+def test_a_lifespan_that_raises_ends_it_with_one_sentence(start: Start, here: Path, place: Place) -> None:
+    """Whoever runs it reads why; the traceback is for the one who wrote it, at --log-level debug."""
+    (here / "unready.py").write_text(
+        "from contextlib import asynccontextmanager\nfrom interlock import App, SyncRun\n\n@asynccontextmanager\nasync def life():\n"
+        "    raise ValueError('the oven is cold: light it')\n    yield\n\n"
+        f"app = App({place.url!r}, schema={place.schema!r}, lifespan=life)\n\n@app.job()\ndef bake(run: SyncRun) -> None: ...\n")
+    worker = start("-A", "unready:app")
+    assert worker.end() == 1
+    assert "The app's lifespan raised ValueError, so no worker was started: the oven is cold: light it" in worker.said[-1]
+    assert not any("Traceback" in line for line in worker.said)
+
+
 def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: Call) -> None:
     """The worker stays, says so, and works as soon as it can."""
     (here / "waiter.py").write_text(SHOP.format(url=f"sqlite:///{here / 'later' / 'jobs.db'}", schema="interlock"))

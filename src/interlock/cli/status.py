@@ -98,7 +98,7 @@ def _depths(seen: Status) -> Iterator[RenderableType]:
 def _handed_over(seen: Status) -> Iterator[RenderableType]:
     if rows := [(one.kind, f"{one.handed:,}", f"{one.batch:,} every {one.every:g} s", ago(one.overdue) if one.overdue else None) for one in seen.outside]:
         yield ""
-        yield screen.grid(("kind", "handed over", "asked about", "latest check is late by"), rows)
+        yield screen.grid(("kind", "handed over", "asked about", "a check is late by"), rows)
 
 
 def _outside(one: Outside) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
             yield screen.heading(f"The outside of {one.kind} could not be asked{since}, {one.failures} time(s) in a row: {one.error}", "bold red")
         if one.late:
             yield screen.heading(
-                f"{one.kind}: a check is {ago(one.overdue)} late, more than two passes over {one.handed:,}: run another worker, or ask about more at once.",
-                "bold red")
+                f"{one.kind}: a check is {ago(one.overdue)} late, more than two passes over {one.handed:,}: "
+                "start a worker that knows it, or ask about more at once.", "bold red")
     if seen.stuck:
         yield screen.heading("Stuck: the heartbeat is older than twice the lease. The next keeper that knows the kind takes them over.", "bold red")
         yield screen.grid(("id", "kind", "attempt", "status", "state", "owner", "last heartbeat"), [

@@ -9,9 +9,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import Annotated, Any
@@ -57,8 +57,8 @@ def worker(
     On SIGTERM or SIGINT it claims no more, lets what runs finish for 25 seconds, gives the rest back, and exits with 0. On a second signal it ends at once,
     with 128 and the signal's number; the leases recover its jobs. A database that is away is asked again every five seconds: the worker stays.
 
-    Exits with 1 if the database was not migrated for this app, with 2 if it was called wrongly, and with 70 if it hung, so that whoever watches it starts
-    another.
+    Exits with 1 if the database was not migrated for this app or the app's lifespan raised, with 2 if it was called wrongly, and with 70 if it hung, so
+    that whoever watches it starts another.
 
     Example: interlock worker -A shop:app --queues mail,default --slots 50
     """
@@ -109,7 +109,7 @@ class Process:
         self.tells: dict[str, object] = {
             "name": plan.name, "database": database, "kinds": ",".join(sorted(plan.kinds)), "queues": ",".join(plan.queues),
             "slots": plan.slots, "pid": os.getpid()}
-        self._plan = replace(plan, hung=hung)
+        self._plan = replace(plan, hung=hung, lifespan=plan.lifespan and _told(plan.lifespan))
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: int | None = None
@@ -139,7 +139,7 @@ class Process:
                 done = await worker.run()
                 self._tell("the worker has ended", attempts=done)
             code, worker_left = worker.exit_code, worker.busy
-        except NotMigrated as error:
+        except (NotMigrated, _NotBegun) as error:
             screen.complain(str(error))
         hops.shutdown(wait=False)
         if left := max(lingering(), worker_left):
@@ -189,6 +189,26 @@ def _on_signal(heard: Callable[[int, FrameType | None], None]) -> Generator[None
     finally:
         for number, kept in before.items():
             signal.signal(number, kept)
+
+
+class _NotBegun(Exception):
+    """The app's lifespan raised before the worker began."""
+
+
+def _told(lifespan: Callable[[], AbstractAsyncContextManager[None]]) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """The same, but that an error before the worker begins is one sentence; its traceback is in the log, for whoever wrote the lifespan."""
+
+    @asynccontextmanager
+    async def told() -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(lifespan())
+            except Exception as error:
+                logging.getLogger("interlock").debug("the app's lifespan raised", exc_info=True)
+                raise _NotBegun(f"The app's lifespan raised {type(error).__name__}, so no worker was started: {error}") from error
+            yield
+
+    return told
 
 
 # ---------------------------------------------------------------- the end
