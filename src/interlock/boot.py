@@ -202,7 +202,8 @@ class _Parts:
             desk, plan.queues, self._slots, Rooms(plan.kinds, self._slots, self._children, plan.threads), reporter, self._leases, keeper, self._pools["claim"],
             facts=lambda state, busy: WorkerFacts(
                 desk.owner, socket.gethostname(), os.getpid(), state, plan.slots, busy, tuple(sorted(plan.kinds)), tuple(plan.queues)),
-            listen=plan.listen and not plan.until_idle, until_idle=plan.until_idle, reconcile=self._reconcile_once)
+            listen=plan.listen and not plan.until_idle, until_idle=plan.until_idle, reconcile=self._reconcile_once,
+            quiet=self._quiet)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -215,8 +216,16 @@ class _Parts:
         return sum([await one.run_once() for one in self._reconcilers])
 
     def _committed(self, lease: Lease, lifecycle: Lifecycle) -> None:
-        """A reconciler committed what was done elsewhere; what follows is ours to run."""
-        self.worker.adopt(lease, lifecycle)
+        """A reconciler committed what was done elsewhere; what follows is ours to run, unless we end: then it is left to its lease."""
+        if not self.desk.over.is_set():
+            self.worker.adopt(lease, lifecycle)
+
+    async def _quiet(self) -> None:
+        """Ask the outside nothing more. Before the slots are drained: what a reconciler has just committed is still to be finished."""
+        for reconciler in self._reconcilers:
+            reconciler.stop()
+        if self._reconciling:
+            await asyncio.wait(self._reconciling, timeout=JOINED)
 
     async def _beat(self) -> None:
         """The loop's own sign of life; and a look at the threads that will not end."""
@@ -254,10 +263,7 @@ class _Parts:
 
     async def close(self) -> None:
         """End every thread that will end. One that runs a handler which cannot be stopped is left behind."""
-        for reconciler in self._reconcilers:
-            reconciler.stop()
-        if self._reconciling:
-            await asyncio.wait(self._reconciling, timeout=JOINED)
+        await self._quiet()
         self.desk.over.set()
         if self._beating is not None:
             self._beating.cancel()

@@ -11,6 +11,7 @@ from .errors import TransitionRefused, UsageError
 from .ids import uuid7
 from .move import decide
 from .outcome import Returned
+from .payload import check_external_id
 from .records import Lease
 from .stores import OpenStore
 from .waits import Waits, pauses
@@ -28,6 +29,7 @@ def complete(find_store: Callable[[], OpenStore], kind: Declaration, external_id
     if kind.reconcile is None:
         raise UsageError(f"{kind.name} hands nothing over, so nobody calls back about it: give it a function with @{kind.name}.reconcile.")
     outcome = Returned(kind.signature.dump_value(value), boundary=kind.finish is not None, begins=True)
+    check_external_id(external_id)
     store, owner, done = find_store(), f"callback#{uuid7()}", False
     for pause in chain(pauses(waits, kind.lease), [0.0]):
         for lease in store.recall(owner, [kind.name], SECONDS, MOST, external_id=external_id):

@@ -188,6 +188,8 @@ class Kind(Generic[P, R, TxT]):
             self.declaration.once("reconcile", self.declaration.reconcile)
             if batch < 1:
                 raise UsageError(f"The batch of {self.name}'s reconcile is {batch}: give a whole number from 1 on.")
+            if seconds(every, "every") <= 0:
+                raise UsageError(f"{self.name} would ask the outside without a pause: give reconcile(every=…) in seconds, above zero.")
             self.declaration.reconcile = Reconcile(self.declaration.awaited("reconcile", ask), seconds(every, "every"), batch, seconds(grace, "grace"))
             return ask
 

@@ -16,6 +16,7 @@ DEPTH = 100
 DIGITS = 4300
 """Python reads no longer integer, unless its process was told to."""
 KEY_LENGTH = 255
+EXTERNAL_ID_LENGTH = 500
 
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 # What the text of a value shows where the value *may* be wrong. A string in it can look the same, so a suspicion only leads to the walk.
@@ -117,6 +118,15 @@ def check_key(name: str, key: str) -> str:
         sizes = f"{len(key):,} characters, and {KEY_LENGTH} is the most"
         raise PayloadError(f"{name} has {sizes}: use a digest of it, such as hashlib.sha256(key.encode()).hexdigest().")
     return key
+
+
+def check_external_id(id: str) -> str:
+    """The name by which the outside knows a piece of work, if it can be kept: 1 to 500 characters that can be stored."""
+    _check_text("An external id", id)
+    if len(id) > EXTERNAL_ID_LENGTH:
+        sizes = f"{len(id):,} characters, and {EXTERNAL_ID_LENGTH} is the most"
+        raise PayloadError(f"An external id has {sizes}: keep what is longer in a step, and return a shorter name.")
+    return id
 
 
 def check_name(what: str, name: str) -> str:

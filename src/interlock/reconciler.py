@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from . import events
 from .answers import Complete, Failed, Going, Gone
@@ -35,6 +35,7 @@ LONGEST = 300.0
 TRUSTED = 0.8
 """The part of a lease in which the outside must have answered: what is left is for writing it down."""
 Finish = Callable[[Lease, Lifecycle], None]
+Held = tuple[Grip, Lease]
 
 
 class Reconciler:
@@ -53,6 +54,7 @@ class Reconciler:
         self._asking: asyncio.Task[object] | None = None
         self._next = float("-inf")
         self._failures = 0
+        self._untold: set[str] = set()
 
     # ------------------------------------------------------------ its life
     async def keep(self) -> None:
@@ -91,23 +93,28 @@ class Reconciler:
         """End the jobs that were asked to stop, without waiting for their next check."""
         kind, asked_at = self._kind, self._desk.waits.monotonic()
         grips = await self._held(lambda: self._desk.store.recall(self.owner, [kind.name], kind.lease, self._asked.batch), asked_at)
-        await self._stop(grips)
+        await self._put_off([grip for grip, _ in await self._stop(grips)])
         return len(grips)
 
-    async def _stop(self, grips: Sequence[tuple[Grip, Lease]]) -> None:
-        """The outside is told first, since only a job that is still held can be told of again. What could not be told is tried again later."""
-        told = await asyncio.gather(*(self._tell(lease.external_id or "") for _, lease in grips))
-        await self._put_off([grip for (grip, _), was in zip(grips, told, strict=True) if not was])
+    async def _stop(self, grips: Sequence[Held]) -> list[Held]:
+        """End them, and answer those that go on because the outside could not be told. It is told first: only a job that is still held can be told of again."""
+        told = await asyncio.gather(*(self._tell(grip, lease.external_id or "") for grip, lease in grips))
         await self._settle([Item(grip, Cancelled(None, self.owner), _nothing, once=True) for (grip, _), was in zip(grips, told, strict=True) if was])
+        return [pair for pair, was in zip(grips, told, strict=True) if not was]
 
-    async def _tell(self, external_id: str) -> bool:
+    async def _tell(self, grip: Grip, external_id: str) -> bool:
         if self._kind.on_cancel is None:
             return True
         try:
             await self._theirs(self._kind.on_cancel(external_id))
         except Exception as error:  # noqa: BLE001 - the user's own; it is tried again
             self._desk.events.emit(events.Trouble(self.owner, f"on_cancel of {self._kind.name}", error))
+            if grip.job.id not in self._untold:
+                self._untold.add(grip.job.id)
+                why = f"on_cancel raised {type(error).__name__}: {error}; it is called again, and the work is followed meanwhile"
+                await self._hop(partial(self._settler.remark, grip, "cancel_failed", why))
             return False
+        self._untold.discard(grip.job.id)
         return True
 
     # ------------------------------------------------------------ what is due
@@ -117,12 +124,12 @@ class Reconciler:
         self._next = begun + self._asked.every
         grips = await self._held(lambda: self._desk.store.adopt(self.owner, [kind.name], kind.lease, self._asked.batch, external=True), begun)
         stops, asked = [pair for pair in grips if _asked_to_stop(pair[0])], [pair for pair in grips if not _asked_to_stop(pair[0])]
-        await self._stop(stops)
+        asked += await self._stop(stops)
         if asked:
             await self._ask(asked, begun)
         return len(grips)
 
-    async def _ask(self, grips: Sequence[tuple[Grip, Lease]], begun: float) -> None:
+    async def _ask(self, grips: Sequence[Held], begun: float) -> None:
         ids = list(dict.fromkeys(lease.external_id or "" for _, lease in grips))
         try:
             answers = await self._answers(ids)
@@ -144,14 +151,13 @@ class Reconciler:
             raise asyncio.CancelledError
         self._asking = task = asyncio.ensure_future(self._theirs(self._asked.ask(ids)))
         try:
-            answers: Mapping[str, object] = await task
+            answers: object = await task
         finally:
             self._asking = None
-        for id, answer in answers.items():
-            if not isinstance(answer, Going | Complete | Failed | Gone):
-                raise UsageError(
-                    f"reconcile of {self._kind.name} answered {answer!r} for {id!r}: answer Going, Complete, Failed or Gone, and leave out what is not there.")
-        return answers
+        if not isinstance(answers, Mapping):
+            said = f"reconcile of {self._kind.name} answered {str(answers)[:100]!r}"
+            raise UsageError(f"{said}: answer a mapping from each id that is there to what is known of it.")
+        return cast("Mapping[str, object]", answers)
 
     async def _theirs(self, call: Awaitable[T]) -> T:
         """The user's own function, in the time that a lease leaves for it. Whatever it raises is an error of its own, and never ends the reconciler."""
@@ -192,9 +198,12 @@ class Reconciler:
                 if done is not None:
                     grip.progress(done, total, note)
                 return Looked(check_in, seen=True, begun=done is not None), None
-            case _:
+            case None:
                 over = lease.missing_for is not None and lease.missing_for >= self._asked.grace
                 return (HasFailed(MISSING) if over else Looked(check_in, seen=False)), None
+            case _:
+                said = f"reconcile of {self._kind.name} answered {str(answer)[:100]!r} for {lease.external_id!r}"
+                raise UsageError(f"{said}: answer Going, Complete, Failed or Gone, and leave out what is not there.")
 
     # ------------------------------------------------------------ how the outside fares
     async def _up(self, ids: int, begun: float) -> None:
@@ -202,7 +211,7 @@ class Reconciler:
         await self._hop(lambda: self._desk.store.report_outside(self._kind.name, None))
         self._desk.events.emit(events.Checked(self._kind.name, ids, self._desk.waits.monotonic() - begun))
 
-    async def _down(self, grips: Sequence[tuple[Grip, Lease]], begun: float, error: Exception) -> None:
+    async def _down(self, grips: Sequence[Held], begun: float, error: Exception) -> None:
         """No job changes for it; the next questions come ever later."""
         self._failures += 1
         pause = min(self._asked.every * 2.0 ** min(self._failures, 30), max(LONGEST, self._asked.every))
@@ -225,7 +234,7 @@ class Reconciler:
             if item.error is not None and not isinstance(item.error, LeaseLost):
                 self._desk.events.emit(events.Trouble(self.owner, f"reconciling job {grip.job.id}", item.error))
             elif item.error is None and isinstance(item.outcome, Unrecorded):
-                await self._hop(partial(self._settler.remark, grip, "commit_failed", item.outcome.error))
+                await self._hop(partial(self._settler.remark, grip, "commit_failed", item.outcome.error.strip().rpartition("\n")[2]))
             elif item.error is None and grip.status == "COMMITTED" and not grip.ended:
                 self._finish(Lease(grip.job, grip.holder, grip.status, grip.owner, grip.seconds, result=grip.value), grip.lifecycle)
 
@@ -234,7 +243,7 @@ class Reconciler:
         if grips:
             await self._hop(lambda: self._desk.store.renew([Beat(grip.fence, self._asked.every) for grip in grips]))
 
-    async def _held(self, adopt: Callable[[], list[Lease]], asked_at: float) -> list[tuple[Grip, Lease]]:
+    async def _held(self, adopt: Callable[[], list[Lease]], asked_at: float) -> list[Held]:
         def grip(lease: Lease) -> Grip:
             return Grip(lease, self._kind, self._desk.store.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version), asked_at=asked_at)
 

@@ -146,7 +146,7 @@ class Store(Protocol):
         """Take over handed-over executions before their check is due: those asked to stop in a state that draws `cancel`, the longest asked first, or those
         that the outside knows as `external_id`.
 
-        One conditional write, as `adopt` is: only what rests in nobody's hands, or is held under a lease that has ended.
+        One conditional write, as `adopt` is: only what rests in nobody's hands; by its name, also what is held under a lease that has ended.
         """
         ...
 

@@ -101,6 +101,25 @@ def test_a_database_newer_than_the_code_is_refused(store: Store, other: Store, r
     assert raw.dump() == before
 
 
+def test_an_older_database_is_brought_up_to_date(place: Place, raw: Raw) -> None:
+    """As it was before work could be handed over; until it is, every verb says what to run."""
+    store = place.open()
+    store.migrate(ALL, FACTS)
+    new = {table: sorted(raw.columns(table)) for table in ("kinds", "executions")}
+    for table, name in (("kinds", "check_every"), ("kinds", "check_batch"), ("kinds", "outside_failures"), ("kinds", "outside_error"),
+                        ("kinds", "outside_down_at"), ("executions", "committed_holder")):
+        raw(f"ALTER TABLE {{{table}}} DROP COLUMN {name}")
+    raw("DROP INDEX {jobs_stopping}")
+    raw("UPDATE {schema_version} SET version = 1")
+    store.close()
+    with pytest.raises(NotMigrated, match=r"version 1, older than this code; run: interlock migrate"):
+        store.counts()
+    assert any("to version 2" in note for note in store.migrate(ALL, FACTS).notes)
+    assert {table: sorted(raw.columns(table)) for table in new} == new
+    assert (store.migrate(ALL, FACTS).notes, store.outside()) == ((), [])
+    assert store.get(finish(store, claimed(store)).job.id).phase == "succeeded"
+
+
 def test_the_printed_migration_makes_a_working_database(place: Place) -> None:
     """What `migration` prints, run elsewhere, is what `migrate` would have made."""
     place.raw.script(place.open().migration(ALL, FACTS))

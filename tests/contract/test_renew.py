@@ -139,6 +139,14 @@ def test_progress_and_usage_travel_with_the_beat(store: Store, other: Store) -> 
     assert other.executions(lease.job.id)[0].usage == {"tokens": 12.5}
 
 
+def test_a_late_beat_does_not_put_off_the_check_of_what_was_handed_over(store: Store) -> None:
+    """The worker that handed it over may have sent one before it heard so; nobody holds it any more."""
+    lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
+    before = store.executions(lease.job.id)
+    store.renew(beats(lease))
+    assert store.executions(lease.job.id) == before
+
+
 def test_a_reconciler_may_renew_what_it_adopted(store: Store, clock: SettableClock) -> None:
     """An external execution that was adopted is held like any other, until it is given back."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))

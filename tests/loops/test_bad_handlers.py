@@ -2,11 +2,12 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from interlock import Run, SyncRun
+from interlock import Answer, External, PayloadError, Run, SyncRun
 from interlock.events import Trouble
 from tests.kit import Place
 from tests.loops.bench import AT_ONCE, Bench
@@ -30,6 +31,28 @@ def both(bench: Bench, kind: Any, neighbour: Any) -> Any:
     assert bench.app.get(good).result == "fine"
     assert bench.heard(Trouble) == []
     return bench.app.get(id)
+
+
+IDS = {"none": ("", "empty"), "long": ("x" * 8000, "500 is the most"), "NUL": ("\0", "NUL"), "surrogate": ("\ud800", "surrogate")}
+
+
+@pytest.mark.parametrize(("id", "says"), IDS.values(), ids=IDS.keys())
+def test_an_external_id_that_cannot_be_kept_fails_the_job(bench: Bench, neighbour: Any, id: str, says: str) -> None:
+    """And nobody else's: no index of any database is asked to hold it."""
+
+    @bench.app.job(kind="bad")
+    async def bad(run: Run) -> External[int]:
+        return External(id)
+
+    @bad.reconcile()
+    async def ask(ids: Sequence[str]) -> dict[str, Answer[int]]:
+        return {}
+
+    job = both(bench, bad, neighbour)
+    assert (job.state, job.attempt) == ("FAILED", 1)
+    assert says in (job.last_error or "")
+    with pytest.raises(PayloadError, match=says):
+        bad.complete(id, 1)
 
 
 @pytest.mark.parametrize("is_async", [True, False])

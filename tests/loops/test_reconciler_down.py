@@ -30,8 +30,6 @@ DOWN: dict[str, Any] = {
     "a cancellation of its own": lambda outside: _raises(outside, asyncio.CancelledError()),
     "an exit": lambda outside: _raises(outside, SystemExit(3)),
     "nothing": lambda outside: setattr(outside, "rubbish", 0),
-    "words": lambda outside: setattr(outside, "rubbish", {"a": "done"}),
-    "a class": lambda outside: setattr(outside, "rubbish", {"a": Going}),
     "a list": lambda outside: setattr(outside, "rubbish", ["a"]),
 }
 
@@ -57,6 +55,18 @@ def test_an_outside_that_cannot_be_asked_changes_no_job(harbour: Harbour, what: 
     harbour.once(after=30)
     told = harbour.told_of()
     assert (harbour.state(id), told.failures, told.error, told.down_since, status(harbour.store).calm) == ("completed", 0, None, None, True)
+
+
+@pytest.mark.parametrize("answer", ["done", Going, 7], ids=str)
+def test_one_answer_that_means_nothing_stops_no_other(harbour: Harbour, answer: Any) -> None:
+    """It is said, with what to answer, and that job is looked at again; the outside is not down for it."""
+    odd, fine = harbour.hand("odd", "fine")
+    harbour.outside.known = {"odd": answer, "fine": Complete("v")}
+    harbour.once()
+    assert (harbour.state(odd), harbour.state(fine), harbour.next_check(odd)) == ("queued", "completed", 15.0)
+    assert (harbour.told_of().failures, harbour.told(OutsideFailed)) == (0, [])
+    (trouble,) = harbour.told(Trouble)
+    assert "answer Going, Complete, Failed or Gone" in str(trouble.error)
 
 
 def test_an_answer_that_comes_too_late_for_the_lease_is_none(harbour: Harbour) -> None:

@@ -181,6 +181,27 @@ def test_the_outside_is_told_again_after_it_could_not_be(harbour: Harbour, error
     assert (harbour.state(id), harbour.outside.told, harbour.outside.asked) == ("canceled", ["a", "a"], [])
 
 
+def test_a_job_whose_outside_cannot_be_told_is_followed_all_the_same(harbour: Harbour) -> None:
+    """It may complete, fail or go missing as any other; its history says once why it was not cancelled."""
+    harbour.fetch.on_cancel(harbour.outside.cancel)
+    (id,) = harbour.hand("a")
+    harbour.app.cancel(id, by="olga")
+    reconciler = harbour.reconciler()
+    harbour.outside.known = {"a": Going(1, 2)}
+    harbour.outside.meanwhile = [_untellable, _untellable, lambda: None, _untellable, _untellable, lambda: None]
+    harbour.once(reconciler)
+    harbour.once(reconciler, after=15)
+    assert (harbour.state(id), harbour.outside.told, harbour.outside.asked) == ("downloading", ["a", "a"], [["a"]])
+    harbour.outside.known = {"a": Complete("v")}
+    harbour.once(reconciler, after=15)
+    harbour.once(reconciler, after=15)
+    assert (harbour.state(id), [name for name in harbour.remarks(id) if name == "cancel_failed"]) == ("completed", ["cancel_failed"])
+
+
+def _untellable() -> None:
+    raise ConnectionRefusedError("it does not cancel")
+
+
 def test_the_outside_is_told_again_after_a_crash(harbour: Harbour) -> None:
     """It was told, and nobody could write that down: whoever takes over cannot know."""
     harbour.fetch.on_cancel(harbour.outside.cancel)

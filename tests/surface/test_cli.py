@@ -142,9 +142,9 @@ def test_what_needs_an_app_says_so(call: Call, command: tuple[str, ...]) -> None
 
 def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
     """Kinds may stand in modules of their own."""
-    (here / "apps.py").write_text("from interlock import App\napp = App(imports=['tasks'])")
-    (here / "tasks.py").write_text("from apps import app\n@app.job()\ndef work(run): ...")
-    assert "kinds: work" in call("migrate", "-A", "apps:app").out
+    (here / "moved.py").write_text("from interlock import App\napp = App(imports=['tasks'])")
+    (here / "tasks.py").write_text("from moved import app\n@app.job()\ndef work(run): ...")
+    assert "kinds: work" in call("migrate", "-A", "moved:app").out
 
 
 @pytest.mark.parametrize("command", [
@@ -166,12 +166,12 @@ def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, .
 def test_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) -> None:
     """Which of the reasons it is, and the command that helps, with the -A and the --database that were given."""
     (here / "empty.db").touch()
-    (here / "apps.py").write_text("from interlock import App\napp = App()")
+    (here / "moved.py").write_text("from interlock import App\napp = App()")
     with sqlite3.connect(here / "others.db") as db:
         db.execute("CREATE TABLE theirs (id)")
-    answer = call("jobs", "-A", "apps:app", "--database", f"sqlite:///{file}")
+    answer = call("jobs", "-A", "moved:app", "--database", f"sqlite:///{file}")
     assert answer.sentence.startswith(f"There are no jobs at sqlite:///{file}: {lacks}. ")
-    assert answer.sentence.endswith(f"interlock migrate -A apps:app --database sqlite:///{file}")
+    assert answer.sentence.endswith(f"interlock migrate -A moved:app --database sqlite:///{file}")
 
 
 def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
@@ -406,11 +406,11 @@ def test_jobs_are_filtered_and_paged(call: Call, shop: str) -> None:
 
 def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:
     """The hint repeats what was given, as a shell reads it."""
-    (here / "apps.py").write_text("from interlock import App\napp = App()\n@app.job()\ndef work(run): ...")
-    given = ("-A", "apps:app", "--database", "sqlite:///my jobs.db")
+    (here / "moved.py").write_text("from interlock import App\napp = App()\n@app.job()\ndef work(run): ...")
+    given = ("-A", "moved:app", "--database", "sqlite:///my jobs.db")
     call("migrate", *given)
     id = enqueued(call, "work", *given)
-    assert call("jobs", *given, "--limit", "1").err.endswith(f" jobs -A apps:app --database 'sqlite:///my jobs.db' --limit 1 --after {id}\n")
+    assert call("jobs", *given, "--limit", "1").err.endswith(f" jobs -A moved:app --database 'sqlite:///my jobs.db' --limit 1 --after {id}\n")
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

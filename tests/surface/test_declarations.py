@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -367,3 +367,9 @@ def test_what_the_event_loop_waits_for_is_a_coroutine(app: App[Tx], role: str) -
     with pytest.raises(UsageError, match=f"The {role} function of fetch runs in the worker's event loop, so it cannot block: write it with async def"):
         register(blocking)
     assert getattr(kind.declaration, role) is None
+
+
+def test_the_outside_is_not_asked_without_a_pause(app: App[Tx]) -> None:
+    """Every zero seconds would be a worker that does nothing else."""
+    with pytest.raises(UsageError, match="above zero"):
+        app.job()(fetch).reconcile(every=0)(cast("Any", fetch))

@@ -10,7 +10,7 @@ from ..effect import Doubtful
 from ..errors import Cancelled as CancelledError
 from ..errors import LeaseLost, PayloadError, UsageError
 from ..outcome import Cancelled, Errored, Failed, Handed, Held, Looked, Outcome, Rejected, Released, Returned, Snoozed, Unrecorded
-from ..payload import clean
+from ..payload import check_external_id, clean
 from ..taxonomy import describe, judge
 from .grip import WHY, Grip
 
@@ -71,7 +71,10 @@ def returned(grip: Grip, value: Any) -> tuple[Outcome, Any]:
     if isinstance(value, External):
         if declaration.reconcile is None:
             return Failed(f"{declaration.name} returned External, and nobody asks about it: give it a function with @{declaration.name}.reconcile."), None
-        return Handed(str(value.external_id), 0.0), None
+        try:
+            return Handed(check_external_id(str(value.external_id)), 0.0), None
+        except PayloadError as error:
+            return Failed(clean(str(error))), None
     try:
         text = declaration.signature.dump_value(value)
     except PayloadError as error:

@@ -67,6 +67,7 @@ class Worker:
     def __init__(  # noqa: PLR0917 - the parts, in the order in which a job meets them
         self, desk: Desk, queues: Sequence[str], slots: Slots, rooms: Rooms, reporter: Reporter, leases: Leases, keeper: Keeper, claimer: Executor, *,
         facts: Callable[[str, int], WorkerFacts], listen: bool, until_idle: bool = False, reconcile: Callable[[], Awaitable[int]],
+        quiet: Callable[[], Awaitable[None]],
     ) -> None:
         self.name = desk.owner
         self.exit_code = 0
@@ -78,6 +79,7 @@ class Worker:
         self._listen = listen
         self._until_idle = until_idle
         self._reconcile = reconcile
+        self._quiet = quiet
         self._pace = Pace(desk.draw)
         self._ways: list[Way] = []
         self._wake = asyncio.Event()
@@ -157,6 +159,7 @@ class Worker:
 
     async def _end(self) -> None:
         self._close_ear()
+        await self._quiet()
         if not await self._slots.ended(DRAIN):
             self._slots.stop()
             await self._slots.ended(GRACE)

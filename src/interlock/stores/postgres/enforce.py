@@ -15,17 +15,20 @@ from ...lifecycle import Lifecycle
 from ...records import KindFacts, Migrated
 from ..codec import array, kind_columns, text_array
 from ..enqueue import Statement
-from ..queryfile import PARAMETER
+from ..queryfile import PARAMETER, upgrade
 from .pool import Run, runner
 
-VERSION = 1
+VERSION = 2
 # One migration at a time; held until its transaction ends.
 LOCK = 0x696E7465726C6F63
 
 
 def schema_text(schema: str) -> str:
-    text = files("interlock.stores.postgres").joinpath("schema.sql").read_text(encoding="utf-8")
-    return text.replace("interlock.", f"{schema}.").replace("SCHEMA IF NOT EXISTS interlock;", f"SCHEMA IF NOT EXISTS {schema};")
+    return _text("schema.sql", schema).replace("SCHEMA IF NOT EXISTS interlock;", f"SCHEMA IF NOT EXISTS {schema};")
+
+
+def _text(file: str, schema: str) -> str:
+    return files("interlock.stores.postgres").joinpath(file).read_text(encoding="utf-8").replace("interlock.", f"{schema}.")
 
 
 def version_in(conn: Connection[Any], schema: str) -> int | None:
@@ -47,6 +50,10 @@ def migrate(conn: Connection[Any], queries: Mapping[str, str], schema: str, life
         notes.append(f"created schema {schema}, version {VERSION}")
     elif found > VERSION:
         raise InterlockError(newer(schema, found))
+    for version in range(found or VERSION, VERSION):
+        conn.execute(upgrade(_text("upgrade.sql", schema), version + 1).encode())
+        conn.execute(sql.SQL("INSERT INTO {} (version) VALUES (%s)").format(sql.Identifier(schema, "schema_version")), (version + 1,))
+        notes.append(f"brought schema {schema} to version {version + 1}")
     run = runner(conn)
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:

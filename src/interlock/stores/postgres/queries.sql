@@ -384,13 +384,14 @@ SELECT array_agg(h.ord::int) FROM held h
 
 -- name: renew
 -- Rows that our own report or commit holds this moment are skipped, not waited for; what is not listed is not renewed.
+-- What was handed over since is in nobody's hands: a late beat must not put its next check off.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 asked AS MATERIALIZED (
   SELECT * FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[], :lease::text::float8[], :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
   AS a(job_id, attempt, holder, lease, progress, usage, ord)),
 held AS MATERIALIZED (
   SELECT a.*, c.now FROM asked a CROSS JOIN clock c JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
-  WHERE (e.holder, e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')) IS NOT DISTINCT FROM (a.holder, true)
+  WHERE (e.holder, e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED'), {resting}) IS NOT DISTINCT FROM (a.holder, true, false)
   ORDER BY a.job_id, a.attempt FOR NO KEY UPDATE OF e SKIP LOCKED),
 renewed AS (
   UPDATE interlock.executions e SET lease_expires_at = h.now + h.lease * interval '1 second', heartbeat_at = h.now,
@@ -446,13 +447,12 @@ ended AS MATERIALIZED (
 {adopting}
 
 -- name: recall
--- Those asked to stop where that is drawn, whatever their next check; the others go on, and are left to it.
+-- Those asked to stop where that is drawn, whatever their next check; the others go on, and are left to it, as is what somebody has in hand.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 ended AS MATERIALIZED (
   SELECT x.* FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATERAL (
     SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at, j.cancel_requested_at AS since FROM interlock.jobs j JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
-    WHERE j.kind = k.kind AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over}
-      AND (e.lease_expires_at <= (SELECT now FROM clock) OR {resting}) AND {stoppable}
+    WHERE j.kind = k.kind AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over} AND {resting} AND {stoppable}
     ORDER BY j.cancel_requested_at LIMIT 2 * :limit::int + 100) x),
 {adopting}
 

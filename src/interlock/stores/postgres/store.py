@@ -95,8 +95,10 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         found = self.pool.transact(lambda conn: enforce.version_in(conn, self.schema))
         if found is None:
             raise NotMigrated(f"the database has no Interlock schema {self.schema!r} yet; run: interlock migrate -A module:app")
-        if found != enforce.VERSION:
+        if found > enforce.VERSION:
             raise InterlockError(enforce.newer(self.schema, found))
+        if found < enforce.VERSION:
+            raise NotMigrated(f"the Interlock schema {self.schema!r} is of version {found}, older than this code; run: interlock migrate -A module:app")
         self._checked = True
         self.instance()
 

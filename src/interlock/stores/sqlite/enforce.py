@@ -11,15 +11,18 @@ from ...records import KindFacts, Migrated
 from ..codec import kind_columns
 from ..commit import Run
 from ..enqueue import Statement
-from ..queryfile import PARAMETER
+from ..queryfile import PARAMETER, upgrade
 from . import rows
 
-VERSION = 1
+VERSION = 2
 
 
 def schema_text(schema: str) -> str:
-    text = files(__package__ or "").joinpath("schema.sql").read_text(encoding="utf-8")
-    return text.replace("interlock_", f"{schema}_")
+    return _text("schema.sql", schema)
+
+
+def _text(file: str, schema: str) -> str:
+    return files(__package__ or "").joinpath(file).read_text(encoding="utf-8").replace("interlock_", f"{schema}_")
 
 
 def version_in(run: Run, queries: Mapping[str, str], schema: str) -> int | None:
@@ -40,6 +43,11 @@ def migrate(run: Run, queries: Mapping[str, str], schema: str, lifecycles: Seque
         notes.append(f"created the tables {schema}_…, version {VERSION}")
     elif found > VERSION:
         raise InterlockError(newer(schema, found))
+    for version in range(found or VERSION, VERSION):
+        for statement in _statements(upgrade(_text("upgrade.sql", schema), version + 1)):
+            run(Statement(statement, {}, answers=False))
+        run(Statement(queries["instance.first"], {"version": version + 1}, answers=False))
+        notes.append(f"brought the tables {schema}_… to version {version + 1}")
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))

@@ -301,9 +301,10 @@ INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, from_state,
 SELECT j.id, j.version, 0, j.attempt, :now, :event, :source, :target, :actor, :reason FROM interlock_jobs j WHERE j.id = :job_id
 
 -- name: renew
+-- What was handed over since is in nobody's hands: a late beat must not put its next check off.
 -- differs: the one writer is never busy with the row it renews.
 UPDATE interlock_executions SET lease_expires_at = :until, heartbeat_at = :now, progress = coalesce(:progress, progress), usage = coalesce(:usage, usage)
-WHERE job_id = :job_id AND attempt = :attempt AND holder = :holder AND status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
+WHERE job_id = :job_id AND attempt = :attempt AND holder = :holder AND status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND lease_owner <> 'external:' || kind
 
 -- name: renew.cancels
 SELECT j.id FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value WHERE j.cancel_requested_at IS NOT NULL
@@ -344,12 +345,11 @@ SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_e
 ORDER BY p.value LIMIT :limit + 0
 
 -- name: recall
--- Those asked to stop where that is drawn, whatever their next check; the others go on, and are left to it.
+-- Those asked to stop where that is drawn, whatever their next check; the others go on, and are left to it, as is what somebody has in hand.
 SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_each(:kinds) k CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
   SELECT j.cancel_requested_at || e.job_id || e.attempt AS place FROM interlock_jobs j INDEXED BY interlock_jobs_stopping
   CROSS JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
-  WHERE j.kind = k.value AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over} AND (e.lease_expires_at <= :now OR {resting})
-    AND {stoppable}
+  WHERE j.kind = k.value AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over} AND {resting} AND {stoppable}
   ORDER BY j.cancel_requested_at LIMIT :limit + 0) c)) p
 ORDER BY p.value LIMIT :limit + 0
 

@@ -98,8 +98,10 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
         found = self._found()
         if found is None:
             raise NotMigrated(f"{self.file.path} has no Interlock tables {self.schema}_… yet; run: interlock migrate -A module:app")
-        if found != enforce.VERSION:
+        if found > enforce.VERSION:
             raise InterlockError(enforce.newer(self.schema, found))
+        if found < enforce.VERSION:
+            raise NotMigrated(f"the Interlock schema {self.schema!r} is of version {found}, older than this code; run: interlock migrate -A module:app")
         self._checked = True
 
     def instance(self) -> str:

@@ -1,0 +1,51 @@
+"""How a reconciler ends, together with its worker."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from interlock import Answer, App, Complete, External, Job, Run, Tx
+from tests.kit import Place
+
+
+def test_what_was_committed_while_the_worker_ends_is_finished_before_it_has(place: Place) -> None:
+    """A reconciler's commit is under way when the worker is told to stop: what follows it runs while the app is still alive."""
+    app, lived = App(place.url, schema=place.schema, lifespan=lambda: _life(lived)), list[str]()
+    entered, released = threading.Event(), threading.Event()
+
+    @app.job()
+    async def fetch(run: Run) -> External[int]:
+        return External("a")
+
+    @fetch.reconcile(every=0.05)
+    async def ask(ids: Sequence[str]) -> Mapping[str, Answer[int]]:
+        return {"a": Complete(7)}
+
+    @fetch.commit
+    def record(tx: Tx, job: Job, value: int) -> None:
+        entered.set()
+        assert released.wait(30)
+
+    @fetch.finish
+    async def tell(run: Run, value: int) -> None:
+        lived.append(f"finished {value}")
+
+    async def work() -> None:
+        async with app.worker():
+            assert await asyncio.to_thread(entered.wait, 30)
+            # Runs when the loop is free again: the worker has been told to stop by then.
+            asyncio.get_running_loop().call_soon(released.set)
+
+    app.migrate()
+    id = fetch.enqueue().id
+    asyncio.run(work())
+    assert (lived, app.get(id).state) == (["alive", "finished 7", "over"], "SUCCEEDED")
+    app.close()
+
+
+@asynccontextmanager
+async def _life(lived: list[str]) -> AsyncGenerator[None]:
+    lived.append("alive")
+    yield
+    lived.append("over")
