@@ -10,6 +10,7 @@ import pytest
 from interlock import Fail, Job, NotApplied, Retry, Run, SyncRun
 from interlock.effect import aged
 from interlock.outcome import Lost
+from interlock.records import Lease
 from interlock.testing import Point
 from tests.contract.kit import decided
 from tests.loops.bench import AT_ONCE, Bench
@@ -384,12 +385,13 @@ def stolen(bench: Bench, id: str) -> None:
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, is_async: bool) -> None:
     """The next attempt does not call again."""
-    calls: list[int] = []
+    calls, thefts = list[int](), list[Lease]()
 
     def pay(id: str) -> str:
         calls.append(len(calls))
         if len(calls) == 1:
-            stolen(bench, id)
+            bench.clock.advance(31)
+            thefts.extend(bench.store.adopt("thief#1", [bench.app.get(id).kind], 30.0, 1))
             if not is_async:
                 # A thread goes on although it was told to stop.
                 bench.worker.beat()
@@ -403,7 +405,12 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
     def work_sync(run: SyncRun) -> str:
         return run.effect("pay", on_doubt="hold")(pay, run.job_id)
 
-    job = bench.run_one(work if is_async else work_sync)
+    id = bench.run_one(work if is_async else work_sync).id
+    # Not before: whoever runs the job meanwhile finds a doubt, and is right.
+    assert [receipt.applied for receipt in bench.store.receipts(id)] == [True]
+    assert bench.store.move([decided(thefts[0], Lost())]) == []
+    bench.run()
+    job = bench.app.get(id)
     assert (job.state, job.attempt, job.result, len(calls)) == ("SUCCEEDED", 2, "paid-1", 1)
 
 
