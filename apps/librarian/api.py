@@ -23,6 +23,11 @@ from .telling import as_json
 
 LARGEST = 11 * 2**20
 """Bytes of a request: a .torrent of the largest size, and the form around it."""
+DROPPED = 64 * 2**20
+"""Bytes beyond that which are read and dropped: most clients hear why they are refused only when they have sent everything."""
+SILENT = 60.0
+"""Seconds after which a worker that has not been heard of counts as gone."""
+FIELDS = ("book_id", "media_type", "source")
 STATUS: dict[type[Exception], int] = {BadSource: 400, UnknownMedia: 400, NotFound: 404, Conflict: 409}
 _log = logging.getLogger("librarian")
 
@@ -46,7 +51,7 @@ def api(librarian: Librarian) -> Starlette:
         Route("/downloads/{id}", desk.download),
         Route("/downloads/{id}", desk.cancel, methods=["DELETE"]),
         Route("/books", desk.books),
-        Route("/books/{id:int}/assets", desk.assets),
+        Route("/books/{id}/assets", desk.assets),
         Route("/health", desk.health),
     ]
     away = dict.fromkeys((InterlockError, DBAPIError, NoConnection), _away)
@@ -91,18 +96,22 @@ class Api:
 
     def assets(self, request: Request) -> Response:
         self._user(request)
-        return Told({"assets": self._library.assets(request.path_params["id"])})
+        id = request.path_params["id"]
+        if not (id.isascii() and id.isdecimal() and len(id) < 20):
+            raise NotFound("There is no such book: GET /books lists them with their ids.")
+        return Told({"assets": self._library.assets(int(id))})
 
     def health(self, _: Request) -> Response:
-        """Whether downloads move, for anybody: so neither an address nor a name is in it."""
+        """Whether downloads move, for anybody: so neither an address nor a name is in it. 503 if they do not, since monitors look no further."""
         status = self._app.status()
         outside = next((each for each in status.outside if each.kind == self._kind), None)
         down = outside is not None and outside.error is not None
-        served = self._kind not in status.orphaned_kinds
+        served = any(self._kind in worker.facts.kinds and worker.silent < SILENT for worker in status.workers)
         qbittorrent = {"reachable": not down, "down_since_utc": outside.down_since if outside else None, "failures": outside.failures if outside else 0}
         late = outside is not None and outside.late
-        return Told({"ok": served and not down and not late, "qbittorrent": qbittorrent, "followed": outside.handed if outside else 0, "late": late,
-                     "worker": served})
+        ok = served and not down and not late
+        told = {"ok": ok, "qbittorrent": qbittorrent, "followed": outside.handed if outside else 0, "late": late, "worker": served}
+        return Told(told, 200 if ok else 503)
 
     def _user(self, request: Request) -> User:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -117,14 +126,18 @@ class Api:
 # ---------------------------------------------------------------- what is sent
 async def _body(request: Request) -> bytes:
     """The body, of which no more is ever held than may be sent."""
-    read = bytearray()
+    read, length = bytearray(), 0
     try:
         async for chunk in request.stream():
-            read += chunk
-            if len(read) > LARGEST:
-                raise HTTPException(413, f"The request is larger than {LARGEST // 2**20} MiB: no .torrent that is taken here is.", {"Connection": "close"})
+            length += len(chunk)
+            if length <= LARGEST:
+                read += chunk
+            elif length > LARGEST + DROPPED:
+                break
     except ClientDisconnect:
         raise HTTPException(400, "The request was cut off.") from None
+    if length > LARGEST:
+        raise HTTPException(413, f"The request is larger than {LARGEST // 2**20} MiB: no .torrent that is taken here is.", {"Connection": "close"})
     return bytes(read)
 
 
@@ -136,9 +149,11 @@ def _wanted(content_type: str, body: bytes) -> tuple[int, str, str | bytes]:
         raise HTTPException(415, str(error)) from None
     except form.Unreadable as error:
         raise HTTPException(400, str(error)) from None
-    for name in ("book_id", "media_type", "source"):
-        if name not in given:
-            raise HTTPException(400, f"The field {name} is missing: give book_id, media_type (text or audio) and source (a magnet link or a .torrent).")
+    wanted = "give book_id, media_type (text or audio) and source (a magnet link or a .torrent)"
+    if missing := [name for name in FIELDS if name not in given]:
+        raise HTTPException(400, f"The field {missing[0]} is missing: {wanted}.")
+    if strange := [name for name in given if name not in FIELDS]:
+        raise HTTPException(400, f"There is no field {strange[0][:40]!r}: {wanted}.")
     book, media_type, source = given["book_id"], given["media_type"], given["source"]
     if isinstance(book, str) and book.isascii() and book.isdecimal() and len(book) < 20:
         book = int(book)

@@ -1,13 +1,22 @@
 """The librarian's app by name, for `interlock worker -A apps.librarian.app:app` and every other command of Interlock."""
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 
+from interlock import UsageError
+
 from .client import Qbittorrent, Torrent
+from .errors import LibrarianError, OutsideDown
 from .jobs import build
 from .settings import Settings
 from .source import Source
+
+PATIENCE = 5.0
+"""Seconds that a worker's first question may take: it starts all the same if qBittorrent is slow or away."""
+_log = logging.getLogger("librarian")
 
 
 class Lazily:
@@ -18,13 +27,25 @@ class Lazily:
 
     @cached_property
     def client(self) -> Qbittorrent:
+        return self._made(timeout=20.0)
+
+    def _made(self, timeout: float) -> Qbittorrent:
         given = self.settings
-        return Qbittorrent(given.qbittorrent_url, given.username, given.password, allow_default_credentials=given.allow_default_credentials)
+        allow = given.allow_default_credentials
+        return Qbittorrent(given.qbittorrent_url, given.username, given.password, allow_default_credentials=allow, timeout=timeout)
+
+    async def check(self) -> None:
+        """Log in once: credentials that cannot do raise, with the reason. A qBittorrent that is away may come back, so that is said and no more."""
+        impatient = self._made(timeout=PATIENCE)
+        try:
+            await asyncio.to_thread(impatient.version)
+        except OutsideDown as error:
+            _log.warning("%s The worker starts all the same, and goes on when it is back.", error)
 
     @asynccontextmanager
     async def checked(self) -> AsyncGenerator[None]:
-        """A worker whose credentials can never do ends here, at its start, with the reason."""
-        _ = self.client
+        """A worker whose credentials cannot do ends here, at its start."""
+        await self.check()
         yield
 
     def add(self, source: Source, save_path: str) -> str:
@@ -39,5 +60,17 @@ class Lazily:
 
 _settings = Settings.from_env()
 _client = Lazily(_settings)
-librarian = build(_settings, _client, lifespan=_client.checked)
+
+
+@asynccontextmanager
+async def _checked() -> AsyncGenerator[None]:
+    # Of the engine's own errors `interlock worker` shows the sentence, of others a traceback.
+    try:
+        await _client.check()
+    except LibrarianError as error:
+        raise UsageError(str(error)) from error
+    yield
+
+
+librarian = build(_settings, _client, lifespan=_checked)
 app = librarian.app

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import qbittorrentapi
 import requests
 
-from .errors import AddRefused, BadSettings, CredentialsRefused, LoginRefused, OutsideDown
+from .errors import AddRefused, BadSettings, Banned, CredentialsRefused, LoginRefused, OutsideDown
 from .source import Source
 
 CATEGORY = "librarian"
@@ -112,7 +112,7 @@ class Qbittorrent:
                     return torrent.id
         if refusal:
             raise AddRefused(f"qBittorrent does not take {source.name or source.id}: {refusal}.")
-        raise OutsideDown(f"qBittorrent took {source.name or source.id}, and does not list it yet: ask again.")
+        raise OutsideDown(f"qBittorrent took {source.name or source.id}, and does not list it yet. See that it runs well.")
 
     def look(self, ids: Sequence[str]) -> dict[str, Torrent]:
         """Those of `ids` that are there, under the ids as given, by one request.
@@ -147,7 +147,12 @@ class Qbittorrent:
             client = self._connection()
         try:
             yield client
-        except (qbittorrentapi.LoginFailed, qbittorrentapi.Unauthorized401Error, qbittorrentapi.Forbidden403Error) as refused:
+        except qbittorrentapi.Forbidden403Error as banned:
+            raise Banned(
+                f"qBittorrent at {self._url} lets nobody in from here{_quoted(banned)}. Restart it, or wait until its ban ends, after an hour unless it is set "
+                "otherwise."
+            ) from banned
+        except (qbittorrentapi.LoginFailed, qbittorrentapi.Unauthorized401Error) as refused:
             raise LoginRefused(
                 f"qBittorrent at {self._url} refuses the user name {self._username!r} with this password{_quoted(refused)}. "
                 "Mend the credentials; it bans an address that fails too often."
@@ -238,12 +243,12 @@ def _what_happened(trouble: qbittorrentapi.APIError, timeout: float) -> str:
     cause = trouble.__context__
     if isinstance(trouble, qbittorrentapi.HTTPError):
         if isinstance(trouble, qbittorrentapi.HTTP5XXError):
-            return f"cannot answer now: status {trouble.http_status_code}{_quoted(trouble)}. It will be asked again."
+            return f"cannot answer now: status {trouble.http_status_code}{_quoted(trouble)}. See that it runs well."
         return f"answers with status {trouble.http_status_code}{_quoted(trouble)}: see that this is its address."
     if isinstance(cause, requests.exceptions.SSLError):
         return "shows a certificate that is not to be trusted. Name its authority in REQUESTS_CA_BUNDLE; it is never left unchecked."
     if isinstance(cause, requests.exceptions.Timeout):
-        return f"does not answer within {timeout:g} seconds. It will be asked again."
+        return f"does not answer within {timeout:g} seconds. See that it runs."
     if isinstance(cause, requests.exceptions.ConnectionError):
-        return "cannot be reached. See that it runs; it will be asked again."
+        return "cannot be reached. See that it runs."
     return "does not answer as qBittorrent does: see that this is its address."

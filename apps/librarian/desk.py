@@ -1,13 +1,19 @@
 """The library as its staff see it, at the command line: everybody's downloads, and people by their names."""
 
+import re
 import uuid
 from pathlib import Path
 
-from sqlalchemy import inspect, make_url, select
+from sqlalchemy import Text, cast, inspect, make_url, select
 
 from .errors import LibrarianError, NotFound
 from .library import Download, Library, User
 from .tables import download_jobs, downloads, users
+
+PROGRAM = "python -m apps.librarian"
+SHORTEST = 8
+"""Characters that the beginning of an id must have to mean it."""
+_BEGINNING = re.compile(rf"[0-9a-f-]{{{SHORTEST},35}}")
 
 
 class Miscalled(LibrarianError):
@@ -31,7 +37,7 @@ class Desk(Library):
         url = make_url(self._engine.url)
         file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         if (file is not None and not file.exists()) or not inspect(self._engine).has_table(download_jobs.name):
-            raise NotReady(f"The librarian has no tables at {self.database}: make them with `migrate`, or name another place in LIBRARIAN_DATABASE_URL.")
+            raise NotReady(f"There are no tables at {self.database}: make them with `{PROGRAM} migrate`, or name another place in LIBRARIAN_DATABASE_URL.")
 
     # ------------------------------------------------------------ people
     def users(self) -> list[User]:
@@ -61,25 +67,38 @@ class Desk(Library):
         return sorted((each for user in self.users() for each in self.downloads(user.id)), key=lambda each: each.id, reverse=True)
 
     def found(self, id: str) -> Download:
-        """The download of this id, whoever's it is."""
-        try:
-            known = str(uuid.UUID(id))
-        except ValueError:
-            raise Miscalled(f"{id!r} is no download's id: `list` shows them.") from None
+        """The download of this id, or of the only one that begins so, whoever's it is."""
+        sought = _beginning(id)
         with self._reading.begin() as tx:
-            owner: int | None = tx.scalar(select(downloads.c.user_id).where(downloads.c.job_id == known))
-        if owner is None:
-            raise NotFound(f"There is no download {known}: `list` shows all there are.")
-        return self.download(owner, known)
+            asked = select(downloads.c.job_id, downloads.c.user_id).where(cast(downloads.c.job_id, Text).startswith(sought))
+            found = tx.execute(asked.order_by(downloads.c.job_id).limit(2)).all()
+        if not found:
+            raise NotFound(f"There is no download {sought}: `list` shows all there are.")
+        if len(found) > 1:
+            raise Miscalled(f"Several downloads begin with {sought}, such as {found[0].job_id} and {found[1].job_id}: give more of the id.")
+        return self.download(found[0].user_id, found[0].job_id)
 
-    def shelved_at(self, download: Download) -> str | None:
-        """Where that medium of the book lies, if it is here."""
-        return next((asset.storage_path for asset in self.assets(download.book_id) if asset.media_type == download.media_type), None)
+    def stored_at(self, download: Download) -> str | None:
+        """Where a completed download was put."""
+        return self._librarian.app.get(download.id).result["path"] if download.status == "completed" else None
+
+    def unstaffed(self) -> str | None:
+        """That no worker runs, if so."""
+        kind = self._librarian.fetch.name
+        return f"No worker runs, so nothing will move: start one with `{PROGRAM} run`." if kind in self._librarian.app.status().orphaned_kinds else None
 
     def warning(self) -> str | None:
         """Why downloads do not move at the moment, as far as the engine knows."""
-        status = self._librarian.app.status()
-        if self._librarian.fetch.name in status.orphaned_kinds:
-            return "No worker runs, so nothing will move: start one with `run`."
-        down = [outside.error for outside in status.outside if outside.error is not None]
-        return f"qBittorrent cannot be asked at the moment, so nothing will move: {down[0]}" if down else None
+        down = [outside.error for outside in self._librarian.app.status().outside if outside.error is not None]
+        # The engine puts the error's class before its sentence.
+        away = f"qBittorrent cannot be asked at the moment, so nothing will move: {re.sub(r'^[A-Za-z_.]+: ', '', down[0])}" if down else None
+        return self.unstaffed() or away
+
+
+def _beginning(id: str) -> str:
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        if _BEGINNING.fullmatch(id.lower()):
+            return id.lower()
+    raise Miscalled(f"{id!r} is no download's id: `list` shows them, and their first {SHORTEST} characters or more will do.")

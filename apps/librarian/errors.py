@@ -4,13 +4,14 @@ LibrarianError
 ├── BadSource            neither a magnet link nor a .torrent that may be downloaded
 ├── CredentialsRefused   no password was given, or qBittorrent's default one, and nobody said that this is meant
 ├── LoginRefused         qBittorrent does not know this user name and password
+│   └── Banned           it listens to nobody from here for a while, since too many logins failed
 ├── OutsideDown          qBittorrent cannot be reached or cannot answer now
 ├── AddRefused           qBittorrent does not take this torrent
 ├── BadSettings          a setting in the environment cannot be used
 ├── BadName              a user's name, or a book's title or author, cannot be kept
 ├── UnknownMedia         a book has a text and an audio medium, and no other
 ├── NotFound             there is no such user, book or download for whoever asks
-└── Conflict             the download has ended, or another one is in its place
+└── Conflict             the download has ended, another one is in its place, or the name is somebody else's
 """
 
 
@@ -28,6 +29,13 @@ class CredentialsRefused(LibrarianError):
 
 class LoginRefused(LibrarianError):
     """qBittorrent answers, and refuses the user name and password."""
+
+    retry_after = 60.0
+    """Seconds. The engine reads it: five logins that fail within seconds would ban us."""
+
+
+class Banned(LoginRefused):
+    """qBittorrent refuses everybody at our address for a while, whatever their password."""
 
 
 class OutsideDown(LibrarianError):

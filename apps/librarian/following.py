@@ -11,18 +11,18 @@ from typing_extensions import override
 
 from .desk import Desk
 from .library import Download
-from .telling import how_it_stands, plain
+from .telling import how_it_stands, plain, status
 
 EVERY = 1.0
 """Seconds between two looks."""
 Draw = Callable[[Download], None]
 
 
-def followed(desk: Desk, id: str, out: TextIO, wait: Callable[[], None], *, terminal: bool) -> Download:
-    """Show a download until it has ended, and answer how it did: as a bar in a terminal, else as a line for each change."""
+def followed(desk: Desk, id: str, out: TextIO, wait: Callable[[], None], *, terminal: bool, said: str = "") -> Download:
+    """Show a download until it has ended, and answer how it did: as a bar in a terminal, else as a line for each change since what was `said`."""
     screen = Console(file=out, force_terminal=terminal, markup=False, highlight=False, emoji=False, soft_wrap=True)
     seen = desk.found(id)
-    with _bar(screen) if terminal else _lines(screen) as draw:
+    with _bar(screen) if terminal else _lines(screen, said) as draw:
         draw(seen)
         while seen.active:
             wait()
@@ -33,9 +33,7 @@ def followed(desk: Desk, id: str, out: TextIO, wait: Callable[[], None], *, term
 
 
 @contextmanager
-def _lines(screen: Console) -> Generator[Draw]:
-    said = ""
-
+def _lines(screen: Console, said: str) -> Generator[Draw]:
     def draw(seen: Download) -> None:
         nonlocal said
         if seen.active and (line := how_it_stands(seen)) != said:
@@ -66,10 +64,10 @@ def _draw(bar: Progress, task: Task, seen: Download) -> None:
         done = total
     note = seen.progress.note if seen.progress and seen.active else ""
     word = "not found" if seen.first_not_found_at_utc and seen.active else note
-    bar.update(task.id, description=plain(f"{seen.status} ({word})" if word else seen.status), completed=done, total=total, refresh=True)
+    bar.update(task.id, description=plain(f"{status(seen)} ({word})" if word else status(seen)), completed=done, total=total, refresh=True)
 
 
 def _end(desk: Desk, seen: Download) -> str:
     if seen.status == "completed":
-        return plain(f"completed: the {seen.media_type} of book {seen.book_id} is at {desk.shelved_at(seen)}")
+        return plain(f"completed: the {seen.media_type} of book {seen.book_id} is at {desk.stored_at(seen)}")
     return plain(f"{seen.status}: {seen.failure_reason}" if seen.failure_reason else seen.status)

@@ -15,7 +15,7 @@ from interlock import Answer, App, Backoff, Complete, External, Failed, Going, J
 from . import source as sources
 from . import tables
 from .client import Torrent
-from .errors import LibrarianError
+from .errors import LibrarianError, LoginRefused
 from .settings import Settings
 from .source import Source
 from .tables import Request
@@ -79,7 +79,7 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
     lifecycle = Lifecycle.load(Path(__file__).with_name("lifecycle.md"), "download")
 
     # A plain function, and no coroutine: it cannot be stopped between its call and the answer, so no torrent arrives behind the back of a cancelled job.
-    @app.job(kind="download", lifecycle=lifecycle, tries=5, backoff=Backoff(2.0, cap=60.0))
+    @app.job(kind="download", lifecycle=lifecycle, tries=8, backoff=Backoff(10.0, cap=300.0))
     def fetch(run: SyncRun, request: Request) -> External[Media]:
         torrent_id = request.torrent_id
         with engine.begin() as tx:
@@ -93,7 +93,7 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
             # No effect with a receipt: a torrent is added once however often it is asked for, and one that has vanished since must be added again.
             known = client.add(sources.source(given or request.source), str(settings.downloads / torrent_id))
         except LibrarianError as error:
-            raise Retry(str(error)) from error
+            raise Retry(str(error), after=error.retry_after if isinstance(error, LoginRefused) else None) from error
         if app.get(run.job_id).state == "canceled":
             # We stood still for so long that the job was taken from us and cancelled, and the removal may have found nothing to remove.
             remove.enqueue(torrent_id)
@@ -101,8 +101,8 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
 
     @fetch.reconcile(every=settings.poll, batch=BATCH, grace=GRACE)
     async def ask(ids: Sequence[str]) -> Mapping[str, Answer[Media]]:  # pyright: ignore[reportUnusedFunction]
-        seen = await asyncio.to_thread(client.look, ids)
-        return {id: answer(torrent, settings.downloads) for id, torrent in seen.items()}
+        # Paths are looked at, too, and a disk may be as slow as a server.
+        return await asyncio.to_thread(lambda: {id: answer(torrent, settings.downloads) for id, torrent in client.look(ids).items()})
 
     @fetch.commit
     def shelve(tx: Connection, job: Job, media: Media) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -136,7 +136,8 @@ def inside(path: str, directory: Path) -> bool:
     found = Path(os.path.normpath(path))
     if not found.is_absolute() or directory not in found.parents:
         return False
-    return not found.exists() or directory.resolve() in found.resolve().parents
+    # What may not be looked at from here is not seen, and no error: qBittorrent may run as another user.
+    return not os.path.exists(found) or Path(os.path.realpath(directory)) in Path(os.path.realpath(found)).parents  # noqa: PTH110
 
 
 # ---------------------------------------------------------------- remove

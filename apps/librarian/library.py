@@ -65,10 +65,10 @@ class Started:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a download is, in bytes, and qBittorrent's own word for what it does."""
+    """How far a download that is active is, in bytes, and qBittorrent's own word for what it does."""
 
-    done: float
-    total: float | None
+    done: int
+    total: int | None
     note: str
 
 
@@ -86,6 +86,7 @@ class Download:
     created_at_utc: datetime
     updated_at_utc: datetime
     completed_at_utc: datetime | None
+    cancel_requested_at_utc: datetime | None
     first_not_found_at_utc: datetime | None
     failure_reason: str | None
     progress: Progress | None
@@ -93,6 +94,11 @@ class Download:
     @property
     def active(self) -> bool:
         return self.status in ACTIVE
+
+    @property
+    def being_canceled(self) -> bool:
+        """Its reader has said so, and no worker has ended it yet."""
+        return self.active and self.cancel_requested_at_utc is not None
 
 
 class Library:
@@ -105,11 +111,14 @@ class Library:
 
     # ------------------------------------------------------------ people and books
     def add_user(self, name: str) -> User:
-        """A new user, with the token by which they are known from now on."""
-        token = secrets.token_urlsafe(32)
+        """A new user, with the token by which they are known from now on. No two have the same name."""
+        token, called = secrets.token_urlsafe(32), _name("name", name)
         with self._engine.begin() as tx:
-            row = tx.execute(users.insert().values(name=_name("name", name), token_hash=_hash(token)).returning(users.c.id, users.c.name)).one()
-        return User(row.id, row.name, token)
+            added = tables.insert(tx, users).values(name=called, token_hash=_hash(token)).on_conflict_do_nothing(index_elements=["name"])
+            id = tx.scalar(added.returning(users.c.id))
+        if id is None:
+            raise Conflict(f"There is a user {called} already: give another name.")
+        return User(id, called, token)
 
     def user_of(self, token: str) -> User:
         """Whose token this is."""
@@ -145,7 +154,7 @@ class Library:
         One user has one active download per medium of a book: a request for it from another source is a `Conflict`.
         """
         if media_type not in MEDIA_TYPES:
-            raise UnknownMedia(f"A book has no medium {media_type!r}: give one of {', '.join(MEDIA_TYPES)}.")
+            raise UnknownMedia(f"A book has no medium {media_type[:40]!r}: give one of {', '.join(MEDIA_TYPES)}.")
         given = sources.source(source)
         with self._engine.begin() as tx:
             _user(tx, user)
@@ -157,9 +166,18 @@ class Library:
             job = self._librarian.fetch.using(conn=tx, unique_key=key).enqueue(request)
             if job.created:
                 tables.register(tx, job.id, request)
-            elif (active := tx.scalar(select(downloads.c.torrent_id).where(downloads.c.job_id == job.id))) not in (given.id, None):
+            elif (active := self._torrent_of(tx, job.id)) != given.id:
                 raise Conflict(f"Download {job.id} of this medium is active, from another source ({active}): wait for its end, or cancel it first.")
         return Started(job.id, job.created)
+
+    def _torrent_of(self, tx: Connection, id: str) -> str:
+        """The torrent of an active download. One that an operator drove again, and nobody has run since, gets its row now."""
+        known: str | None = tx.scalar(select(downloads.c.torrent_id).where(downloads.c.job_id == id))
+        if known is None:
+            request = Request(**self._librarian.app.get(id).payload["request"])
+            tables.register(tx, id, request)
+            known = request.torrent_id
+        return known
 
     def downloads(self, user: int) -> list[Download]:
         """All downloads of this user, newest first."""
@@ -173,11 +191,14 @@ class Library:
             asked = _VIEW.where(download_jobs.c.id == id, download_jobs.c.user_id == user)
             found = tx.execute(asked).mappings().one_or_none() if _is_id(id) and _in_range(user) else None
         if found is None:
-            raise NotFound(f"You have no download {id}: look at the list of yours.")
+            raise NotFound(f"You have no download {id[:40]}: look at the list of yours.")
         return _download(found)
 
     def cancel(self, user: int, id: str) -> Download:
-        """End a download of this user that is active. One that qBittorrent is at work on is `canceled` within a moment; its files go afterwards."""
+        """End a download of this user that is active. One that waits is `canceled` at once; one that is handed over is marked, and a worker ends it.
+
+        Its files go afterwards.
+        """
         found = self.download(user, id)
         if not found.active:
             raise Conflict(f"Download {id} is {found.status}: there is nothing left to cancel.")
@@ -193,8 +214,11 @@ _VIEW = select(*(column for column in download_jobs.c if column.name not in ("ro
 
 def _download(row: RowMapping) -> Download:
     fields: dict[str, Any] = dict(row)
-    progress = fields.pop("progress")
-    return Download(**fields, progress=None if progress is None else Progress(*json.loads(progress)))
+    told = fields.pop("progress")
+    if told is None:
+        return Download(**fields, progress=None)
+    done, total, note = json.loads(told)
+    return Download(**fields, progress=Progress(int(done), None if total is None else int(total), note))
 
 
 def _user(tx: Connection, id: int) -> None:

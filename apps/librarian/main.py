@@ -1,5 +1,6 @@
 """The librarian's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -14,21 +15,20 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from interlock import InterlockError
 
-from .desk import Desk, Miscalled
-from .errors import BadName, BadSettings, BadSource, CredentialsRefused, LibrarianError, UnknownMedia
+from .desk import PROGRAM, SHORTEST, Desk, Miscalled
+from .errors import BadName, BadSettings, BadSource, Banned, CredentialsRefused, LibrarianError, LoginRefused, UnknownMedia
 from .following import EVERY, followed
 from .jobs import BATCH, Librarian, build
-from .library import Download, Progress
+from .library import Progress
 from .settings import Settings
 from .source import LARGEST_TORRENT
-from .telling import as_json, how_far, how_it_stands, moment, plain, table
+from .telling import as_json, how_far, how_it_stands, moment, plain, shortened, status, table
 
-PROGRAM = "python -m apps.librarian"
-CALLED_WRONGLY = (Miscalled, BadSource, BadName, BadSettings, CredentialsRefused, UnknownMedia)
+CALLED_WRONGLY = (Miscalled, BadSource, BadName, BadSettings, CredentialsRefused, LoginRefused, UnknownMedia)
 HTTP = "127.0.0.1:8099"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The download's id.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help=f"The download's id, or its first {SHORTEST} characters or more.")]
 HttpOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; only this machine reaches 127.0.0.1.")]
 
 commands = typer.Typer(
@@ -83,6 +83,11 @@ def remark(text: str) -> None:
     sys.stderr.write(f"{plain(text)}\n")
 
 
+def _width() -> int | None:
+    """How wide what is printed may be; a pipe takes everything."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 # ---------------------------------------------------------------- the library
 @commands.command(short_help="Make or update the tables")
 def migrate() -> None:
@@ -107,6 +112,14 @@ def add_user(name: Annotated[str, typer.Argument(help="What they are called.")])
     say(str(user.token))
 
 
+@commands.command("users", short_help="List the users")
+def list_users(json: JsonOption = False) -> None:
+    """List the users. Nobody's token is shown: only its hash is stored."""
+    with staffed() as desk:
+        everybody = [{"id": user.id, "name": user.name} for user in desk.users()]
+    say(as_json(everybody, indent=2) if json else table(("id", "name"), [tuple(user.values()) for user in everybody], width=_width(), cut=["name"]))
+
+
 @shelves.command("add")
 def add_book(
     title: Annotated[str, typer.Argument(help="Its title.")], author: Annotated[str, typer.Option(metavar="NAME", help="Who wrote it.")] = "",
@@ -122,13 +135,14 @@ def list_books(json: JsonOption = False) -> None:
     """List the books. One is in the state Library if a medium of it is here, else in Archive."""
     with staffed() as desk:
         books = desk.books()
-    say(as_json(books, indent=2) if json else table(("id", "title", "author", "state"), [(book.id, book.title, book.author, book.state) for book in books]))
+    rows = [(book.id, book.title, book.author, book.state) for book in books]
+    say(as_json(books, indent=2) if json else table(("id", "title", "author", "state"), rows, width=_width(), cut=["title", "author"]))
 
 
 # ---------------------------------------------------------------- downloads
 @commands.command(short_help="Download a medium of a book")
 def start(
-    book: Annotated[int, typer.Argument(metavar="BOOK", help="The book's id.")],
+    book: Annotated[str, typer.Argument(metavar="BOOK", help="The book's id.")],
     media_type: Annotated[str, typer.Argument(metavar="text|audio", help="Which of its media.")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A magnet link, or the path of a .torrent.")],
     user: Annotated[str | None, typer.Option(metavar="NAME-OR-ID", help="For whom; not needed while there is one user only.")] = None,
@@ -140,11 +154,19 @@ def start(
     """
     with staffed() as desk:
         given = _source(source)
-        started = desk.start_download(desk.user(user).id, book, media_type, given)
+        started = desk.start_download(desk.user(user).id, _book(book), media_type, given)
         seen = desk.found(started.id)
-        say(f"{seen.id} is {how_it_stands(seen)}" if started.created else f"{seen.id} was active already: {how_it_stands(seen)}")
+        stands = how_it_stands(seen)
+        say(f"{seen.id} is {stands}" if started.created else f"{seen.id} was active already: {stands}")
         if follow:
-            raise typer.Exit(_follow(desk, started.id))
+            raise typer.Exit(_follow(desk, started.id, said=stands))
+
+
+def _book(given: str) -> int:
+    if not given.isascii() or not given.isdecimal():
+        raise Miscalled(f"{given[:200]!r} is no book's id: `books` lists the ids.")
+    # No book has so long an id, and of far longer ones Python makes no number.
+    return int(given[:20])
 
 
 def _source(given: str) -> str | bytes:
@@ -164,41 +186,47 @@ def list_downloads(json: JsonOption = False) -> None:
     with staffed() as desk:
         found = desk.every_download()
         titles, names = {book.id: book.title for book in desk.books()}, {user.id: user.name for user in desk.users()}
-    rows = [(each.id, each.status, names[each.user_id], titles[each.book_id], each.media_type, how_far(each.progress)) for each in found]
-    say(as_json(found, indent=2) if json else table(("id", "status", "user", "book", "medium", "how far"), rows))
+    width = _width()
+    ids = [each.id for each in found] if width is None else shortened([each.id for each in found], SHORTEST)
+    rows = [(id, status(each), names[each.user_id], titles[each.book_id], each.media_type, how_far(each.progress)) for id, each in zip(ids, found, strict=True)]
+    columns = ("id", "status", "user", "book", "medium", "how far")
+    say(as_json(found, indent=2) if json else table(columns, rows, width=width, cut=["book", "user"]))
 
 
 @commands.command(short_help="Show all that is known of a download")
 def show(id: IdArgument, json: JsonOption = False) -> None:
-    """Show all that is known of a download, under the names of the view download_jobs."""
+    """Show all that is known of a download, under the names of the view download_jobs, and where it was put."""
     with staffed() as desk:
         seen = desk.found(id)
-    say(as_json(seen, indent=2) if json else "\n".join(f"{name:<24}{value}" for name, value in _known(seen)))
+        known = {field.name: getattr(seen, field.name) for field in fields(seen)} | {"storage_path": desk.stored_at(seen)}
+    say(as_json(known, indent=2) if json else "\n".join(f"{name:<24}{_told(value)}" for name, value in known.items() if value is not None))
 
 
-def _known(seen: Download) -> Generator[tuple[str, str]]:
-    for field in fields(seen):
-        value: object = getattr(seen, field.name)
-        if isinstance(value, Progress):
-            yield field.name, plain(f"{how_far(value)}; qBittorrent says {value.note}")
-        elif value is not None:
-            yield field.name, moment(value) if isinstance(value, datetime) else plain(value)
+def _told(value: object) -> str:
+    if isinstance(value, Progress):
+        return plain(f"{how_far(value)}; qBittorrent says {value.note}")
+    return moment(value) if isinstance(value, datetime) else plain(value)
 
 
 @commands.command(short_help="Cancel a download")
 def cancel(id: IdArgument) -> None:
-    """Cancel a download that is active. Its torrent and its files go afterwards, unless somebody else needs them."""
+    """Cancel a download that is active: at once if it waits; if it is handed over, a worker ends it.
+
+    Its torrent and its files go afterwards, unless somebody else needs them.
+    """
     with staffed() as desk:
         seen = desk.found(id)
         ended = desk.cancel(seen.user_id, seen.id)
-    say(f"{ended.id} is being stopped: a worker ends it within a moment." if ended.active else f"{ended.id} is {ended.status}.")
+        if ended.active and (unstaffed := desk.unstaffed()) is not None:
+            remark(unstaffed)
+    say(f"{ended.id} is being canceled: a worker ends it within a second or so." if ended.active else f"{ended.id} is {ended.status}.")
 
 
 @commands.command(short_help="Show how far a download is, until it ends")
 def follow(id: IdArgument) -> None:
     """Show how far a download is, until it has ended: as a bar in a terminal, else as a line for each change.
 
-    Exits with 0 if it completed, and with 1 if it failed or was canceled. Ctrl-C ends the looking, not the download.
+    Exits with 0 if it completed, and with 1 if it failed or was canceled. Ctrl-C ends the looking, with 130, and not the download.
     """
     with staffed() as desk:
         raise typer.Exit(_follow(desk, id))
@@ -208,11 +236,11 @@ def _wait() -> None:
     time.sleep(EVERY)
 
 
-def _follow(desk: Desk, id: str, wait: Callable[[], None] = _wait) -> int:
+def _follow(desk: Desk, id: str, wait: Callable[[], None] = _wait, *, said: str = "") -> int:
     if desk.found(id).active and (warning := desk.warning()) is not None:
         remark(warning)
     try:
-        ended = followed(desk, id, sys.stdout, wait, terminal=sys.stdout.isatty())
+        ended = followed(desk, id, sys.stdout, wait, terminal=sys.stdout.isatty(), said=said)
     except KeyboardInterrupt:
         remark(f"The download goes on: look again with `follow {id}`, or end it with `cancel {id}`.")
         return 130
@@ -239,12 +267,17 @@ def _run(http: str | None, *, works: bool) -> None:
         desk = Desk(librarian)
         desk.check()
         follows = (
-            f"following qBittorrent at {settings.qbittorrent_url}: every {settings.poll:g} s it is asked about up to {BATCH} downloads, which it puts into "
-            f"{settings.downloads}; the library is at {desk.database}")
+            f"following qBittorrent at {settings.qbittorrent_url}, every {settings.poll:g} s up to {BATCH} downloads at once",
+            f"the library is at {desk.database}, its downloads in {settings.downloads}")
         until_signal(librarian, lambda text: say(plain(text)), follows=follows if works else None, http=None if http is None else listening(http))
 
 
 # ---------------------------------------------------------------- the program
+def _is_about_them(error: Exception) -> bool:
+    """Whether the credentials are to be mended."""
+    return isinstance(error, CredentialsRefused | LoginRefused) and not isinstance(error, Banned)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; what is to be said against it is one sentence, never a traceback."""
     code: int | str | None = 0
@@ -253,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as end:
         code = end.code
     except (LibrarianError, InterlockError) as error:
-        named = " They stand in LIBRARIAN_QBITTORRENT_USERNAME and LIBRARIAN_QBITTORRENT_PASSWORD." if isinstance(error, CredentialsRefused) else ""
+        named = " They stand in LIBRARIAN_QBITTORRENT_USERNAME and LIBRARIAN_QBITTORRENT_PASSWORD." if _is_about_them(error) else ""
         remark(f"librarian: {error}{named}")
         code = 2 if isinstance(error, CALLED_WRONGLY) else 1
     except DBAPIError as error:

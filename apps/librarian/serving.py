@@ -4,7 +4,7 @@ import asyncio
 import re
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import uvicorn
@@ -33,20 +33,21 @@ def listening(address: str) -> socket.socket:
         raise LibrarianError(f"Nobody can listen at {address}: {error.strerror or error}. Give another address.") from None
 
 
-def until_signal(librarian: Librarian, say: Say, *, follows: str | None, http: socket.socket | None) -> None:
+def until_signal(librarian: Librarian, say: Say, *, follows: Sequence[str] | None, http: socket.socket | None) -> None:
     """Work, serve, or both, until SIGTERM or SIGINT; then end in good order. A second signal ends the process at once.
 
-    `follows` is what a worker says when it is ready; without it none runs.
+    `follows` is what a worker says when it is ready, line by line; without it none runs.
     """
     asyncio.run(_until_signal(librarian, say, follows, http))
 
 
-async def _until_signal(librarian: Librarian, say: Say, follows: str | None, http: socket.socket | None) -> None:
+async def _until_signal(librarian: Librarian, say: Say, follows: Sequence[str] | None, http: socket.socket | None) -> None:
     with _signals() as stop:
         async with AsyncExitStack() as stack:
             if follows is not None:
                 await stack.enter_async_context(librarian.app.worker())
-                say(follows)
+                for line in follows:
+                    say(line)
             if http is not None:
                 host, port = http.getsockname()[:2]
                 stack.callback(say, "listening no more")

@@ -34,6 +34,8 @@ class Settings:
             raise BadSettings(f"{PREFIX}POLL is {self.poll}: give the seconds between two looks at qBittorrent, above zero.")
         if not self.downloads.is_absolute():
             raise BadSettings(f"The downloads directory is {self.downloads}: give an absolute path, since qBittorrent works in a directory of its own.")
+        if Path(os.path.normpath(self.downloads)) != self.downloads:
+            raise BadSettings(f"The downloads directory is {self.downloads}: write it without `..`, as qBittorrent will.")
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -49,6 +51,7 @@ class Settings:
             raise BadSettings(f"{PREFIX}POLL is {read('POLL', '')!r}, which is no number: give the seconds between two looks at qBittorrent.") from None
         return cls(
             database=read("DATABASE_URL", "sqlite:///librarian.db"), qbittorrent_url=read("QBITTORRENT_URL", "http://127.0.0.1:8080"),
-            username=read("QBITTORRENT_USERNAME", ""), password=read("QBITTORRENT_PASSWORD", ""), downloads=Path(read("DOWNLOADS", "downloads")).absolute(),
+            username=read("QBITTORRENT_USERNAME", ""), password=read("QBITTORRENT_PASSWORD", ""),
+            downloads=Path(os.path.abspath(read("DOWNLOADS", "downloads"))),  # noqa: PTH100 - `absolute` would leave `..` in it
             poll=poll, allow_default_credentials=read("ALLOW_DEFAULT_CREDENTIALS", "") == "1",
         )

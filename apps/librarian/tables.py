@@ -12,6 +12,7 @@ from sqlalchemy import (
     Dialect,
     Engine,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -69,6 +70,7 @@ users = Table(
     "users", metadata,
     Column("id", Integer, primary_key=True), Column("name", Text, nullable=False), Column("token_hash", String(64), nullable=False, unique=True),
 )
+users_by_name = Index("users_by_name", users.c.name, unique=True)
 books = Table(
     "books", metadata,
     Column("id", Integer, primary_key=True), Column("title", Text, nullable=False), Column("author", Text, nullable=False),
@@ -99,17 +101,18 @@ download_jobs = Table(
     "download_jobs", MetaData(),
     Column("id", JobId), Column("user_id", Integer), Column("book_id", Integer), Column("media_type", Text), Column("status", Text), Column("source", Text),
     Column("external_job_id", Text), Column("created_at_utc", Moment), Column("updated_at_utc", Moment), Column("completed_at_utc", Moment),
-    Column("first_not_found_at_utc", Moment), Column("failure_reason", Text), Column("row_version", Integer), Column("torrent_id", String(40)),
-    Column("progress", Text),
+    Column("cancel_requested_at_utc", Moment), Column("first_not_found_at_utc", Moment), Column("failure_reason", Text), Column("row_version", Integer),
+    Column("torrent_id", String(40)), Column("progress", Text),
 )
 JOBS_NOW = {"sqlite": "interlock_jobs_now", "postgresql": "interlock.jobs_now"}
 VIEW = """
 CREATE VIEW download_jobs AS
 SELECT j.id, d.user_id, d.book_id, d.media_type, j.state AS status, d.source, j.external_id AS external_job_id,
   j.created_at AS created_at_utc, j.updated_at AS updated_at_utc,
-  CASE WHEN j.state = 'completed' THEN j.finished_at END AS completed_at_utc, j.missing_since AS first_not_found_at_utc,
+  CASE WHEN j.state = 'completed' THEN j.finished_at END AS completed_at_utc,
+  j.cancel_requested_at AS cancel_requested_at_utc, j.missing_since AS first_not_found_at_utc,
   CASE WHEN j.state = 'failed' THEN j.last_error END AS failure_reason, j.version AS row_version,
-  d.torrent_id, CAST(j.progress AS text) AS progress
+  d.torrent_id, CASE WHEN j.state IN ('queued', 'downloading') THEN CAST(j.progress AS text) END AS progress
 FROM downloads d JOIN {jobs_now} j ON j.id = d.job_id
 """
 
@@ -139,14 +142,20 @@ def reading(engine: Engine) -> Engine:
 
 
 def migrate(engine: Engine) -> None:
-    """Create the tables and the view that are not there yet. The engine's own must be there already."""
+    """Create the tables and the view that are not there yet, and the view anew if it has other columns. The engine's own must be there already."""
     with engine.begin() as tx:
         metadata.create_all(tx)
-        if not inspect(tx).has_table(download_jobs.name):
-            tx.execute(text(VIEW.format(jobs_now=JOBS_NOW[tx.dialect.name])))
+        users_by_name.create(tx, checkfirst=True)
+        there = inspect(tx).has_table(download_jobs.name)
+        if there and [column["name"] for column in inspect(tx).get_columns(download_jobs.name)] == download_jobs.c.keys():
+            return
+        if there:
+            tx.execute(text("DROP VIEW download_jobs"))
+        tx.execute(text(VIEW.format(jobs_now=JOBS_NOW[tx.dialect.name])))
 
 
-def _insert(tx: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+def insert(tx: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    """An insert that may say what to do about a conflict."""
     return sqlite.insert(table) if tx.dialect.name == "sqlite" else postgresql.insert(table)
 
 
@@ -156,7 +165,7 @@ def lock(tx: Connection, torrent_id: str, torrent: bytes | None = None) -> str |
 
     A write and no plain lock, so that a row which is not there yet can be held as well, on both databases.
     """
-    upsert = _insert(tx, torrents).values(id=torrent_id, torrent=torrent)
+    upsert = insert(tx, torrents).values(id=torrent_id, torrent=torrent)
     kept = {"torrent": case((upsert.excluded.torrent.is_not(None), upsert.excluded.torrent), else_=torrents.c.torrent)}
     removal: str | None = tx.execute(upsert.on_conflict_do_update(index_elements=["id"], set_=kept).returning(torrents.c.removal)).scalar_one()
     # It counts for as long as its job is active, and nobody need take it back: so a removal that ended badly, or one that wakes up after its end, jams nothing.
@@ -194,7 +203,7 @@ class Request:
 
 def register(tx: Connection, job_id: str, request: Request) -> None:
     """Write a download's row, unless it is there."""
-    tx.execute(_insert(tx, downloads).values(job_id=job_id, **asdict(request)).on_conflict_do_nothing())
+    tx.execute(insert(tx, downloads).values(job_id=job_id, **asdict(request)).on_conflict_do_nothing())
 
 
 def torrent_of(tx: Connection, torrent_id: str) -> bytes | None:
@@ -206,7 +215,7 @@ def torrent_of(tx: Connection, torrent_id: str) -> bytes | None:
 def shelve(tx: Connection, request: Request, storage_path: str) -> None:
     """The book has this medium now: its asset is available, and the book's state follows. Where an asset came from, once written, stays."""
     have = {"status": "available", "storage_path": storage_path, "torrent_id": request.torrent_id, "updated_at": datetime.now(UTC)}
-    upsert = _insert(tx, media_assets).values(book_id=request.book_id, media_type=request.media_type, source_url=request.source, **have)
+    upsert = insert(tx, media_assets).values(book_id=request.book_id, media_type=request.media_type, source_url=request.source, **have)
     tx.execute(upsert.on_conflict_do_update(index_elements=["book_id", "media_type"], set_=have))
     available = exists().where(media_assets.c.book_id == books.c.id, media_assets.c.status == "available")
     tx.execute(update(books).where(books.c.id == request.book_id).values(state=case((available, "Library"), else_="Archive")))

@@ -6,10 +6,13 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import cast
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.filesize import decimal
 
 from .library import Download, Progress
+
+NARROWEST = 8
+"""Characters that are left of a column, however narrow the terminal."""
 
 
 # ---------------------------------------------------------------- to a program
@@ -45,13 +48,18 @@ def how_far(progress: Progress | None) -> str:
     if progress is None:
         return ""
     if not progress.total:
-        return decimal(int(progress.done))
-    return f"{decimal(int(progress.done))} of {decimal(int(progress.total))}, {int(100 * progress.done / progress.total)} %"
+        return decimal(progress.done)
+    return f"{decimal(progress.done)} of {decimal(progress.total)}, {int(100 * progress.done / progress.total)} %"
+
+
+def status(download: Download) -> str:
+    """A download's status, and whether it is about to be another."""
+    return f"{download.status}, being canceled" if download.being_canceled else download.status
 
 
 def how_it_stands(download: Download) -> str:
     """A download's status, and while it is active what is known besides."""
-    told = [download.status]
+    told = [status(download)]
     if download.active:
         told += filter(None, [how_far(download.progress)])
         if download.progress is not None and download.progress.note:
@@ -61,8 +69,20 @@ def how_it_stands(download: Download) -> str:
     return plain("; ".join(told))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows under their columns."""
+def shortened(ids: Sequence[str], shortest: int) -> list[str]:
+    """The beginnings of these ids that tell them apart, all of one length."""
+    for length in range(shortest, max(map(len, ids), default=0)):
+        if len({id[:length] for id in ids}) == len(ids):
+            return [id[:length] for id in ids]
+    return list(ids)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None, cut: Sequence[str] = ()) -> str:
+    """Rows under their columns. Where they are wider than `width`, the columns to `cut` are, one after the other."""
     cells = [list(columns), *([plain("" if cell is None else cell) for cell in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for place in map(columns.index, cut if width is not None else ()):
+        beyond = sum(widths) + 2 * (len(widths) - 1) - (width or 0)
+        widths[place] = min(widths[place], max(NARROWEST, widths[place] - beyond))
+    cells = [[cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…" for cell, width in zip(row, widths, strict=True)] for row in cells]
     return "\n".join("  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)

@@ -73,7 +73,7 @@ class Branch:
 
     def start(self, number: int = 1, *, user: int | None = None, book: int | None = None, media_type: str = "text") -> Started:
         """A download of the torrent of this number; by a new user and of a new book, unless it is said by whom and of what."""
-        user = self.library.add_user("ann").id if user is None else user
+        user = self.library.add_user(f"reader {next(_numbers)}").id if user is None else user
         book = self.library.add_book("Emma").id if book is None else book
         return self.library.start_download(user, book, media_type, magnet(number))
 

@@ -1,6 +1,7 @@
 """The librarian as it really runs: workers in processes of their own, which a test may kill, on one database, with a real qBittorrent."""
 
 import hashlib
+import itertools
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from apps.librarian.tests.real import Peer, RealQbittorrent, eventually
 from interlock import Execution
 
 T = TypeVar("T")
+_numbers = itertools.count(1)
 ROOT = Path(__file__).parents[3]
 POLL = 0.5
 SLOWLY = 200_000
@@ -106,7 +108,7 @@ class House:
     def start(self, source: str | bytes, *, book: int | None = None, media_type: str = "text") -> str:
         """A download by a new user; of a new book, unless it is said of which."""
         book = self.library.add_book("Night and Day").id if book is None else book
-        return self.library.start_download(self.library.add_user("ann").id, book, media_type, source).id
+        return self.library.start_download(self.library.add_user(f"reader {next(_numbers)}").id, book, media_type, source).id
 
     def seen(self, id: str) -> Download:
         """The download, as its user sees it."""

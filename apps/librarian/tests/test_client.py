@@ -10,7 +10,7 @@ import pytest
 
 from apps.librarian import client as client_module
 from apps.librarian.client import Qbittorrent, Torrent
-from apps.librarian.errors import AddRefused, BadSettings, CredentialsRefused, LoginRefused, OutsideDown
+from apps.librarian.errors import AddRefused, BadSettings, Banned, CredentialsRefused, LoginRefused, OutsideDown
 from apps.librarian.source import magnet, source
 from apps.librarian.tests import torrents
 from apps.librarian.tests.loopback import Answer, self_signed
@@ -70,8 +70,9 @@ def test_a_bad_password_is_a_sentence_without_the_password(qbittorrent: FakeQbit
         with pytest.raises(LoginRefused, match="refuses the user name 'librarian'") as refused:
             client.look([V1])
         assert "wrong-password" not in str(refused.value)
-    with pytest.raises(LoginRefused, match="address has been banned"):
+    with pytest.raises(Banned, match=r"address has been banned.*Restart it, or wait") as banned:
         client.look([V1])
+    assert "Mend" not in str(banned.value)
     assert len(qbittorrent.asked("auth/login")) == BAN_AFTER + 1
 
 
@@ -99,7 +100,7 @@ VERBS: dict[str, Callable[[Qbittorrent], object]] = {
 def test_a_refused_connection_is_outside_down_until_it_is_up_again(qbittorrent: FakeQbittorrent, client: Qbittorrent, verb: str) -> None:
     client.version()
     qbittorrent.down()
-    with pytest.raises(OutsideDown, match="cannot be reached"):
+    with pytest.raises(OutsideDown, match=r"cannot be reached\. See that it runs\.$"):
         VERBS[verb](client)
     qbittorrent.up()
     VERBS[verb](client)

@@ -11,15 +11,33 @@ from interlock.testing import Crashed, Point
 
 
 # ---------------------------------------------------------------- handing over
-def test_a_torrent_that_cannot_be_handed_over_in_five_tries_fails_with_the_reason(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
+def test_a_torrent_that_cannot_be_handed_over_in_eight_tries_fails_with_the_reason(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
     id = branch.start().id
     qbittorrent.down()
-    for left in (4, 3, 2, 1):
-        branch.later(60)
+    branch.run()
+    for left in (7, 6, 5, 4, 3, 2, 1):
         assert (branch.seen(id).status, branch.app.get(id).tries_left, branch.seen(id).failure_reason) == ("queued", left, None)
-    branch.later(60)
+        branch.later(300)
     assert (branch.seen(id).status, branch.path(id)) == ("failed", [*QUEUED, ("queued", "failed")])
     assert (branch.seen(id).failure_reason or "").startswith(f"qBittorrent at {qbittorrent.url} cannot be reached")
+
+
+def test_a_qbittorrent_may_be_away_for_minutes_before_a_download_fails(branch: Branch) -> None:
+    """Half of the ceilings, on average: seven and a half minutes."""
+    kind = branch.librarian.fetch.declaration
+    assert sum(kind.backoff.ceiling(failures) for failures in range(1, kind.tries)) / 2 > 7 * 60
+
+
+def test_a_login_that_is_refused_is_tried_again_only_after_a_minute(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
+    """Else a few seconds would do for five of them, and qBittorrent bans who fails five times."""
+    qbittorrent.password = "another by now"
+    id = branch.start().id
+    branch.run()
+    branch.later(59)
+    assert len(qbittorrent.asked("auth/login")) == 1
+    qbittorrent.password = "correct horse"
+    branch.later(1)
+    assert (len(qbittorrent.asked("auth/login")), branch.seen(id).external_job_id) == (2, hash_of(1))
 
 
 def test_a_qbittorrent_that_is_down_at_first_gets_the_torrent_later(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
@@ -27,7 +45,7 @@ def test_a_qbittorrent_that_is_down_at_first_gets_the_torrent_later(branch: Bran
     qbittorrent.down()
     branch.run()
     qbittorrent.up()
-    branch.later(60)
+    branch.later(10)
     assert (branch.seen(id).external_job_id, branch.seen(id).status, list(qbittorrent.torrents)) == (hash_of(1), "queued", [hash_of(1)])
 
 

@@ -19,7 +19,7 @@ from apps.librarian.tests.kit import Branch, hash_of, magnet
 
 FIELDS = (
     "id", "user_id", "book_id", "media_type", "status", "source", "external_job_id", "created_at_utc", "updated_at_utc", "completed_at_utc",
-    "first_not_found_at_utc", "failure_reason",
+    "cancel_requested_at_utc", "first_not_found_at_utc", "failure_reason",
 )
 NO_ID = "01900000-0000-7000-8000-000000000000"
 
@@ -173,6 +173,15 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(library: Library, branc
             library.user_of(wrong)
 
 
+def test_no_two_users_have_the_same_name(library: Library, branch: Branch, ann: User) -> None:
+    """Else a name would mean nobody, and a second token would be taken for a new one of the first."""
+    before = branch.stored()
+    with pytest.raises(Conflict, match="There is a user ann already: give another name"):
+        library.add_user(" ann ")
+    assert branch.stored() == before
+    assert library.user_of(str(ann.token)) == User(ann.id, "ann")
+
+
 # ---------------------------------------------------------------- cancelling what waits
 def test_a_waiting_download_is_cancelled_at_once_by_its_user(library: Library, branch: Branch, ann: User, emma: int) -> None:
     started = library.start_download(ann.id, emma, "text", magnet(1))
@@ -200,13 +209,23 @@ def test_migrating_again_changes_nothing(library: Library, branch: Branch, ann: 
     assert (branch.stored(), library.downloads(ann.id)) == (before, downloads)
 
 
+def test_a_view_of_other_columns_is_made_anew(library: Library, branch: Branch, ann: User, emma: int) -> None:
+    library.start_download(ann.id, emma, "text", magnet(1))
+    downloads = library.downloads(ann.id)
+    branch.write("DROP VIEW download_jobs")
+    branch.write("CREATE VIEW download_jobs AS SELECT job_id AS id, user_id FROM downloads")
+    branch.librarian.migrate()
+    assert library.downloads(ann.id) == downloads
+
+
 @pytest.mark.parametrize("wrong", [
+    "INSERT INTO users (name, token_hash) SELECT name, 'another' FROM users",
     "INSERT INTO books (id, title, author, state) VALUES (7, 'x', '', 'Shelf')",
     "INSERT INTO media_assets (book_id, media_type, status, updated_at) VALUES (1, 'video', 'wanted', '2026-01-01T00:00:00.000000Z')",
     "INSERT INTO media_assets (book_id, media_type, status, updated_at) VALUES (1, 'text', 'lost', '2026-01-01T00:00:00.000000Z')",
     "INSERT INTO media_assets (book_id, media_type, status, updated_at) VALUES (99, 'text', 'wanted', '2026-01-01T00:00:00.000000Z')",
 ])
-def test_the_database_refuses_what_no_book_can_be(branch: Branch, emma: int, wrong: str) -> None:
+def test_the_database_refuses_what_no_book_or_user_can_be(branch: Branch, ann: User, emma: int, wrong: str) -> None:
     with pytest.raises(IntegrityError):
         branch.write(wrong)
 

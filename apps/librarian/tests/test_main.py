@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import httpx
 import pytest
+from rich.cells import cell_len
 from sqlalchemy import create_engine, text
 
 from apps.librarian import main as program
@@ -29,7 +31,7 @@ from apps.librarian.settings import Settings
 from apps.librarian.telling import as_json
 from apps.librarian.tests import torrents
 from apps.librarian.tests.kit import Branch, hash_of, magnet
-from apps.librarian.tests.qbittorrent import FakeQbittorrent
+from apps.librarian.tests.qbittorrent import BAN_AFTER, FakeQbittorrent
 
 ROOT = Path(__file__).parents[3]
 NO_ID = "01900000-0000-7000-8000-000000000000"
@@ -124,11 +126,17 @@ def test_books_are_listed_for_people_and_for_programs(library: Call) -> None:
     assert json.loads(library("books", "--json").out) == [{"id": 1, "title": "Emma", "author": "Jane Austen", "state": "Archive"}]
 
 
+def test_users_are_listed_without_their_tokens(library: Call) -> None:
+    library("user", "add", "bob")
+    assert library("users").out == "id  name\n1   ann\n2   bob\n"
+    assert json.loads(library("users", "--json").out) == [{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}]
+
+
 @once
 def test_nothing_is_made_by_looking(call: Call, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("LIBRARIAN_DATABASE_URL", "sqlite:///none.db")
     for arguments in (("list",), ("books",), ("show", NO_ID), ("start", 1, "text", magnet(1)), ("user", "add", "ann"), ("run",), ("serve",)):
-        refused(call(*arguments), 1, "`migrate`")
+        refused(call(*arguments), 1, "`python -m apps.librarian migrate`")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,11 +163,9 @@ def test_a_torrent_is_read_from_its_file(library: Call, tmp_path: Path) -> None:
 
 def test_a_user_is_meant_by_name_or_by_id(library: Call) -> None:
     library("user", "add", "bob")
-    library("user", "add", "bob")
-    refused(library("start", 1, "text", magnet(1)), 2, "1 (ann), 2 (bob), 3 (bob)")
-    refused(library("start", 1, "text", magnet(1), "--user", "bob"), 2, "2 (bob), 3 (bob)")
+    refused(library("start", 1, "text", magnet(1)), 2, "1 (ann), 2 (bob)")
     assert json.loads(library("list", "--json").out) == []
-    for given, user in (("ann", 1), ("3", 3)):
+    for given, user in (("ann", 1), ("2", 2)):
         id = started(library("start", 1, "text", magnet(1), "--user", given))
         assert json.loads(library("show", id, "--json").out)["user_id"] == user
 
@@ -171,15 +177,22 @@ def test_a_user_is_meant_by_name_or_by_id(library: Call) -> None:
     (("start", 1, "text", "."), 2, "directory"),
     (("start", 1, "text", "\0"), 2, "no path"),
     (("start", 1, "text", "/dev/zero"), 2, ""),
+    (("start", "emma", "text", magnet(1)), 2, "'emma' is no book's id: `books` lists the ids"),
+    (("start", "1.0", "text", magnet(1)), 2, "`books`"),
+    (("start", "9" * 5000, "text", magnet(1)), 1, "no book"),
     (("start", 99, "text", magnet(1)), 1, "no book 99"),
     (("start", 10**30, "text", magnet(1)), 1, "no book"),
     (("start", 1, "text", magnet(1), "--user", "eve"), 1, "no user eve"),
     (("start", 1, "text", magnet(1), "--user", "7"), 1, "no user 7"),
     (("show", "nonsense"), 2, "`list`"),
+    (("show", NO_ID[:7]), 2, "first 8 characters"),
+    (("show", "%" * 8), 2, "`list`"),
+    (("show", NO_ID[:8]), 1, "no download 01900000"),
     (("show", NO_ID), 1, "`list`"),
     (("cancel", NO_ID), 1, "`list`"),
     (("follow", NO_ID), 1, "`list`"),
     (("user", "add", ""), 2, "name"),
+    (("user", "add", "ann"), 1, "There is a user ann already"),
     (("book", "add", "a\x1b[2Jb"), 2, "title"),
     (("serve", "--http", "nowhere"), 2, "HOST:PORT"),
     (("serve", "--http", "127.0.0.1:99999"), 2, "HOST:PORT"),
@@ -188,7 +201,7 @@ def test_a_user_is_meant_by_name_or_by_id(library: Call) -> None:
 def test_a_wrong_call_is_one_sentence_and_changes_nothing(library: Call, arguments: tuple[object, ...], code: int, word: str) -> None:
     refused(library(*arguments), code, word)
     assert json.loads(library("list", "--json").out) == []
-    assert len(json.loads(library("books", "--json").out)) == 1
+    assert len(json.loads(library("books", "--json").out)) == len(json.loads(library("users", "--json").out)) == 1
 
 
 @once
@@ -219,7 +232,76 @@ def test_json_has_no_letter_that_a_terminal_or_a_line_would_trip_over() -> None:
     assert json.loads(text) == {"a": ["\x1b[2J\x7f\u202e\ud800\n"]}
 
 
+# ---------------------------------------------------------------- one that qBittorrent has
+def test_a_completed_download_is_shown_with_its_place_and_without_its_progress(call: Call, branch: Branch, qbittorrent: FakeQbittorrent) -> None:
+    id = branch.start().id
+    branch.run()
+    begin(qbittorrent)
+    branch.later()
+    assert json.loads(call("show", id, "--json").out)["storage_path"] is None
+    assert "250.0 kB of 1.0 MB" in call("show", id).out
+    finish(qbittorrent)
+    branch.later()
+    place = str(branch.settings.downloads / hash_of(1) / "emma.epub")
+    assert json.loads(call("show", id, "--json").out)["storage_path"] == place
+    shown = dict(line.split(maxsplit=1) for line in call("show", id).out.splitlines())
+    assert (shown["status"], shown["storage_path"], "progress" in shown) == ("completed", place, False)
+    assert "%" not in call("list").out
+
+
+def test_a_cancel_that_waits_for_a_worker_is_said_to_wait(call: Call, branch: Branch) -> None:
+    id = branch.start().id
+    branch.run()
+    said = call("cancel", id)
+    assert (said.code, said.out) == (0, f"{id} is being canceled: a worker ends it within a second or so.\n")
+    assert "No worker runs" in said.err
+    assert "queued, being canceled" in call("list").out
+    assert "cancel_requested_at_utc" in call("show", id).out
+    branch.later(1)
+    assert branch.seen(id).status == "canceled"
+    assert "being canceled" not in call("list").out
+
+
+@once
+def test_the_beginning_of_an_id_is_enough_if_it_means_one(library: Call) -> None:
+    first, second = (started(library("start", 1, medium, magnet(1))) for medium in ("text", "audio"))
+    length = next(place for place in range(36) if first[place] != second[place])
+    assert json.loads(library("show", first[: length + 1].upper(), "--json").out)["id"] == first
+    refused(library("show", first[:8]), 2, f"{first} and {second}: give more of the id")
+    refused(library("cancel", first[:8]), 2, "give more of the id")
+    assert library("cancel", second[: length + 1]).out == f"{second} is canceled.\n"
+
+
+@once
+def test_a_table_fits_the_terminal(library: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    library("book", "add", "E" * 300, "--author", "\u4f60" * 200)
+    ids = [started(library("start", book, "text", magnet(1))) for book in (1, 2)]
+    monkeypatch.setattr(program, "_width", lambda: 80)
+    for command in ("list", "books", "users"):
+        assert max(cell_len(line) for line in library(command).out.splitlines()) <= 80
+    shown = [line.split()[0] for line in library("list").out.splitlines()[1:]]
+    assert [json.loads(library("show", id, "--json").out)["id"] for id in shown] == ids[::-1]
+    assert re.search("E{8,}…", library("list").out)
+    assert "Emma" in library("list").out
+
+
+@once
+def test_a_pipe_gets_everything(library: Call) -> None:
+    library("book", "add", "E" * 300)
+    assert "E" * 300 in library("books").out
+
+
 # ---------------------------------------------------------------- following
+@once
+def test_what_start_has_said_is_not_said_again_by_following(library: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "time", SimpleNamespace(sleep=interrupt))
+    said = library("start", 1, "text", magnet(1), "--follow")
+    assert (said.code, re.sub("^[0-9a-f-]{36}", "ID", said.out)) == (130, "ID is queued\n")
+
+
 @pytest.fixture
 def desk(branch: Branch) -> Desk:
     return Desk(branch.librarian)
@@ -294,7 +376,7 @@ def test_a_terminal_gets_a_bar(branch: Branch, desk: Desk, qbittorrent: FakeQbit
 @once
 @pytest.mark.parametrize("terminal", [False, True])
 def test_what_qbittorrent_says_is_shown_and_never_obeyed(branch: Branch, desk: Desk, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    said = replace(desk.found(branch.start().id), status="downloading", progress=Progress(1.0, None, "\x1b[2J[red]x\u202e"))
+    said = replace(desk.found(branch.start().id), status="downloading", progress=Progress(1, None, "\x1b[2J[red]x\u202e"))
     monkeypatch.setattr(desk, "found", lambda _: said)
     out = io.StringIO()
     with pytest.raises(StopIteration):
@@ -339,7 +421,9 @@ def test_following_says_that_qbittorrent_is_away(branch: Branch, desk: Desk, qbi
     # The kit's worker is gone by now; one that goes on would be seen.
     seen = replace(branch.app.status(), orphaned_kinds=[])
     monkeypatch.setattr(branch.app, "status", lambda: seen)
-    assert "cannot be reached" in (desk.warning() or "")
+    warning = desk.warning() or ""
+    assert f"nothing will move: qBittorrent at {qbittorrent.url} cannot be reached" in warning
+    assert "OutsideDown" not in warning
 
 
 # ---------------------------------------------------------------- processes
@@ -391,7 +475,7 @@ def test_one_process_works_and_serves_until_a_signal(library: Call, qbittorrent:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE) == 0
     said = log.read_text()
-    assert said.count(f"following qBittorrent at {qbittorrent.url}") == 1
+    assert said.startswith(f"following qBittorrent at {qbittorrent.url}, every 0.2 s up to 100 downloads at once\nthe library is at ")
     assert qbittorrent.password not in said
     assert "Traceback" not in said
 
@@ -400,10 +484,11 @@ def test_one_process_works_and_serves_until_a_signal(library: Call, qbittorrent:
 def test_a_second_signal_ends_it_at_once(library: Call, qbittorrent: FakeQbittorrent, database_url: str, tmp_path: Path) -> None:
     """Where qBittorrent holds an answer back, and somebody has no patience. The lease recovers the job."""
     gate = threading.Event()
-    qbittorrent.slow(gate)
-    id = started(library("start", 1, "text", magnet(1)))
     with process(tmp_path, settings(qbittorrent, database_url), "run", "--http", "127.0.0.1:0", until="listening at ") as (worker, log):
-        wait(lambda: bool(qbittorrent.log))
+        qbittorrent.slow(gate)
+        greeted = len(qbittorrent.log)
+        id = started(library("start", 1, "text", magnet(1)))
+        wait(lambda: len(qbittorrent.log) > greeted)
         worker.send_signal(signal.SIGTERM)
         # What is served ends first; the worker still waits for its handler.
         wait(lambda: "listening no more" in log.read_text())
@@ -411,6 +496,15 @@ def test_a_second_signal_ends_it_at_once(library: Call, qbittorrent: FakeQbittor
         assert worker.wait(PATIENCE) == -signal.SIGTERM
     gate.set()
     assert json.loads(library("show", id, "--json").out)["status"] == "queued"
+
+
+@once
+def test_whoever_sends_too_much_over_the_network_hears_why(library: Call, qbittorrent: FakeQbittorrent, database_url: str, tmp_path: Path) -> None:
+    headers = {"Authorization": f"Bearer {library('user', 'add', 'bob').out.strip()}", "Content-Type": "application/json"}
+    with process(tmp_path, settings(qbittorrent, database_url), "serve", "--http", "127.0.0.1:0", until="listening at ") as (_, log):
+        address = log.read_text().partition("listening at ")[2].split()[0]
+        answer = httpx.post(f"{address}/downloads", headers=headers, content=b" " * 60 * 2**20, timeout=PATIENCE)
+    assert (answer.status_code, "11 MiB" in answer.json()["error"]) == (413, True)
 
 
 @once
@@ -441,3 +535,44 @@ def test_a_worker_with_default_credentials_is_refused(
     assert "LIBRARIAN_QBITTORRENT_PASSWORD" in said.err
     assert "adminadmin" not in said.err
     assert qbittorrent.log == []
+
+
+@once
+def test_a_worker_whose_password_is_refused_ends_at_once_after_one_login(
+    library: Call, qbittorrent: FakeQbittorrent, environment: pytest.MonkeyPatch,
+) -> None:
+    library("start", 1, "text", magnet(1))
+    environment.setenv("LIBRARIAN_QBITTORRENT_URL", qbittorrent.url)
+    environment.setenv("LIBRARIAN_QBITTORRENT_USERNAME", "librarian")
+    environment.setenv("LIBRARIAN_QBITTORRENT_PASSWORD", "a wrong one")
+    for _ in range(BAN_AFTER):
+        said = library("run")
+        refused(said, 2, "refuses the user name 'librarian' with this password")
+        assert "LIBRARIAN_QBITTORRENT_PASSWORD" in said.err
+        assert "a wrong one" not in said.err
+    assert len(qbittorrent.asked("auth/login")) == BAN_AFTER
+    banned = library("run")
+    refused(banned, 2, "Restart it, or wait until its ban ends")
+    assert "PASSWORD" not in banned.err
+
+
+@once
+def test_a_worker_by_name_whose_password_is_refused_ends_with_the_sentence(qbittorrent: FakeQbittorrent, library: Call, database_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", "worker", "-A", "apps.librarian.app:app"], text=True, capture_output=True, timeout=PATIENCE, check=False,
+        env=settings(qbittorrent, database_url, LIBRARIAN_QBITTORRENT_PASSWORD="a wrong one"))
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "refuses the user name 'librarian' with this password" in done.stderr
+    assert len(qbittorrent.asked("auth/login")) == 1
+
+
+@once
+def test_a_worker_starts_while_qbittorrent_is_away_and_says_so(library: Call, qbittorrent: FakeQbittorrent, database_url: str, tmp_path: Path) -> None:
+    qbittorrent.down()
+    with process(tmp_path, settings(qbittorrent, database_url), "run", until="the library is at ") as (worker, log):
+        assert log.read_text().startswith(f"qBittorrent at {qbittorrent.url} cannot be reached. See that it runs. The worker starts all the same")
+        qbittorrent.up()
+        library("start", 1, "text", magnet(1))
+        wait(lambda: hash_of(1) in qbittorrent.torrents)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from apps.librarian import tables
 from apps.librarian.client import Qbittorrent, Torrent
-from apps.librarian.errors import OutsideDown
+from apps.librarian.errors import LoginRefused, OutsideDown
 from apps.librarian.source import Source
 from apps.librarian.tables import Request
 from apps.librarian.tests.kit import Branch, complete, going, hash_of, magnet, settle
@@ -79,11 +79,12 @@ def another(branch: Branch) -> None:
 
 
 # ---------------------------------------------------------------- who needs it
-def test_a_cancelled_download_is_over_at_once_and_its_torrent_goes_with_its_files(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
+def test_a_cancelled_download_is_ended_by_a_worker_and_its_torrent_goes_with_its_files(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
     (id,) = handed(branch, qbittorrent, "ann")
-    branch.cancel(id)
+    marked = branch.cancel(id)
+    assert (marked.status, marked.being_canceled, marked.cancel_requested_at_utc) == ("downloading", True, branch.clock.now())
     settle(branch)
-    assert (branch.seen(id).status, branch.removals(), qbittorrent.torrents) == ("canceled", ["SUCCEEDED"], {})
+    assert (branch.seen(id).status, branch.seen(id).being_canceled, branch.removals(), qbittorrent.torrents) == ("canceled", False, ["SUCCEEDED"], {})
     (request,) = qbittorrent.asked("torrents/delete")
     assert (request.params["hashes"], request.params["deleteFiles"].lower()) == (hash_of(1), "true")
     assert branch.app.verify().ok
@@ -184,7 +185,7 @@ def test_a_download_that_begins_while_its_torrent_is_being_removed_waits_and_is_
     branch.cancel(old)
     settle(branch)
     assert (told(qbittorrent), list(qbittorrent.torrents)) == (["add", "delete", "add"], [hash_of(1)])
-    assert (branch.seen(new[0]).external_job_id, branch.app.get(new[0]).tries_left) == (hash_of(1), 5)
+    assert (branch.seen(new[0]).external_job_id, branch.app.get(new[0]).tries_left) == (hash_of(1), 8)
 
 
 def test_a_removal_waits_for_another_of_the_same_torrent(branch: Branch, qbittorrent: FakeQbittorrent, client: Interposed) -> None:
@@ -218,6 +219,22 @@ def test_a_removal_that_failed_halfway_goes_on_before_a_newer_download_is_added(
     branch.run()
     settle(branch)
     assert (told(qbittorrent), branch.removals(), branch.seen(new).external_job_id) == (["add", "delete", "add"], ["SUCCEEDED"], hash_of(1))
+
+
+def test_a_removal_whose_login_is_refused_is_tried_again_only_after_a_minute(branch: Branch, qbittorrent: FakeQbittorrent, client: Interposed) -> None:
+    (old,) = handed(branch, qbittorrent, "ann")
+
+    def refuse() -> None:
+        raise LoginRefused("qBittorrent refuses the user name.")
+
+    client.meanwhile["remove"] = refuse
+    branch.cancel(old)
+    branch.run()
+    branch.run()
+    branch.later(59)
+    assert (branch.removals(), told(qbittorrent)) == (["PENDING"], ["add"])
+    branch.later(1)
+    assert (branch.removals(), told(qbittorrent)) == (["SUCCEEDED"], ["add", "delete"])
 
 
 @pytest.mark.parametrize("point", [Point.IN_PREPARE, Point.BEFORE_COMMIT])
