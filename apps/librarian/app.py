@@ -6,10 +6,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 
-from interlock import UsageError
-
 from .client import Qbittorrent, Torrent
-from .errors import LibrarianError, OutsideDown
+from .errors import OutsideDown
 from .jobs import build
 from .settings import Settings
 from .source import Source
@@ -34,18 +32,14 @@ class Lazily:
         allow = given.allow_default_credentials
         return Qbittorrent(given.qbittorrent_url, given.username, given.password, allow_default_credentials=allow, timeout=timeout)
 
-    async def check(self) -> None:
-        """Log in once: credentials that cannot do raise, with the reason. A qBittorrent that is away may come back, so that is said and no more."""
+    @asynccontextmanager
+    async def checked(self) -> AsyncGenerator[None]:
+        """A worker logs in at its start, and ends there if its credentials cannot do. A qBittorrent that is away may come back: that is said, and no more."""
         impatient = self._made(timeout=PATIENCE)
         try:
             await asyncio.to_thread(impatient.version)
         except OutsideDown as error:
             _log.warning("%s The worker starts all the same, and goes on when it is back.", error)
-
-    @asynccontextmanager
-    async def checked(self) -> AsyncGenerator[None]:
-        """A worker whose credentials cannot do ends here, at its start."""
-        await self.check()
         yield
 
     def add(self, source: Source, save_path: str) -> str:
@@ -60,17 +54,5 @@ class Lazily:
 
 _settings = Settings.from_env()
 _client = Lazily(_settings)
-
-
-@asynccontextmanager
-async def _checked() -> AsyncGenerator[None]:
-    # Of the engine's own errors `interlock worker` shows the sentence, of others a traceback.
-    try:
-        await _client.check()
-    except LibrarianError as error:
-        raise UsageError(str(error)) from error
-    yield
-
-
-librarian = build(_settings, _client, lifespan=_checked)
+librarian = build(_settings, _client, lifespan=_client.checked)
 app = librarian.app
