@@ -46,6 +46,8 @@ class Known:
     owner: str | None = None
     external: bool = False
     """This attempt was handed outside."""
+    resting: bool = False
+    """And nobody has taken it up since."""
     lease: float = 30.0
     lease_end: float = 0.0
     due: float = 0.0
@@ -124,7 +126,7 @@ class Model(RuleBasedStateMachine):
             path = LIFECYCLES[KINDS[known.kind]].claim_path(known.state) or ()
             known.arrows += [(arrow.source, arrow.event, arrow.target) for arrow in path]
             known.state, known.phase, known.status = path[-1].target if path else known.state, "running", lease.status
-            known.attempt, known.holder, known.owner, known.external = known.attempt + 1, 1, by, False
+            known.attempt, known.holder, known.owner, known.external, known.resting = known.attempt + 1, 1, by, False, False
             self._leased(known)
             assert lease.fence.attempt == known.attempt
         return multiple(*leases)
@@ -186,7 +188,7 @@ class Model(RuleBasedStateMachine):
         known.arrows += [(arrow.source, arrow.event, arrow.target) for arrow in move.path]
         known.committed += move.to_status in ("COMMITTED", "DONE") and known.status != "COMMITTED"
         known.state, known.status, known.tries_left = move.state, move.to_status, move.tries_left
-        known.external = known.external or move.external_id is not None
+        known.external, known.resting = known.external or move.external_id is not None, known.resting or move.check_in is not None
         self._leased(known, known.lease if move.check_in is None else move.check_in)
         if move.ended_by is not None:
             known.ended[move.attempt] = (move.holder, move.to_status, move.ended_by)
@@ -197,9 +199,11 @@ class Model(RuleBasedStateMachine):
     @rule(by=WORKER, held=st.lists(leases, max_size=4, unique_by=lambda lease: lease.job.id))
     def renew(self, by: str, held: list[Lease]) -> None:
         renewal = self.store.renew([Beat(lease.fence, 30.0) for lease in held])
-        ours = {lease.fence for lease in held if self._holds(lease)}
+        held_still = {lease.fence for lease in held if self._holds(lease)}
+        ours = {fence for fence in held_still if not self.jobs[fence.job_id].resting}
         assert set(renewal.renewed) == ours
-        assert set(renewal.lost) == {lease.fence for lease in held} - ours
+        assert set(renewal.busy) == held_still - ours
+        assert set(renewal.lost) == {lease.fence for lease in held} - held_still
         assert set(renewal.cancels) == {fence for fence in ours if self.jobs[fence.job_id].asked_to_stop}
         self.seen["renewals"] += len(ours)
         for fence in ours:
@@ -239,7 +243,7 @@ class Model(RuleBasedStateMachine):
         self.seen["external adoptions" if external else "adoptions"] += len(leases)
         for lease in leases:
             known = self.jobs[lease.job.id]
-            known.holder, known.owner = known.holder + 1, "keeper"
+            known.holder, known.owner, known.resting = known.holder + 1, "keeper", False
             self._leased(known)
             assert lease.holder == known.holder
         return multiple(*leases)
@@ -250,7 +254,7 @@ class Model(RuleBasedStateMachine):
         self.wait(31.0)
         for lease in self.store.adopt("keeper", kinds, 30.0, 100):
             known = self.jobs[lease.job.id]
-            known.holder, known.owner = known.holder + 1, "keeper"
+            known.holder, known.owner, known.resting = known.holder + 1, "keeper", False
             self._leased(known)
             move = decided(lease, Finished() if lease.status == "COMMITTED" else Lost())
             assert self.store.move([move]) == []

@@ -143,7 +143,8 @@ def test_a_late_beat_does_not_put_off_the_check_of_what_was_handed_over(store: S
     """The worker that handed it over may have sent one before it heard so; nobody holds it any more."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     before = store.executions(lease.job.id)
-    store.renew(beats(lease))
+    renewal = store.renew(beats(lease))
+    assert (renewal.renewed, renewal.lost, renewal.busy) == ([], [], [lease.fence])
     assert store.executions(lease.job.id) == before
 
 

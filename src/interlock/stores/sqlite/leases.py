@@ -29,12 +29,14 @@ class Leases:
                 run = runner(conn)
                 fences = [beat.fence for beat in beats]
                 lost: set[int] = set()
+                resting: set[int] = set()
                 if renewed < len(fences):
                     asked = rows.array((fence.job_id, fence.attempt, fence.holder) for fence in fences)
-                    lost = {n for n, ours in run(Statement(self.queries["unrenewed"], {"fences": asked})) if not ours}
+                    found = run(Statement(self.queries["unrenewed"], {"fences": asked}))
+                    lost, resting = {n for n, ours, _ in found if not ours}, {n for n, ours, rests in found if ours and rests}
                 asked_to_stop = {row[0] for row in run(Statement(self.queries["renew.cancels"], ids))}
-            renewal.renewed = [fence for n, fence in enumerate(fences) if n not in lost]
-            renewal.lost = [fences[n] for n in sorted(lost)]
+            renewal.renewed = [fence for n, fence in enumerate(fences) if n not in lost | resting]
+            renewal.lost, renewal.busy = [fences[n] for n in sorted(lost)], [fences[n] for n in sorted(resting)]
             renewal.cancels = [fence for fence in renewal.renewed if fence.job_id in asked_to_stop]
         return renewal
 

@@ -310,8 +310,8 @@ WHERE job_id = :job_id AND attempt = :attempt AND holder = :holder AND status IN
 SELECT j.id FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value WHERE j.cancel_requested_at IS NOT NULL
 
 -- name: unrenewed
--- differs: asked in the same transaction: what is still ours was renewed.
-SELECT a.key, e.job_id IS NOT NULL FROM json_each(:fences) a LEFT JOIN interlock_executions e
+-- differs: asked in the same transaction: what is still ours was renewed, but for what was handed over since, which counts as busy.
+SELECT a.key, e.job_id IS NOT NULL, {resting} FROM json_each(:fences) a LEFT JOIN interlock_executions e
   ON e.job_id = json_extract(a.value, '$[0]') AND e.attempt = json_extract(a.value, '$[1]') AND e.holder = json_extract(a.value, '$[2]')
   AND e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
 
