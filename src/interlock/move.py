@@ -252,7 +252,8 @@ def _elsewhere(hand: _Hand, outcome: Handed | Looked | Unrecorded | Gone) -> Mov
             delay = hand.policy.backoff.delay(hand.job.tries - left, hand.draw) if after is None else after
             return replace(hand.walk("IN_PROGRESS", tries_left=left, error=error), check_in=delay, missing=False)
         case Gone(reason=reason):
-            return _cancel(hand, reason) or hand.fail(reason)
+            cancel = hand.lifecycle.arrow(hand.job.state, "cancel")
+            return hand.walk("ABORTED", cancel, reason=reason) if cancel else hand.fail(reason)
 
 
 def _succeed(hand: _Hand, outcome: Returned) -> Move:
