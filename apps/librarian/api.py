@@ -25,8 +25,6 @@ LARGEST = 11 * 2**20
 """Bytes of a request: a .torrent of the largest size, and the form around it."""
 DROPPED = 64 * 2**20
 """Bytes beyond that which are read and dropped: most clients hear why they are refused only when they have sent everything."""
-SILENT = 60.0
-"""Seconds after which a worker that has not been heard of counts as gone."""
 FIELDS = ("book_id", "media_type", "source")
 STATUS: dict[type[Exception], int] = {BadSource: 400, UnknownMedia: 400, NotFound: 404, Conflict: 409}
 _log = logging.getLogger("librarian")
@@ -106,7 +104,7 @@ class Api:
         status = self._app.status()
         outside = next((each for each in status.outside if each.kind == self._kind), None)
         down = outside is not None and outside.error is not None
-        served = any(self._kind in worker.facts.kinds and worker.silent < SILENT for worker in status.workers)
+        served = any(self._kind in worker.facts.kinds and worker.alive for worker in status.workers)
         qbittorrent = {"reachable": not down, "down_since_utc": outside.down_since if outside else None, "failures": outside.failures if outside else 0}
         late = outside is not None and outside.late
         ok = served and not down and not late

@@ -15,10 +15,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from interlock import InterlockError
 
+from .assembly import assembled
 from .desk import PROGRAM, SHORTEST, Desk, Miscalled
 from .errors import BadName, BadSettings, BadSource, Banned, CredentialsRefused, LibrarianError, LoginRefused, UnknownMedia
 from .following import EVERY, followed
-from .jobs import BATCH, Librarian, build
+from .jobs import BATCH, Librarian
 from .library import Progress
 from .settings import Settings
 from .source import LARGEST_TORRENT
@@ -47,13 +48,9 @@ commands.add_typer(shelves, name="book", short_help="Add a book")
 @contextmanager
 def opened() -> Generator[tuple[Librarian, Settings]]:
     """The librarian of the environment's settings. It opens nothing yet."""
-    # What is wrong with the settings is said when a command needs them, and not when it is imported.
-    from .app import Lazily
-
     settings = Settings.from_env()
-    client = Lazily(settings)
     try:
-        librarian = build(settings, client, lifespan=client.checked)
+        librarian = assembled(settings)
     except (ArgumentError, ValueError):
         raise BadSettings("LIBRARIAN_DATABASE_URL cannot be read: write sqlite:///librarian.db, or postgresql://user:password@host/name.") from None
     except ModuleNotFoundError as error:

@@ -1,7 +1,6 @@
 """A provider that calls back: handed-over work is done, and says so itself instead of waiting to be asked."""
 
 from collections.abc import Callable
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -33,19 +32,19 @@ def complete(find_store: Callable[[], OpenStore], kind: Declaration, external_id
     store, owner, done = find_store(), f"callback#{uuid7()}", False
     for pause in chain(pauses(waits, kind.lease), [0.0]):
         for lease in store.recall(owner, [kind.name], SECONDS, MOST, external_id=external_id):
-            done = _settle(store, kind, lease, outcome, partial(kind.moving, value=value, commits=True), transaction) or done
+            done = _settle(store, kind, lease, outcome, value, transaction) or done
         if not store.handed(kind.name, external_id):
             return done
         waits.sleep(pause)
     raise TimeoutError(f"{external_id!r} of {kind.name} has been in a reconciler's hands for {kind.lease:g} s: call again.")
 
 
-def _settle(store: OpenStore, kind: Declaration, lease: Lease, outcome: Returned, inside: Any, transaction: Transaction | None) -> bool:  # noqa: PLR0917
+def _settle(store: OpenStore, kind: Declaration, lease: Lease, outcome: Returned, value: object, transaction: Transaction | None) -> bool:  # noqa: PLR0917
     lifecycle = store.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
     move = decide(lifecycle, lease.job, lease, outcome, kind.policy, 0.0, actor=lease.owner)
     if move.to_status == "ABORTED":
         raise TransitionRefused(move.error or f"Job {lease.job.id} cannot be completed from {lease.job.state}.")
-    body = inside(move)
+    body = kind.moving(move, value, commits=True)
     if body is None:
         return not store.move([move])
     return store.commit(move, body, transaction=transaction, timeout=kind.commit_timeout) is None

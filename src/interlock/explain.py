@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from .job import AuditEntry, Execution, Job
-from .status import alive
 from .store import Store
 
 
@@ -67,7 +66,7 @@ def _elsewhere(store: Store, job: Job, execution: Execution, now: datetime) -> s
 
 
 def _served(store: Store, job: Job) -> bool:
-    return any(alive(worker) and job.kind in worker.facts.kinds and job.queue in worker.facts.queues for worker in store.workers())
+    return any(worker.alive and job.kind in worker.facts.kinds and job.queue in worker.facts.queues for worker in store.workers())
 
 
 def _reasons(store: Store, job: Job, history: list[AuditEntry]) -> list[str]:

@@ -9,6 +9,9 @@ from .job import AuditEntry, Execution, Job, Status
 from .machine import Arrow
 from .move import Move
 
+SILENT = 60.0
+"""Seconds without a beat after which a worker no longer counts as alive."""
+
 
 # ---------------------------------------------------------------- what goes in
 @dataclass(slots=True)
@@ -234,6 +237,11 @@ class WorkerSeen:
     beat_at: datetime
     silent: float
     """Seconds since its last beat, by the store's clock."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was heard of lately."""
+        return self.silent < SILENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ from .job import Execution, Job
 from .records import Depth, Outside, WorkerSeen
 from .store import Store
 
-SILENT = 60.0
-"""Seconds without a beat after which a worker no longer counts as alive."""
 STUCK = 100
 
 
@@ -37,14 +35,10 @@ class Status:
         return not (self.stuck or self.orphaned_kinds or self.held or any(one.error is not None or one.late for one in self.outside))
 
 
-def alive(worker: WorkerSeen) -> bool:
-    return worker.silent < SILENT
-
-
 def status(store: Store) -> Status:
     """Look at everything once."""
     depths, workers = store.depths(), store.workers()
-    served = {kind for worker in workers if alive(worker) for kind in worker.facts.kinds}
+    served = {kind for worker in workers if worker.alive for kind in worker.facts.kinds}
     wanted = {depth.kind for depth in depths if depth.due or depth.later or depth.running}
     waiting = store.jobs(phase="pending", limit=1000) if any(depth.held for depth in depths) else []
     return Status(

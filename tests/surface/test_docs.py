@@ -22,7 +22,7 @@ import psycopg
 import pytest
 import typer
 
-from interlock import App, Backoff, errors, payload, status
+from interlock import App, Backoff, errors, payload, records
 from interlock.cli import commands
 from interlock.keeper import keeper
 from interlock.kind import Kind
@@ -282,7 +282,7 @@ def _of_a_worker() -> list[tuple[str, str]]:
         ("a keeper looks at leases, schedules and ages", f"every {keeper.EVERY:g} s"),
         ("a worker that was asked to stop lets jobs finish", f"for {worker.DRAIN:g} s"),
         ("a worker whose database is away asks again", f"every {worker.ERROR_WAIT:g} s"),
-        ("a worker counts as alive", f"for {status.SILENT:g} s after its last sign of life"),
+        ("a worker counts as alive", f"for {records.SILENT:g} s after its last sign of life"),
         ("`priority`", "`0`; higher first"),
     ]
 

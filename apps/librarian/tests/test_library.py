@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from apps.librarian import tables
-from apps.librarian.app import Lazily
+from apps.librarian.assembly import Lazily
 from apps.librarian.errors import BadName, BadSettings, BadSource, Conflict, CredentialsRefused, LibrarianError, NotFound, UnknownMedia
 from apps.librarian.jobs import build
 from apps.librarian.library import Library, Started, User

@@ -14,7 +14,7 @@ from ..app import App
 from ..errors import Unavailable
 from ..job import Execution
 from ..records import Outside, WorkerSeen
-from ..status import Status, alive
+from ..status import Status
 from ..waits import SystemWaits, Waits
 from . import screen
 from .target import AppOption, DatabaseOption, JsonOption, Miscalled, opened
@@ -106,7 +106,7 @@ def _outside(one: Outside) -> dict[str, Any]:
 
 
 def _workers(seen: Status) -> Iterator[RenderableType]:
-    living = sum(map(alive, seen.workers))
+    living = sum(one.alive for one in seen.workers)
     silent = f", {len(seen.workers) - living} silent" if living < len(seen.workers) else ""
     yield ""
     yield screen.heading(f"workers: {living} alive{silent}")
@@ -180,9 +180,9 @@ def workers(*, app: AppOption = None, database: DatabaseOption = None, json: Jso
         screen.remark("No worker runs here: interlock worker -A MODULE:APP starts one.")
         return
     screen.table(("name", "host", "pid", "state", "busy", "kinds", "queues", "last beat"), [
-        (one.facts.name, one.facts.host, one.facts.pid, one.facts.state if alive(one) else "silent", f"{one.facts.busy}/{one.facts.slots}",
+        (one.facts.name, one.facts.host, one.facts.pid, one.facts.state if one.alive else "silent", f"{one.facts.busy}/{one.facts.slots}",
          ",".join(one.facts.kinds), ",".join(one.facts.queues), f"{ago(one.silent)} ago") for one in seen])
 
 
 def _worker(one: WorkerSeen) -> dict[str, Any]:
-    return {**asdict(one.facts), "alive": alive(one), "started_at": one.started_at, "beat_at": one.beat_at, "silent": one.silent}
+    return {**asdict(one.facts), "alive": one.alive, "started_at": one.started_at, "beat_at": one.beat_at, "silent": one.silent}

@@ -84,18 +84,14 @@ class Recovery:
         return Finished(why)
 
     def _settle(self, items: Sequence[Item]) -> int:
-        alone = [item for item in items if _runs_code(item.grip.declaration)]
-        together = [item for item in items if not _runs_code(item.grip.declaration)]
-        if together:
-            self._settler.together(together)
-        for item in alone:
-            self._settler.alone(item)
+        self._settler.each(items)
+        for item in items:
             if item.error is not None and not isinstance(item.error, LeaseLost | Unavailable):
                 self._put_off(item)
         return sum(self._settled(item) for item in items)
 
     def _put_off(self, item: Item) -> None:
-        """A hook raised, and the move was not made: whoever adopts the execution next tries it again, ever later."""
+        """The move was not made, as where a hook raised: whoever adopts the execution next tries it again, ever later."""
         grip = item.grip
         delay = max(grip.declaration.backoff.delay(grip.failures, self._desk.draw()), SOONEST)
         self._desk.store.renew([Beat(grip.fence, delay)])
@@ -117,11 +113,6 @@ class Recovery:
 
     def _trouble(self, lease: Lease, error: Exception) -> None:
         self._desk.events.emit(events.Trouble(self._owner, f"recovering job {lease.job.id}", error))
-
-
-def _runs_code(declaration: Declaration) -> bool:
-    """Whether a move of this kind may run a hook. Its commit function is no matter here: nothing is committed for another."""
-    return bool(declaration.hooks) or declaration.notify is not None
 
 
 def _how(move: Move) -> str:

@@ -78,7 +78,7 @@ class Settler:
         moves: dict[str, tuple[Item, Move]] = {}
         for item in items:
             try:
-                move = self.decided(item)
+                move = item.move or self.decided(item)
             except Exception as error:  # noqa: BLE001 - the item carries it
                 item.error = error
             else:

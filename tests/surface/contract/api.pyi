@@ -141,6 +141,7 @@ class _WorkerSeen:
     started_at: datetime
     beat_at: datetime
     silent: float                                      # seconds since its last beat
+    alive: bool
 class _Depth:
     kind: str
     queue: str
