@@ -1,0 +1,1 @@
+"""Files from Yandex Disk to Telegram, each exactly accounted for."""

@@ -1,0 +1,54 @@
+"""What Yandex's servers answer, or fail to, in the courier's own errors."""
+
+import math
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from .errors import CourierError, Refusal, Trouble, Unsent
+
+LOCKED, TOO_MANY = 423, 429
+GONE = (404, 410)
+
+
+def broken(error: httpx.HTTPError) -> Trouble:
+    """A request that got no whole answer. Raise it `from None`: httpx's own errors may show addresses."""
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return Unsent("Yandex Disk cannot be reached. It may be down, or the network is: it is tried again.")
+    if isinstance(error, httpx.TimeoutException):
+        return Trouble("Yandex Disk did not answer in time. It is tried again.")
+    return Trouble("The connection to Yandex Disk broke. It is tried again.")
+
+
+def refused(response: httpx.Response) -> CourierError:
+    """An answer that is not what was asked for. What 401 means only the caller knows."""
+    status = response.status_code
+    if status in (LOCKED, TOO_MANY) or status >= 500:
+        return Trouble(f"Yandex Disk cannot answer now (status {status}). It is tried again.", status_code=status, retry_after=retry_after(response))
+    if status == 403:
+        return Refusal("forbidden", "Yandex Disk denies access to the file. Let the courier's account read it.")
+    if status in GONE:
+        return Refusal("not_found", "Yandex Disk has no such file any more.")
+    if status >= 400:
+        return Refusal("refused", f"Yandex Disk refuses the request (status {status}).")
+    return strange()
+
+
+def strange() -> Trouble:
+    """An answer that is of no known form."""
+    return Trouble("Yandex Disk answered something that the courier cannot read. It is tried again.")
+
+
+def retry_after(response: httpx.Response) -> float | None:
+    """The seconds for which the server wants to be left alone, if it says so: in seconds, or as a date."""
+    said = response.headers.get("Retry-After", "")
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(said)
+        except ValueError:
+            return None
+        seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -1,0 +1,166 @@
+"""Promises about settings: what is read, what is refused, in which words, and that no secret is ever among them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from apps.courier.errors import BadSettings
+from apps.courier.settings import CLOUD_LARGEST, LOCAL_LARGEST, Settings
+
+TOKEN = "123456:canary-of-the-bot-0123456789"
+REFRESH, SECRET, ACCESS = "canary-refresh-token", "canary-client-secret", "canary-access-token"
+ENOUGH = {"BOT_TOKEN": TOKEN, "ADMINS": "7", "FOLDER": "/Library", "YANDEX_TOKEN": ACCESS}
+RENEWAL = {"YANDEX_CLIENT_ID": "canary-client", "YANDEX_CLIENT_SECRET": SECRET, "YANDEX_REFRESH_TOKEN": REFRESH}
+Read = Callable[..., Settings]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Read:
+    """The settings of these variables, in an empty directory. What is None is not set."""
+    for name in [name for name in os.environ if name.startswith("COURIER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+    def given(**variables: str | None) -> Settings:
+        with monkeypatch.context() as patch:
+            for name, value in (ENOUGH | variables).items():
+                if value is not None:
+                    patch.setenv(f"COURIER_{name}", value)
+            return Settings.read()
+
+    return given
+
+
+def refusal(read: Read, **variables: str | None) -> str:
+    with pytest.raises(BadSettings) as refused:
+        read(**variables)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+    assert "canary" not in str(refused.value)
+    return str(refused.value)
+
+
+# ---------------------------------------------------------------- what is read
+def test_the_least_that_must_be_told(read: Read) -> None:
+    settings = read()
+    assert settings.bot_token.get_secret_value() == TOKEN
+    assert (settings.admins, settings.folder) == ((7,), "disk:/Library")
+    assert settings.yandex_token == SecretStr(ACCESS)
+    assert (settings.database_url, settings.ttl) == ("sqlite:///courier.db", 86400.0)
+    assert (settings.telegram_url, settings.yandex_url) == ("https://api.telegram.org", "https://cloud-api.yandex.net")
+    assert settings.yandex_oauth_url == "https://oauth.yandex.ru"
+
+
+def test_what_renews_a_token_is_as_good_as_a_token(read: Read) -> None:
+    assert read(YANDEX_TOKEN=None, **RENEWAL).yandex_token is None
+    assert read(**RENEWAL).yandex_refresh_token == SecretStr(REFRESH)
+
+
+def test_the_file_is_read_and_the_environment_comes_first(read: Read, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OTHER=1\nCOURIER_FOLDER=/Elsewhere\nCOURIER_TTL=60\nCOURIER_YANDEX_CLIENT_ID=\n", encoding="utf-8")
+    assert (read().folder, read().ttl) == ("disk:/Library", 60.0)
+    assert read(FOLDER=None).folder == "disk:/Elsewhere"
+
+
+@pytest.mark.parametrize(("given", "meant"), [("7", (7,)), ("7, 8", (7, 8)), ("8,7,8,", (8, 7)), (" 123456789012 ", (123456789012,))])
+def test_administrators_are_listed_with_commas(read: Read, given: str, meant: tuple[int, ...]) -> None:
+    assert read(ADMINS=given).admins == meant
+
+
+@pytest.mark.parametrize(("given", "meant"), [
+    ("/Library", "disk:/Library"), ("disk:/Library", "disk:/Library"), ("/Library/", "disk:/Library"), ("//Книги//Новые", "disk:/Книги/Новые"),
+    ("/", "disk:/"), ("/a..b", "disk:/a..b"),
+])
+def test_a_folder_is_written_as_the_disk_writes_it(read: Read, given: str, meant: str) -> None:
+    assert read(FOLDER=given).folder == meant
+
+
+@pytest.mark.parametrize(("url", "largest"), [
+    ("https://api.telegram.org", CLOUD_LARGEST), ("https://API.Telegram.org/", CLOUD_LARGEST), ("http://127.0.0.1:8081", LOCAL_LARGEST),
+    ("http://telegram-bot-api:8081/", LOCAL_LARGEST), ("https://bots.example.org", LOCAL_LARGEST),
+])
+def test_only_a_server_of_ones_own_takes_more_than_50_megabytes(read: Read, url: str, largest: int) -> None:
+    assert read(TELEGRAM_URL=url).largest == largest
+    assert (CLOUD_LARGEST, LOCAL_LARGEST) == (52_428_800, 2_097_152_000)
+
+
+def test_settings_stay_as_they_are(read: Read) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        read().ttl = 1.0  # type: ignore[misc] # that is what is asked
+
+
+# ---------------------------------------------------------------- what is refused
+def test_all_that_is_missing_is_said_at_once(read: Read) -> None:
+    said = refusal(read, **dict.fromkeys(ENOUGH))
+    words = ("COURIER_BOT_TOKEN is not set", "COURIER_ADMINS is not set", "COURIER_FOLDER is not set", "COURIER_YANDEX_TOKEN")
+    assert [word for word in words if word not in said] == []
+    assert said.count(". ") == 3
+
+
+@pytest.mark.parametrize("name", ["BOT_TOKEN", "ADMINS", "FOLDER"])
+def test_an_empty_value_is_none(read: Read, name: str) -> None:
+    assert refusal(read, **{name: ""}).startswith(f"COURIER_{name} is not set: ")
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("BOT_TOKEN", "canary"), ("BOT_TOKEN", "123:canary"), ("BOT_TOKEN", "canary:0123456789012345678901"), ("BOT_TOKEN", f"{TOKEN} {TOKEN}"),
+    ("ADMINS", "canary"), ("ADMINS", "[7]"), ("ADMINS", "7 8"), ("ADMINS", "-7"), ("ADMINS", "0"), ("ADMINS", ","), ("ADMINS", "7" * 30), ("ADMINS", "٧"),
+    ("FOLDER", "canary"), ("FOLDER", "/canary/../other"), ("FOLDER", "/./canary"), ("FOLDER", "app:/canary"), ("FOLDER", "/canary\nother"),
+    ("YANDEX_TOKEN", "canary canary"), ("YANDEX_TOKEN", "canary\r\nX: y"), ("YANDEX_TOKEN", "canaryй"),
+    ("DATABASE_URL", "mysql://root:canary@host/x"), ("DATABASE_URL", "canary"), ("DATABASE_URL", "postgresql://[canary/x"),
+    ("TELEGRAM_URL", "api.telegram.org"), ("TELEGRAM_URL", "http://api.telegram.org"), ("TELEGRAM_URL", "ftp://127.0.0.1"), ("TELEGRAM_URL", "http://[canary"),
+    ("YANDEX_URL", "https://user:canary@example.org"), ("YANDEX_URL", "https://example.org/?canary"), ("YANDEX_URL", "http://8.8.8.8"),
+    ("YANDEX_OAUTH_URL", "https://"), ("YANDEX_OAUTH_URL", "https://127.0.0.1:canary"),
+    ("TTL", "canary"), ("TTL", "0"), ("TTL", "-1"), ("TTL", "nan"), ("TTL", "inf"),
+])
+def test_what_cannot_be_used_is_one_sentence_that_names_the_variable(read: Read, name: str, value: str) -> None:
+    said = refusal(read, **{name: value})
+    assert said.startswith(f"COURIER_{name} ")
+    assert said.endswith(".")
+    assert ". " not in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("lacks", ["YANDEX_CLIENT_ID", "YANDEX_CLIENT_SECRET", "YANDEX_REFRESH_TOKEN"])
+@pytest.mark.parametrize("token", [ACCESS, None])
+def test_half_of_what_renews_a_token_is_refused(read: Read, lacks: str, token: str | None) -> None:
+    assert refusal(read, **RENEWAL | {lacks: None, "YANDEX_TOKEN": token}).startswith(f"COURIER_{lacks} is not set: ")
+
+
+def test_a_faulty_token_is_not_also_called_missing(read: Read) -> None:
+    assert "Nothing lets" not in refusal(read, YANDEX_TOKEN="canary canary")
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["environment", "file"])
+def test_a_mistyped_variable_is_named(read: Read, tmp_path: Path, *, inside: bool) -> None:
+    if inside:
+        (tmp_path / ".env").write_text("COURIER_TLL=60\n", encoding="utf-8")
+    assert refusal(read, **({} if inside else {"TLL": "canary"})) == "COURIER_TLL is no setting: see the README for the names."
+
+
+def test_a_file_that_is_no_text_is_refused(read: Read, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"COURIER_FOLDER=\xff\xfecanary\n")
+    assert refusal(read).startswith("The file .env cannot be read: ")
+
+
+# ---------------------------------------------------------------- secrets
+def test_settings_show_no_secret(read: Read) -> None:
+    settings = read(**RENEWAL, DATABASE_URL="postgresql://courier:canary-password@localhost/courier")
+    for shown in (repr(settings), str(settings), f"{settings}", settings.model_dump_json(exclude={"database_url", "yandex_client_id"})):
+        assert TOKEN not in shown
+        assert not [secret for secret in settings.secrets if secret in shown]
+
+
+def test_every_secret_is_known_as_one(read: Read) -> None:
+    settings = read(**RENEWAL, DATABASE_URL="postgresql://courier:canary%2Fpassword@localhost/courier")
+    assert set(settings.secrets) == {TOKEN, ACCESS, SECRET, REFRESH, "canary/password", "canary%2Fpassword"}
+    assert set(read().secrets) == {TOKEN, ACCESS}
+
+
+def test_a_fault_found_without_read_shows_no_secret(read: Read) -> None:
+    with pytest.raises(ValidationError) as error:
+        Settings(_env_file=None, bot_token="canary", admins=(7,), folder="/Library", yandex_token="canary canary")  # type: ignore[call-arg, arg-type]
+    assert "canary" not in str(error.value)
