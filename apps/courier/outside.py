@@ -1,0 +1,78 @@
+"""The outside: Yandex Disk and Telegram, as one event loop holds them."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import httpx
+from sqlalchemy import Engine
+
+from .disk import Disk
+from .redact import hide, quiet
+from .settings import Settings
+from .tokens import Tokens
+
+if TYPE_CHECKING:
+    from aiogram import Bot
+
+    from .telegram import Telegram
+
+PATIENCE = 30.0
+"""Seconds for which either side may be silent."""
+
+
+@dataclass(frozen=True)
+class _Opened:
+    disk: Disk
+    tokens: Tokens
+    bot: "Bot"
+    telegram: "Telegram"
+
+
+class Outside:
+    """Connections to both sides. They belong to the event loop that opened them: a worker, its child and the bot each have their own."""
+
+    def __init__(self, settings: Settings, engine: Engine, *, patience: float = PATIENCE) -> None:
+        self._settings, self._engine, self._patience = settings, engine, patience
+        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Reach for both while the block runs; nothing is asked of them yet."""
+        # Seconds pass until it is imported, for which nobody waits who only looks at the database.
+        from .telegram import Telegram, make_bot
+
+        given, loop = self._settings, asyncio.get_running_loop()
+        quiet()
+        hide(given.secrets)
+        async with httpx.AsyncClient(timeout=self._patience) as http, make_bot(given) as bot:
+            tokens = Tokens(self._engine, http, given)
+            disk = Disk(http, given.yandex_url, tokens, stall=self._patience)
+            self._opened[loop] = _Opened(disk, tokens, bot, Telegram(bot, stall=self._patience))
+            try:
+                yield
+            finally:
+                del self._opened[loop]
+
+    @property
+    def _here(self) -> _Opened:
+        return self._opened[asyncio.get_running_loop()]
+
+    @property
+    def disk(self) -> Disk:
+        return self._here.disk
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._here.tokens
+
+    @property
+    def bot(self) -> "Bot":
+        return self._here.bot
+
+    @property
+    def telegram(self) -> "Telegram":
+        return self._here.telegram
