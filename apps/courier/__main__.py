@@ -1,0 +1,5 @@
+"""`python -m apps.courier`."""
+
+from .main import main
+
+main()

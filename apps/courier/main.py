@@ -1,0 +1,185 @@
+"""The courier's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy import inspect
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from interlock import InterlockError
+
+from .assembly import assembled
+from .desk import Desk
+from .errors import BadSettings, BotRefused, CourierError
+from .jobs import Courier
+from .redact import hide, quiet, scrub
+from .settings import Settings
+from .status_page import page
+from .tables import orders
+
+PROGRAM = "python -m apps.courier"
+TARGET = "apps.courier.app:app"
+"""By which a worker's child imports the app: what may have killed a worker runs alone in one."""
+SLOTS = 8
+
+commands = typer.Typer(
+    name="courier", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]}, help="A library on Yandex Disk, whose files a Telegram bot delivers.",
+    epilog="Settings come from the environment and from the file .env: see the README. Every command exits with 0 if all is well, with 1 if the answer is no "
+    "or something went wrong, and with 2 if it was called wrongly.",
+)
+
+
+class NotReady(CourierError):
+    """The database has no tables of the courier. Nothing was made there."""
+
+
+# ---------------------------------------------------------------- what a command works on
+@contextmanager
+def opened() -> Generator[tuple[Courier, Settings]]:
+    """The courier of the environment's settings. It opens nothing yet."""
+    settings = Settings.read()
+    hide(settings.secrets)
+    try:
+        courier = assembled(settings)
+    except (ArgumentError, ValueError):
+        raise BadSettings("COURIER_DATABASE_URL cannot be read: write sqlite:///courier.db, or postgresql://user:password@host/name.") from None
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise BadSettings("PostgreSQL needs the extra `postgres`: pip install '.[courier,postgres]'.") from None
+    with closing(courier):
+        yield courier, settings
+
+
+@contextmanager
+def ready() -> Generator[tuple[Courier, Settings]]:
+    """The same, on a database that was migrated. Looking makes no file."""
+    with opened() as (courier, settings):
+        url = courier.engine.url
+        file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+        if (file is not None and not file.exists()) or not inspect(courier.engine).has_table(orders.name):
+            raise NotReady(f"There are no tables at {_place(courier)}: make them with `{PROGRAM} migrate`, or name another place in COURIER_DATABASE_URL.")
+        yield courier, settings
+
+
+def _place(courier: Courier) -> str:
+    """Where the database is, without its password."""
+    return courier.engine.url.set(drivername=courier.engine.dialect.name).render_as_string(hide_password=True)
+
+
+def plain(text: str) -> str:
+    """A text on one line, without anything that a terminal would obey, and without any secret."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(scrub(text).splitlines()))
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{plain(text)}\n")
+    sys.stdout.flush()
+
+
+def remark(text: str) -> None:
+    """On the other channel, so that what is printed stays what was asked for."""
+    sys.stderr.write(f"{plain(text)}\n")
+
+
+# ---------------------------------------------------------------- once
+@commands.command(short_help="Make or update the tables")
+def migrate() -> None:
+    """Bring the database to this code's version. Running it again changes nothing."""
+    # The file holds tokens, so it is for its user alone.
+    before = os.umask(0o077)
+    try:
+        with opened() as (courier, _):
+            # A server that is away is said to be so now; the engine would go on asking for a while.
+            courier.engine.connect().close()
+            courier.migrate()
+            say(f"The courier's tables are ready at {_place(courier)}.")
+    finally:
+        os.umask(before)
+
+
+@commands.command(short_help="Ask Telegram and Yandex Disk whether all is well")
+def check() -> None:
+    """Ask Telegram for the bot's name and Yandex Disk for the library's folder, once, and say what is there or what to mend."""
+    from .serving import found
+
+    with ready() as (courier, settings):
+        answers = asyncio.run(found(courier, settings))
+    for well, line in answers:
+        (say if well else remark)(line)
+    raise typer.Exit(0 if all(well for well, _ in answers) else 1)
+
+
+@commands.command(short_help="Show how deliveries stand")
+def status() -> None:
+    """Show what administrators see when they send /status to the bot."""
+    with ready() as (courier, settings):
+        for line in page("en", Desk(courier, settings).overview(), datetime.now(UTC)).splitlines():
+            say(line)
+
+
+# ---------------------------------------------------------------- what runs for long
+@commands.command(short_help="Run the bot, until a signal")
+def bot() -> None:
+    """Run the bot, which answers people and shows them how their files stand, until SIGTERM or SIGINT. One for each token: Telegram refuses a second."""
+    from .serving import bot_until_signal
+
+    with _logging(), ready() as (courier, settings):
+        bot_until_signal(courier, settings, say)
+
+
+@commands.command(short_help="Run a worker, until a signal")
+def worker(slots: Annotated[int, typer.Option(metavar="N", min=1, help="Files that are delivered at once.")] = SLOTS) -> None:
+    """Run a worker, which carries files from Yandex Disk to Telegram, until SIGTERM or SIGINT. Any number may run."""
+    from .serving import worker_until_signal
+
+    with _logging(), ready() as (courier, _):
+        courier.app.target = TARGET
+        worker_until_signal(courier, say, slots=slots)
+
+
+@contextmanager
+def _logging() -> Generator[None]:
+    """The log goes to stderr, a line each, without a secret in it."""
+    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    quiet()
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+
+
+# ---------------------------------------------------------------- the program
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; what is to be said against it is one sentence, and no traceback ever shows a secret."""
+    code: int | str | None = 0
+    try:
+        commands(args=None if arguments is None else list(arguments), prog_name=PROGRAM)
+    except SystemExit as end:
+        code = end.code
+    except (CourierError, InterlockError) as error:
+        remark(f"courier: {error}")
+        code = 2 if isinstance(error, BadSettings | BotRefused) else 1
+    except DBAPIError as error:
+        # The error itself would show the statement and its values.
+        remark(f"courier: The database cannot be asked: {str(error.orig).strip().partition(chr(10))[0]}. See that it runs, and COURIER_DATABASE_URL.")
+        code = 1
+    except Exception:  # noqa: BLE001 - nobody expected it, and printed by itself it could show an address with a token
+        sys.stderr.write(scrub(traceback.format_exc()))
+        code = 1
+    raise SystemExit(code)
