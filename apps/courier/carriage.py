@@ -13,7 +13,7 @@ from interlock import Run, Snooze
 
 from . import tables, words
 from .disk import Item
-from .errors import Refusal
+from .errors import Refusal, Trouble
 from .outside import Outside
 from .receipt import Sent
 from .settings import Settings
@@ -64,9 +64,16 @@ class Carriage:
     async def carried(self) -> Delivery:
         """Download and send, or find that it was sent. What can be in doubt is the effect alone: Telegram has no whole request before it begins."""
         send = self._run.effect(SEND, on_doubt=self._doubtful)
+        if pause := self._outside.pauses:
+            # One that was told to wait speaks for all: a thousand more would be told the same, each at the price of a try.
+            raise Snooze("Yandex Disk or Telegram asked for a pause: nothing new is begun before its end", after=pause)
         try:
             async with self._packed() as parcel:
                 sent = await send(parcel.hand_over)
+        except Trouble as error:
+            if error.status_code == 429 and error.retry_after:
+                self._outside.pause(error.retry_after)
+            raise
         except Refusal as error:
             if error.code != "stale_file":
                 raise

@@ -24,12 +24,13 @@ PATIENCE = 30.0
 """Seconds for which either side may be silent."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Opened:
     disk: Disk
     tokens: Tokens
     bot: "Bot"
     telegram: "Telegram"
+    resumes: float = 0.0
 
 
 class Outside:
@@ -56,6 +57,15 @@ class Outside:
                 yield
             finally:
                 del self._opened[loop]
+
+    def pause(self, seconds: float) -> None:
+        """Either side asked to be left alone for so long."""
+        self._here.resumes = max(self._here.resumes, asyncio.get_running_loop().time() + seconds)
+
+    @property
+    def pauses(self) -> float:
+        """Seconds for which nothing new should be asked of either side."""
+        return max(self._here.resumes - asyncio.get_running_loop().time(), 0.0)
 
     @property
     def _here(self) -> _Opened:

@@ -1,6 +1,7 @@
 """What becomes of a delivery for everything that can go wrong outside: the state, the tries it cost, and what its user is told."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -101,6 +102,36 @@ def test_the_wait_that_a_429_asks_for_is_honoured(office: Office, side: str) -> 
     assert (office.state(job), office.app.get(job).attempt) == ("QUEUED", 1)
     office.later(1.0)
     assert (office.state(job), office.app.get(job).attempt) == ("DELIVERED", 2)
+
+
+@pytest.mark.parametrize("side", ["yandex", "telegram"])
+def test_one_that_was_told_to_wait_speaks_for_all(office: Office, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are put off before they ask for anything, at no cost."""
+    asked, outside = list[float](), office.courier.outside
+    monkeypatch.setattr(outside, "pause", asked.append)
+    office.order()
+    if side == "yandex":
+        office.yandex.fail("resources", 429, retry_after=30)
+    else:
+        office.telegram.fail("sendDocument", 429, retry_after=30)
+    office.run()
+    monkeypatch.undo()
+    assert asked == [30.0]
+
+    @asynccontextmanager
+    async def told() -> AsyncGenerator[None]:
+        async with outside.open():
+            outside.pause(asked[0])
+            yield
+
+    other = office.order(READER, office.file("persuasion.pdf"))
+    office.yandex.log.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(office.app, "lifespan", told)
+        office.run()
+    assert (office.path(other), office.app.get(other).tries_left, office.yandex.log) == (BEGUN + BACK, 3, [])
+    office.later(31)
+    assert office.state(other) == "DELIVERED"
 
 
 def test_a_body_that_breaks_off_is_resumed_and_costs_nothing(office: Office) -> None:
