@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from . import courier
 from .bench import Bench, Figure
 from .databases import backend_cpu, postgres, postgres_floor, sqlite, sqlite_floor
 from .reconcile import Followed, follow
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--worker-only", action="store_true", help="measure the worker, and of the stores only their floor")
     parser.add_argument("--follow", type=int, default=10_000, help="downloads that the reconciler follows; 0 leaves that out")
     parser.add_argument("--follow-only", action="store_true", help="measure the reconciler alone")
+    parser.add_argument("--courier-only", action="store_true", help="measure the courier alone: one large file, beside curl")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     console = Console()
@@ -103,19 +105,23 @@ def main() -> None:
     worked: list[Worked] = []
     followed: list[Followed] = []
     with tempfile.TemporaryDirectory() as directory:
-        for name in given.only or STORES:
+        for name in () if given.courier_only else given.only or STORES:
             console.print(f"measuring {name} …")
             if not given.follow_only:
                 of_store, of_worker = run(name, Path(directory), given)
                 figures += of_store
                 worked += of_worker
             followed += followed_on(name, Path(directory), given)
-    if not given.follow_only:
+        carried = [] if given.only or given.follow_only or given.worker_only else courier.carry(Path(directory))
+    if not given.follow_only and not given.courier_only:
         show(figures, console)
         show_worked(worked, console)
-    show_followed(followed, console)
+    if not given.courier_only:
+        show_followed(followed, console)
+    if carried:
+        courier.show(carried, console)
     if given.json:
-        given.json.write_text(json.dumps([*(f.as_json() for f in figures), *(w.as_json() for w in worked), *(f.as_json() for f in followed)], indent=1))
+        given.json.write_text(json.dumps([each.as_json() for each in (*figures, *worked, *followed, *carried)], indent=1))
 
 
 if __name__ == "__main__":

@@ -190,6 +190,7 @@ class Chats:
         """Forget the updates before this one. One that is replayed is older than any offset, and is forgotten as it is handed out."""
         with self.changed:
             self.pending = [each for each in self.pending if each["update_id"] >= offset or "again" in each]  # type: ignore[operator]
+            self.notify()
 
     def handed_out(self, limit: int, kinds: list[str]) -> list[Json]:
         with self.changed:
