@@ -50,7 +50,7 @@ class Delivery:
     message_id: int
     telegram_file_id: str
     content: str | None
-    """What was sent, by name and bytes; None where an earlier attempt sent it."""
+    """What was sent, by name and bytes; None where an earlier attempt sent it, or nobody can tell."""
 
 
 class Carriage:
@@ -91,8 +91,8 @@ class Carriage:
             yield telegram.known(self._user_id, "")
             return
         item = await self._found()
-        self._content = fingerprint(telegram.bot_id, item)
-        known = await self._asked(lambda tx: tables.remembered(tx, str(self._content)))
+        self._content = content = fingerprint(telegram.bot_id, item)
+        known = None if content is None else await self._asked(lambda tx: tables.remembered(tx, content))
         if known is not None:
             await self._run.advance("STREAMING")
             yield telegram.known(self._user_id, known)
@@ -131,6 +131,11 @@ class Carriage:
         return None
 
 
-def fingerprint(bot_id: int, item: Item) -> str:
-    """By what a file that was sent is known again: its name and bytes, and the bot, since Telegram's names for files are each bot's own."""
+def fingerprint(bot_id: int, item: Item) -> str | None:
+    """By what a file that was sent is known again: its name and bytes, and the bot, since Telegram's names for files are each bot's own.
+
+    None where the disk has no checksum for it: nobody could tell it from another.
+    """
+    if item.md5 is None:
+        return None
     return hashlib.sha256(f"{bot_id}\n{item.size}\n{item.md5}\n{item.name}".encode()).hexdigest()

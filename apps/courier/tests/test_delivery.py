@@ -81,13 +81,24 @@ def test_the_second_user_gets_the_file_without_a_transfer(office: Office) -> Non
 
 
 def test_a_file_that_has_changed_since_is_sent_as_it_is_now(office: Office) -> None:
+    """Also if it has the same name and the same size."""
     file = office.file("emma.pdf", CONTENT)
     office.order(file_id=file)
     office.run()
-    office.yandex.put(f"{FOLDER}/emma.pdf", CONTENT + b"!")
+    office.yandex.put(f"{FOLDER}/emma.pdf", CONTENT[::-1])
     office.order(READER, file)
     office.run()
-    assert [document.size for document in arrived(office)] == [len(CONTENT), len(CONTENT) + 1]
+    assert [document.sha256 for document in arrived(office)] == [hashlib.sha256(each).hexdigest() for each in (CONTENT, CONTENT[::-1])]
+
+
+def test_a_file_without_a_checksum_is_streamed_each_time(office: Office) -> None:
+    """Another one of its name and size could not be told from it."""
+    file = office.file("emma.pdf", CONTENT)
+    office.yandex.nodes[f"{FOLDER}/emma.pdf"].md5 = None
+    for _ in range(2):
+        office.order(office.user().id, file)
+        office.run()
+    assert (documents(office), office.yandex.served) == (["emma.pdf"] * 2, 2 * len(CONTENT))
 
 
 def test_a_copy_that_telegram_has_lost_is_streamed_again_and_costs_no_try(office: Office) -> None:
