@@ -10,6 +10,8 @@ from .errors import CourierError, Refusal, Trouble, Unsent
 
 LOCKED, TOO_MANY = 423, 429
 GONE = (404, 410)
+LONGEST = 86400.0
+"""Seconds. A server that asks for more is asked again after a day all the same."""
 
 
 def broken(error: httpx.HTTPError) -> Trouble:
@@ -41,14 +43,14 @@ def strange() -> Trouble:
 
 
 def retry_after(response: httpx.Response) -> float | None:
-    """The seconds for which the server wants to be left alone, if it says so: in seconds, or as a date."""
+    """The seconds for which the server wants to be left alone, if it says so: in seconds, or as a date. Never more than LONGEST."""
     said = response.headers.get("Retry-After", "")
     try:
         seconds = float(said)
     except ValueError:
         try:
             moment = parsedate_to_datetime(said)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
+    return min(max(seconds, 0.0), LONGEST) if math.isfinite(seconds) else None

@@ -4,10 +4,9 @@ import asyncio
 import logging
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from aiogram import Dispatcher
-from aiogram.enums import ChatType
 from aiogram.exceptions import TelegramAPIError
 from aiogram.types import CallbackQuery, Message, Update
 from aiogram.types import User as Account
@@ -30,6 +29,12 @@ LISTED = 50
 """People that /users shows at most."""
 TOAST = 40
 """Characters that a client shows in passing; an answer that is longer stays until it is read."""
+PATIENCE = 8.0
+"""Seconds for which somebody waits for a listing, and with them everybody who speaks meanwhile. The listing itself goes on."""
+AGAIN = timedelta(minutes=10)
+"""After so long an administrator is told once more of somebody who still asks."""
+REMEMBERED = 10_000
+"""Requests for admission of which it is known when they were told."""
 EPOCH = datetime.fromtimestamp(0, UTC)
 DECISIONS: dict[str, Decision] = {"allow": "ACTIVE", "block": "BLOCKED"}
 _ID = re.compile(r"[1-9][0-9]{0,15}")
@@ -68,11 +73,14 @@ class Reception:
     def __init__(self, desk: Desk, catalogue: Catalogue, outside: Outside, settings: Settings) -> None:
         self._desk, self._catalogue, self._outside, self._admins = desk, catalogue, outside, settings.admins
         self._callbacks = Callbacks(settings.bot_token.get_secret_value())
+        self._announced: dict[tuple[int, int], datetime] = {}
+        """When an administrator was last told that somebody asks; the longest ago first."""
 
     # ------------------------------------------------------------ two doors
     async def heard(self, message: Message, event_update: Update) -> None:
         """A message. If answering it fails, its sender is told so."""
-        if message.chat.type != ChatType.PRIVATE or message.from_user is None or message.from_user.is_bot:
+        # A private chat has the id of the person in it, and no other chat has.
+        if message.from_user is None or message.chat.id != message.from_user.id:
             return
         visitor = Visitor(_person(message.from_user), event_update.update_id)
         try:
@@ -84,7 +92,7 @@ class Reception:
     async def pressed(self, query: CallbackQuery, event_update: Update) -> None:
         """A button. Every press is answered once, if only so that it stops blinking."""
         answer: str | None = None
-        if query.message is not None and query.message.chat.type == ChatType.PRIVATE and query.message.chat.id == query.from_user.id:
+        if query.message is not None and query.message.chat.id == query.from_user.id:
             visitor = Visitor(_person(query.from_user), event_update.update_id, query.message.message_id)
             try:
                 answer = await self._react(visitor, query)
@@ -144,17 +152,33 @@ class Reception:
 
     # ------------------------------------------------------------ people
     async def _start(self, visitor: Visitor, moment: Moment) -> None:
-        user, new = await asyncio.to_thread(self._desk.register, visitor.person, moment)
+        user, _ = await asyncio.to_thread(self._desk.register, visitor.person, moment)
         if user.status == "ACTIVE":
+            if visitor.id in self._admins and (waiting := sum(each.status == "PENDING" for each in await asyncio.to_thread(self._desk.users))):
+                # Whoever asked before the administrator could be written to was announced to nobody.
+                await self._tell(visitor.id, Screen(visitor.say("waiting_people", count=waiting)))
             if sentence := await self._browse(visitor, None, 1):
                 await self._draw(visitor, Screen(sentence))
             return
-        # The same /start, handled once more after a crash, asks once more: to be asked twice does no harm, and not to be asked does.
-        if new or (user.status == "PENDING" and user.asked_at == moment.at):
-            for admin in self._admins:
-                known = await asyncio.to_thread(self._desk.user, admin)
-                await self._tell(admin, Screens(self._callbacks, admin, known.language if known else None).request(user))
-        await self._draw(visitor, Screen(visitor.say("closed")))
+        if user.status == "PENDING":
+            await self.announce(user, moment.at)
+        await self._draw(visitor, Screen(visitor.say("pending" if user.status == "PENDING" else "closed")))
+
+    async def announce(self, user: User, at: datetime) -> None:
+        """Tell each administrator that somebody asks for admission, unless that was told a short while ago.
+
+        Who could not be told is told at the next /start. A bot that was started anew tells it once more: that does no harm, and not to be told does.
+        """
+        for admin in self._admins:
+            last = self._announced.get((user.id, admin))
+            if last is not None and at - last < AGAIN:
+                continue
+            known = await asyncio.to_thread(self._desk.user, admin)
+            if await self._tell(admin, Screens(self._callbacks, admin, known.language if known else None).request(user)):
+                self._announced.pop((user.id, admin), None)
+                self._announced[user.id, admin] = at
+        while len(self._announced) > REMEMBERED:
+            del self._announced[next(iter(self._announced))]
 
     async def _command_to_decide(self, visitor: Visitor, command: str, argument: str, moment: Moment) -> None:
         if _ID.fullmatch(argument) and int(argument) <= LARGEST_USER:
@@ -163,6 +187,9 @@ class Reception:
             await self._draw(visitor, Screen(visitor.say("usage", command=command)))
 
     async def _decide(self, visitor: Visitor, user_id: int, status: Decision, moment: Moment) -> None:
+        if status == "BLOCKED" and user_id in self._admins:
+            await self._draw(visitor, Screen(visitor.say("is_admin")))
+            return
         user = await asyncio.to_thread(self._desk.decide, user_id, status, by=visitor.id, at=moment)
         if user is None:
             sentence = visitor.say("no_user", id=user_id)
@@ -178,7 +205,10 @@ class Reception:
     async def _browse(self, visitor: Visitor, folder_id: int | None, page: int) -> str | None:
         """Show a folder, or return why it cannot be shown."""
         try:
-            found = await self._catalogue.page(self._outside.disk, folder_id, page)
+            async with asyncio.timeout(PATIENCE):
+                found = await self._catalogue.page(self._outside.disk, folder_id, page)
+        except TimeoutError:
+            return visitor.say("looking")
         except Trouble as error:
             _log(visitor, error)
             return visitor.say("disk_trouble")
@@ -186,7 +216,7 @@ class Reception:
             if error.code == "not_found" and folder_id is not None:
                 return visitor.say("gone")
             _log(visitor, error)
-            if error.code == "token":
+            if error.code == "shut_out":
                 await asyncio.to_thread(self._desk.alert_token)
             return visitor.say("disk_refused")
         await self._draw(visitor, self._screens(visitor).folder(found))
@@ -219,7 +249,9 @@ class Reception:
         if shown is None:
             return visitor.say("outdated")
         await self._follow(visitor, shown)
-        return visitor.say("cancelled" if shown.state == "CANCELLED" else "already_ended" if shown.state in FINAL else "on_its_way")
+        if shown.state in FINAL:
+            return visitor.say("cancelled" if shown.state == "CANCELLED" else "already_ended")
+        return visitor.say("stopping" if shown.stopping else "on_its_way")
 
     async def _follow(self, visitor: Visitor, shown: Shown) -> None:
         """Make the visitor's message the card of this delivery."""
@@ -253,12 +285,14 @@ class Reception:
                 return visitor.message_id
         return await telegram.say(visitor.id, screen.text, screen.keyboard)
 
-    async def _tell(self, user_id: int, screen: Screen) -> None:
-        """Show this to somebody in a new message, if they can be reached."""
+    async def _tell(self, user_id: int, screen: Screen) -> bool:
+        """Show this to somebody in a new message; False if they cannot be reached."""
         try:
             await self._outside.telegram.say(user_id, screen.text, screen.keyboard)
         except (Refusal, Trouble) as error:
             log.warning("%s could not be told something: %s", who(user_id), error)
+            return False
+        return True
 
 
 def _person(account: Account) -> Person:

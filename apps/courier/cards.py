@@ -67,7 +67,7 @@ class Cards:
         try:
             await self._outside.telegram.edit(card.user_id, card.card_id, screen.text, screen.keyboard)
         except Refusal as error:
-            if error.code == "bot_token":
+            if error.code == "bot_refused":
                 raise
             log.info("The card of %s is closed, since it can no longer be edited: %s", who(card.user_id), error)
             closed = True

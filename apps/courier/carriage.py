@@ -13,7 +13,7 @@ from interlock import Run, Snooze
 
 from . import tables, words
 from .disk import Item
-from .errors import Refusal, Trouble
+from .errors import Refusal, Trouble, Unsent
 from .outside import Outside
 from .receipt import Sent
 from .settings import Settings
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SEND = "send"
+AWAY = 60.0
+"""Seconds for which nothing is asked of the outside once a side of it could not be reached: its restart is to cost few tries."""
 
 
 @dataclass(frozen=True)
@@ -59,40 +61,54 @@ class Carriage:
     def __init__(self, run: Run, means: Means, user_id: int, file_id: int) -> None:
         self._run, self._asked, self._outside, self._largest = run, means.asked, means.outside, means.settings.largest
         self._user_id, self._file_id = user_id, file_id
+        self._send = run.effect(SEND, on_doubt=self._doubtful)
         self._content: str | None = None
+        self._known: str | None = None
+        self._parcel: Parcel
+        self._handed_over = self._warned = False
 
     async def carried(self) -> Delivery:
         """Download and send, or find that it was sent. What can be in doubt is the effect alone: Telegram has no whole request before it begins."""
-        send = self._run.effect(SEND, on_doubt=self._doubtful)
         if pause := self._outside.pauses:
-            # One that was told to wait speaks for all: a thousand more would be told the same, each at the price of a try.
-            raise Snooze("Yandex Disk or Telegram asked for a pause: nothing new is begun before its end", after=pause)
+            # One that was told to wait, or reached nobody, speaks for all: a thousand more would fare the same, each at the price of a try.
+            raise Snooze("Yandex Disk or Telegram is away or asked for a pause: nothing new is begun before its end", after=pause)
         try:
             async with self._packed() as parcel:
-                sent = await send(parcel.hand_over)
+                self._parcel = parcel
+                sent = await self._send(self._hand_over)
         except Trouble as error:
-            if error.status_code == 429 and error.retry_after:
+            if isinstance(error, Unsent):
+                self._outside.pause(AWAY)
+            elif error.status_code == 429 and error.retry_after:
                 self._outside.pause(error.retry_after)
             raise
         except Refusal as error:
-            if error.code != "stale_file":
+            if error.code != "stale_file" or self._known is None:
                 raise
             await self._asked(lambda tx: tables.forget(tx, str(self._content)))
             raise Snooze("Telegram no longer has its copy of the file: it is taken from the disk again", after=0.0) from None
-        return Delivery(sent.message_id, sent.telegram_file_id, self._content)
+        return Delivery(sent.message_id, sent.telegram_file_id, self._content if self._handed_over else None)
+
+    async def _hand_over(self) -> Sent:
+        """Called unless there is a receipt. The receipt may be of an earlier attempt, which had the file as it was then."""
+        self._handed_over = True
+        return await self._parcel.hand_over()
 
     @asynccontextmanager
     async def _packed(self) -> AsyncGenerator["Parcel"]:
         """The file at Telegram's door: all of it but the last bytes. Nothing of it has arrived until it is handed over."""
         telegram = self._outside.telegram
-        if await self._asked(lambda tx: tables.receipt(tx, self._run.job_id, SEND)) == "applied":
-            # The receipt answers for it; so that nothing is downloaded in vain.
+        # A look that saves work, and decides nothing: whether it was sent, the effect finds out.
+        receipt = await self._asked(lambda tx: tables.receipt(tx, self._run.job_id, SEND))
+        if receipt == "applied":
             await self._run.advance("STREAMING")
             yield telegram.known(self._user_id, "")
             return
+        if receipt == "asked":
+            await self._warn()
         item = await self._found()
         self._content = content = fingerprint(telegram.bot_id, item)
-        known = None if content is None else await self._asked(lambda tx: tables.remembered(tx, content))
+        self._known = known = None if content is None else await self._asked(lambda tx: tables.remembered(tx, content))
         if known is not None:
             await self._run.advance("STREAMING")
             yield telegram.known(self._user_id, known)
@@ -125,10 +141,23 @@ class Carriage:
     async def _doubtful(self, key: str) -> Sent | None:
         """Nobody knows whether the file arrived, and Telegram cannot be asked. It is sent again, and never silently: its user is told first."""
         del key
-        await self._asked(lambda tx: tables.doubt(tx, self._run.job_id))
-        language = await self._asked(lambda tx: tables.language_of(tx, self._user_id))
-        await self._outside.telegram.say(self._user_id, words.say(language, "doubt"))
+        await self._warn()
         return None
+
+    async def _warn(self) -> None:
+        """Say, once for each delivery, that its file may come twice."""
+        if self._warned:
+            return
+        # By the first of a chain of redrives, which is what outside calls know a job by.
+        first = self._send.key.removesuffix(f":{SEND}")
+        await self._asked(lambda tx: tables.doubt(tx, first))
+        language, name = await self._asked(lambda tx: (tables.language_of(tx, self._user_id), tables.name_of(tx, self._file_id)))
+
+        async def say() -> int:
+            return await self._outside.telegram.say(self._user_id, words.say(language, "doubt", name=name))
+
+        await self._run.effect("doubt", on_doubt="retry")(say)
+        self._warned = True
 
 
 def fingerprint(bot_id: int, item: Item) -> str | None:

@@ -1,12 +1,13 @@
 """The catalogue: what the library's folder on the disk holds, as it was last seen there."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, RowMapping, and_, func, or_, select, update
+from sqlalchemy import Connection, Engine, RowMapping, and_, func, select, update
 
 from . import tables
 from .disk import Item, Listing
@@ -15,14 +16,22 @@ from .tables import files
 
 LISTED = 1000
 """Entries that one request asks for."""
+PAGES = 50
+"""Requests that one listing takes at most, so that a disk which comes to no end keeps nobody. Of a folder with more entries the rest is not shown."""
+TAKES = 3
+"""How often a folder is listed in a row if it changes while it is read."""
 STORED = 500
-"""Rows that one statement stores: a database takes so many values at once, and no more."""
+"""Rows that one transaction writes: the engine's own writers wait for it on SQLite, and a database takes no more than so many values at once."""
 PAUSE = timedelta(seconds=10)
 """For so long a disk that was away is not asked about the same folder again, if there is an older listing: to find it away may take long."""
+TOLD = ("parent_id", "is_folder", "size", "md5", "position", "gone")
+"""What a listing says of a path that is known already."""
+T = TypeVar("T")
+Write = Callable[[Connection], object]
 
 
 class Lists(Protocol):
-    """The disk, as far as the catalogue needs it."""
+    """The disk, as far as the catalogue needs it. It lists no more than `limit` entries at once."""
 
     async def list(self, path: str, *, offset: int, limit: int) -> Listing: ...
 
@@ -95,7 +104,7 @@ class Catalogue:
         if listed_at is not None and path in self._away and begun - self._away[path] < PAUSE:
             return True
         try:
-            items = await _all(disk, path)
+            items, whole = await _all(disk, path)
         except Trouble:
             if listed_at is None:
                 raise
@@ -103,47 +112,56 @@ class Catalogue:
             return True
         except Refusal as error:
             if error.code == "not_found":
-                await asyncio.to_thread(self._vanished, folder)
+                await asyncio.to_thread(self._vanished, folder, begun)
             raise
         self._away.pop(path, None)
-        await asyncio.to_thread(self._store, folder, items, begun)
+        await asyncio.to_thread(self._store, folder, items, begun, whole=whole)
         return False
 
     def _listed_at(self, folder_id: int) -> datetime | None:
         with self._reading.begin() as tx:
             return tx.scalar(select(files.c.listed_at).where(files.c.id == folder_id))
 
-    def _store(self, folder: RowMapping, items: Sequence[Item], begun: datetime) -> None:
-        """Keep what was listed. A listing that began later than this one stays."""
+    def _store(self, folder: RowMapping, items: Sequence[Item], begun: datetime, *, whole: bool) -> None:
+        """Keep what was listed, and, if that was the whole, take away what was not. Only what differs is written; that it was listed, last of all."""
         base = folder["path"].rstrip("/")
         # The disk is believed in what it says of this folder, and in nothing about another.
         here = {item.path: item for item in items if item.path == f"{base}/{item.name}" and item.name not in ("", ".", "..") and "/" not in item.name}
         ordered = sorted(here.values(), key=lambda item: (not item.is_folder, item.name.casefold().replace("ё", "е"), item.name))
-        with self._engine.begin() as tx:
-            self._lock(tx)
-            newer = select(files.c.id).where(files.c.id == folder["id"], files.c.listed_at > begun)
-            if tx.scalar(newer) is not None:
-                return
-            was = {row.path: row for row in tx.execute(select(files.c.path, files.c.is_folder).where(files.c.parent_id == folder["id"], ~files.c.gone))}
-            for path in was.keys() - here.keys():
-                _mark_gone(tx, path, itself=True)
-            for path in here.keys() & was.keys():
-                if was[path].is_folder and not here[path].is_folder:
-                    _mark_gone(tx, path, itself=False)
-            for start in range(0, len(ordered), STORED):
-                _upsert(tx, [_values(item, folder["id"], start + n) for n, item in enumerate(ordered[start : start + STORED])])
-            tx.execute(update(files).where(files.c.id == folder["id"]).values(listed_at=begun, gone=False))
+        with self._reading.begin() as tx:
+            known = select(files.c.id, files.c.path, *(files.c[name] for name in TOLD)).where(files.c.parent_id == folder["id"], ~files.c.gone)
+            was = {row["path"]: row for row in tx.execute(known).mappings()}
+            vanished = [row for path, row in was.items() if path not in here] if whole else []
+            replaced = [row["id"] for path, row in was.items() if path in here and row["is_folder"] and not here[path].is_folder]
+            gone = [*_below(tx, [*replaced, *(row["id"] for row in vanished if row["is_folder"])]), *(row["id"] for row in vanished)]
+        rows = [_values(item, folder["id"], position) for position, item in enumerate(ordered)]
+        differing = [row for row in rows if (old := was.get(row["path"])) is None or any(old[name] != row[name] for name in TOLD)]
+        listed = update(files).where(files.c.id == folder["id"]).values(listed_at=begun, gone=False)
+        marks, upserts = (partial(_mark_gone, ids=some) for some in _parts(gone)), (partial(_upsert, rows=some) for some in _parts(differing))
+        self._write(folder["id"], begun, [*marks, *upserts, lambda tx: tx.execute(listed)])
 
-    def _vanished(self, folder: RowMapping) -> None:
-        with self._engine.begin() as tx:
-            self._lock(tx)
-            # The root keeps its row: it is where everything begins, and may be put there yet.
-            _mark_gone(tx, folder["path"], itself=folder["path"] != self._root)
-            tx.execute(update(files).where(files.c.id == folder["id"]).values(listed_at=None))
+    def _vanished(self, folder: RowMapping, begun: datetime) -> None:
+        with self._reading.begin() as tx:
+            below = _below(tx, [folder["id"]])
+        # The root keeps its row: it is where everything begins, and may be put there yet.
+        itself = update(files).where(files.c.id == folder["id"]).values(listed_at=None, gone=folder["path"] != self._root)
+        self._write(folder["id"], begun, [*(partial(_mark_gone, ids=some) for some in _parts(below)), lambda tx: tx.execute(itself)])
 
-    def _lock(self, tx: Connection) -> None:
-        """One writer at a time: two that mark and store rows of one branch in different orders would wait for each other."""
-        tx.execute(select(files.c.id).where(files.c.path_hash == tables.path_hash(self._root)).with_for_update())
+    def _write(self, folder_id: int, begun: datetime, writes: Sequence[Write]) -> None:
+        """Each in a transaction of its own, so that nobody waits long. A listing that began later than this one stays."""
+        for write in writes:
+            with self._engine.begin() as tx:
+                if self._overtaken(tx, folder_id, begun):
+                    return
+                write(tx)
+
+    def _overtaken(self, tx: Connection, folder_id: int, begun: datetime) -> bool:
+        """Whether a later listing is stored. There is one writer at a time."""
+        # The root is locked, since two that write rows of one branch in different orders would wait for each other.
+        root = files.alias()
+        stored = select(files.c.listed_at).select_from(root).join(files, files.c.id == folder_id)
+        listed_at = tx.scalar(stored.where(root.c.path_hash == tables.path_hash(self._root)).with_for_update())
+        return listed_at is not None and listed_at > begun
 
     # ------------------------------------------------------------ what is stored
     def _folder(self, folder_id: int | None) -> RowMapping:
@@ -170,7 +188,7 @@ class Catalogue:
                 raise Refusal("not_found", "The library has no such folder.")
             pages = max(-(-(tx.scalar(select(func.count()).where(here)) or 0) // size), 1)
             page = min(max(page, 1), pages)
-            rows = tx.execute(select(files).where(here).order_by(files.c.position).limit(size).offset((page - 1) * size)).mappings().all()
+            rows = tx.execute(select(files).where(here).order_by(files.c.position, files.c.id).limit(size).offset((page - 1) * size)).mappings().all()
         shown = self._entry(folder)
         return Page(shown, shown.parent_id, [self._entry(row) for row in rows], page, pages, stale)
 
@@ -178,14 +196,32 @@ class Catalogue:
         return Entry(row["id"], row["name"], row["is_folder"], row["size"] or 0, None if row["path"] == self._root else row["parent_id"])
 
 
-async def _all(disk: Lists, path: str) -> list[Item]:
-    """The whole listing of a folder."""
-    items: list[Item] = []
-    while True:
-        listing = await disk.list(path, offset=len(items), limit=LISTED)
+async def _all(disk: Lists, path: str) -> tuple[list[Item], bool]:
+    """What a folder holds, and whether nothing can be missing."""
+    items, seen, totals = await _read(disk, path)
+    for _ in range(TAKES - 1):
+        # An entry may have slipped from one page to another between the two requests.
+        if len(totals) > 1:
+            items, seen, totals = await _read(disk, path)
+    return items, totals == {seen}
+
+
+async def _read(disk: Lists, path: str) -> tuple[list[Item], int, set[int]]:
+    """The entries from first to last, how many came, and how many there were said to be, each time that it was said."""
+    items, seen, totals = list[Item](), 0, set[int]()
+    for _ in range(PAGES):
+        listing = await disk.list(path, offset=seen, limit=LISTED)
+        came = len(listing.items) + listing.left_out
         items += listing.items
-        if not listing.items or len(items) >= listing.total:
-            return items
+        seen += came
+        totals.add(listing.total)
+        if not came or seen >= listing.total:
+            break
+    return items, seen, totals
+
+
+def _parts(whole: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (whole[start : start + STORED] for start in range(0, len(whole), STORED))
 
 
 def _values(item: Item, parent_id: int | None, position: int) -> Mapping[str, Any]:
@@ -198,11 +234,18 @@ def _values(item: Item, parent_id: int | None, position: int) -> Mapping[str, An
 
 def _upsert(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     upsert = tables.insert(tx, files).values(rows)
-    told = ("parent_id", "is_folder", "size", "md5", "position", "gone")
-    tx.execute(upsert.on_conflict_do_update(index_elements=["path_hash"], set_={name: upsert.excluded[name] for name in told}))
+    tx.execute(upsert.on_conflict_do_update(index_elements=["path_hash"], set_={name: upsert.excluded[name] for name in TOLD}))
 
 
-def _mark_gone(tx: Connection, path: str, *, itself: bool) -> None:
-    """Nothing below this path is there any more, nor, if so said, what is at it."""
-    below = func.substr(files.c.path, 1, len(path.rstrip("/")) + 1) == f"{path.rstrip('/')}/"
-    tx.execute(update(files).where(or_(below, files.c.path == path) if itself else below, ~files.c.gone).values(gone=True, listed_at=None))
+def _below(tx: Connection, folder_ids: Sequence[int]) -> list[int]:
+    """All that is known in these folders, the deepest first: whoever marks it in this order, and is stopped halfway, can find the rest again."""
+    levels, folders = list[list[int]](), folder_ids
+    while folders:
+        found = [row for some in _parts(folders) for row in tx.execute(select(files.c.id, files.c.is_folder).where(files.c.parent_id.in_(some), ~files.c.gone))]
+        levels.append([row.id for row in found])
+        folders = [row.id for row in found if row.is_folder]
+    return [id for level in reversed(levels) for id in level]
+
+
+def _mark_gone(tx: Connection, ids: Sequence[int]) -> None:
+    tx.execute(update(files).where(files.c.id.in_(ids)).values(gone=True, listed_at=None))

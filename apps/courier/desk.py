@@ -20,14 +20,13 @@ from .jobs import Courier, alert_token
 from .redact import who
 from .settings import Settings
 from .tables import doubts, files, orders, tokens, users
+from .words import LOST
 
 Status = Literal["PENDING", "ACTIVE", "BLOCKED"]
 Decision = Literal["ACTIVE", "BLOCKED"]
 FINAL = ("DELIVERED", "FAILED", "CANCELLED", "EXPIRED")
 LAST = 5
 """Errors that an overview shows."""
-LOST = "lease lost"
-"""The engine's own word for a delivery whose worker went silent."""
 CODES = frozenset((*get_args(Code), "trouble", "unexpected"))
 _ENGINE = re.compile(rf"{LOST}|it ran longer than its kind's max_runtime of [\d.e+]+ s")
 _TYPE = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: .*)?", re.ASCII)
@@ -76,8 +75,10 @@ class Shown:
     """Why it failed, or has to be tried again, as far as there is a word for it."""
     attempt: int
     doubted: bool
-    """Whether the file may have arrived twice."""
+    """Whether the file may have arrived once more than the state says."""
     tries: int
+    stopping: bool
+    """Whether it runs and was asked to stop, which it may be too late for."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,7 @@ class Desk:
     """What the courier does for people. Every verb checks all of its input before it stores anything."""
 
     def __init__(self, courier: Courier, settings: Settings) -> None:
-        self._courier, self._settings = courier, settings
-        self._engine = courier.engine
+        self._courier, self._settings, self._engine = courier, settings, courier.engine
         self._reading = tables.reading(courier.engine)
         self._deliveries = _deliveries(courier.engine.dialect)
 
@@ -293,16 +293,16 @@ class Desk:
         code = _told(row["last_error"])[0]
         return Shown(
             row["job_id"], row["file_id"], row["file_name"], row["state"], done, total, code if code in {*CODES, LOST} else None,
-            row["attempt"], row["doubted"], row["tries"])
+            row["attempt"], row["doubted"], row["tries"], row["cancel_requested_at"] is not None and row["phase"] == "running")
 
 
 def _deliveries(dialect: Dialect) -> Select[Any]:
     """Orders, with all that is to be seen of them."""
-    job = tables.of_engine(dialect, "jobs_now", "id", "state", "phase", "attempt", "tries", "last_error", "progress")
+    job = tables.of_engine(dialect, "jobs_now", "id", "state", "phase", "attempt", "tries", "last_error", "progress", "cancel_requested_at")
     doubted: Label[bool] = doubts.c.job_id.is_not(None).label("doubted")
     columns: list[ColumnElement[Any]] = [
-        orders.c.job_id, orders.c.user_id, orders.c.file_id, orders.c.card_id, orders.c.shown, users.c.language, files.c.name.label("file_name"),
-        job.c.state, job.c.phase, job.c.attempt, job.c.tries, job.c.last_error, cast(job.c.progress, Text).label("progress"), doubted,
+        orders.c.job_id, orders.c.user_id, orders.c.file_id, orders.c.card_id, orders.c.shown, users.c.language, files.c.name.label("file_name"), job.c.state,
+        job.c.phase, job.c.attempt, job.c.tries, job.c.last_error, job.c.cancel_requested_at, cast(job.c.progress, Text).label("progress"), doubted,
     ]
     joined = orders.join(users, users.c.id == orders.c.user_id).join(files, files.c.id == orders.c.file_id).join(job, job.c.id == orders.c.job_id)
     return select(*columns).select_from(joined.outerjoin(doubts, doubts.c.job_id == orders.c.job_id))

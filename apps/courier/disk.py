@@ -1,15 +1,16 @@
 """Yandex Disk, as much of it as the courier needs: look into a folder, find a file, and read it to its end."""
 
 import hashlib
+import json
 import re
 from asyncio import sleep
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, cast
 
 import httpx
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field
 
 from .answers import LOCKED, TOO_MANY, broken, refused, strange
 from .errors import Refusal, Trouble
@@ -22,6 +23,10 @@ PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each resumption in a row that follows one without a byte. After the last of them the body is given up."""
 EXPIRED = (401, 403, 404, 410)
 """What a download link answers that is out of date."""
+ANSWER = 32 * 1024 * 1024
+"""Bytes that an answer of the API has at most. A thousand entries with the longest paths take less."""
+LARGEST = 2**63 - 1
+"""Bytes of the largest file whose size can be kept."""
 FIELDS = ("name", "path", "type", "size", "md5")
 M = TypeVar("M", bound=BaseModel)
 
@@ -43,6 +48,8 @@ class Listing:
 
     items: list[Item]
     total: int
+    left_out: int = 0
+    """How many more were in this part that no database could keep, by their size or by what is in their names."""
 
 
 class _Resource(BaseModel):
@@ -57,8 +64,14 @@ class _Resource(BaseModel):
         return Item(self.name, self.path, self.type == "dir", self.size, self.md5)
 
 
+def _unreadable(entry: object) -> bool:
+    """Whether an entry of a listing has what is no text to PostgreSQL: NUL, or half of a surrogate pair."""
+    told = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
+    return any(re.search("[\0\ud800-\udfff]", str(told.get(field))) for field in FIELDS)
+
+
 class _Embedded(BaseModel):
-    items: list[_Resource]
+    items: list[Annotated[_Resource | None, BeforeValidator(lambda entry: None if _unreadable(entry) else entry)]]
     total: int
 
 
@@ -79,7 +92,7 @@ class _Lapse(Exception):
 
 
 class Disk:
-    """One account's disk, at `url`. A token that is refused is renewed once in every call; `Refusal("token")` if that does not help.
+    """One account's disk, at `url`. A token that is refused is renewed once in every call; `Refusal("shut_out")` if that does not help.
 
     The token goes to `url` alone: a download link is signed by itself, and leads to other hosts.
     """
@@ -91,13 +104,15 @@ class Disk:
         self._timeout = httpx.Timeout(stall, connect=min(stall, 10.0))
 
     async def list(self, path: str, *, offset: int, limit: int) -> Listing:
-        """What is in a folder, by name, from the item with number `offset` on."""
+        """What is in a folder, by name, from the item with number `offset` on; `limit` of them at most."""
         fields = ",".join([*(f"_embedded.items.{field}" for field in FIELDS), "_embedded.total"])
         asked = {"path": path, "offset": str(offset), "limit": str(limit), "sort": "name", "fields": fields}
         folder = (await self._ask("", asked, _Folder)).embedded
         if folder is None:
             raise Refusal("not_found", "Yandex Disk has no such folder any more.")
-        return Listing([resource.item for resource in folder.items], folder.total)
+        entries = folder.items[:limit]
+        items = [entry.item for entry in entries if entry is not None and entry.size <= LARGEST]
+        return Listing(items, folder.total, len(entries) - len(items))
 
     async def resource(self, path: str) -> Item:
         """What is there now."""
@@ -139,24 +154,33 @@ class Disk:
     # ---------------------------------------------------------------- the API
     async def _ask(self, where: str, asked: dict[str, str], answer: type[M]) -> M:
         token = await self._tokens.access()
-        response = await self._get(where, asked, token)
+        response, content = await self._get(where, asked, token)
         if response.status_code == 401:
-            response = await self._get(where, asked, await self._tokens.renewed(token))
+            response, content = await self._get(where, asked, await self._tokens.renewed(token))
         if response.status_code == 401:
-            raise Refusal("token", "Yandex Disk refuses the token, though it was just renewed. Give the courier a new one in its settings.")
+            raise Refusal("shut_out", "Yandex Disk refuses the token, though it was just renewed. Give the courier a new one in its settings.")
         if response.status_code != 200:
             raise refused(response)
         try:
-            return answer.model_validate_json(response.content)
-        except ValidationError:
+            # Not pydantic's own parser: it takes no half of a surrogate pair, and a whole folder would be lost for one name.
+            return answer.model_validate(json.loads(content))
+        except (ValueError, RecursionError):
             raise strange() from None
 
-    async def _get(self, where: str, asked: dict[str, str], token: str) -> httpx.Response:
-        headers = {"Authorization": f"OAuth {token}"}
+    async def _get(self, where: str, asked: dict[str, str], token: str) -> tuple[httpx.Response, bytes]:
+        """An answer and its content."""
+        headers, content = {"Authorization": f"OAuth {token}"}, bytearray()
+        request = self._http.build_request("GET", self._resources + where, params=asked, headers=headers, timeout=self._timeout)
         try:
-            return await self._http.get(self._resources + where, params=asked, headers=headers, auth=None, timeout=self._timeout, follow_redirects=False)
+            response = await self._http.send(request, stream=True, auth=None, follow_redirects=False)
+            async with aclosing(response):
+                async for data in response.aiter_bytes():
+                    content += data
+                    if len(content) > ANSWER:
+                        raise Trouble("Yandex Disk sent an answer that comes to no end. It is tried again.")
         except httpx.HTTPError as error:
             raise broken(error) from None
+        return response, bytes(content)
 
     # ---------------------------------------------------------------- the content
     async def _rest(self, item: Item, link: str, have: int) -> AsyncGenerator[bytes]:

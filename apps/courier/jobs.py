@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Engine
 from interlock import App, Backoff, Fail, InterlockError, Job, Kind, Lifecycle, Refused, Retry, Run, Snooze
 
 from . import tables, words
-from .carriage import Carriage, Delivery, Means
-from .errors import Refusal, Trouble
+from .carriage import SEND, Carriage, Delivery, Means
+from .errors import Refusal, Trouble, told
 from .outside import Outside
 from .settings import Settings
 
@@ -21,6 +21,10 @@ LEASE = 15.0
 """Seconds. How far a delivery is travels with its heartbeat, every third of it."""
 LONGEST = 6 * 3600.0
 """Seconds that one attempt may take: two gigabytes at a hundred kilobytes a second."""
+BACKOFF = Backoff(30.0, factor=8.0, cap=600.0)
+"""With three tries: up to half a minute, then up to four minutes. A restart of either side is to be over by then."""
+LONGEST_WAIT = 86_400.0
+"""Seconds. Whoever asks for a longer pause is asked again after a day."""
 UNTOLD = ("blocked", "unreachable")
 """Whoever has shut the door cannot be told anything."""
 
@@ -69,12 +73,12 @@ def judged() -> Generator[None]:
     except Refusal as error:
         raise Fail(f"{error.code}: {error}") from None
     except Trouble as error:
-        raise Retry(f"trouble: {error}", after=error.retry_after) from None
+        raise Retry(f"trouble: {error}", after=None if error.retry_after is None else min(error.retry_after, LONGEST_WAIT)) from None
     except (InterlockError, Fail, Retry, Snooze):
         raise
-    except Exception as error:  # noqa: BLE001 - told to the log alone
-        # What it says may name anything, and would stand in the audit for ever. The log is scrubbed.
-        _log.exception("an attempt ended as nobody foresaw")
+    except Exception as error:  # noqa: BLE001 - none of its words is kept
+        # What it says may name anything, and would stand in the audit for ever.
+        _log.error("An attempt ended as nobody foresaw: %s", told(error))
         raise Retry(f"unexpected: {type(error).__name__}") from None
 
 
@@ -82,7 +86,7 @@ def judged() -> Generator[None]:
 def _deliver(app: App[Connection], means: Means) -> Deliver:
     lifecycle = Lifecycle.load(Path(__file__).with_name("lifecycle.md"), "delivery")
 
-    @app.job(kind="deliver", lifecycle=lifecycle, tries=3, lease=LEASE, max_runtime=LONGEST, backoff=Backoff(10.0, cap=300.0))
+    @app.job(kind="deliver", lifecycle=lifecycle, tries=3, lease=LEASE, max_runtime=LONGEST, backoff=BACKOFF)
     async def deliver(run: Run, user_id: int, file_id: int) -> Delivery:
         with judged():
             return await Carriage(run, means, user_id, file_id).carried()
@@ -101,7 +105,7 @@ def _deliver(app: App[Connection], means: Means) -> Deliver:
 
     @deliver.commit
     def record(tx: Connection, job: Job, delivery: Delivery) -> None:  # pyright: ignore[reportUnusedFunction]
-        tables.delivered(tx, job.id, job.payload["user_id"], job.payload["file_id"], delivery.message_id, doubted=tables.doubted(tx, job.id))
+        tables.delivered(tx, job.id, job.payload["user_id"], job.payload["file_id"], delivery.message_id, doubted=tables.doubted(tx, _first(job)))
         if delivery.content is not None:
             tables.remember(tx, delivery.content, delivery.telegram_file_id)
 
@@ -109,31 +113,51 @@ def _deliver(app: App[Connection], means: Means) -> Deliver:
 
 
 def _endings(deliver: Deliver, tell: Tell, alert: Alert, admins: tuple[int, ...]) -> None:
-    """Whoever waits for a file hears of its bad end: that is stored together with the end itself."""
+    """Whoever waits for a file hears of its bad end, and of a doubt that ends with it: that is stored together with the end itself."""
 
     @deliver.on_enter("FAILED")
     def failed(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
+        _doubted(tx, job)
         tell.using(conn=tx).enqueue(job.id)
-        if (job.last_error or "").startswith("token:"):
+        if (job.last_error or "").startswith("shut_out:"):
             alert_token(tx, alert, admins)
 
     @deliver.on_enter("EXPIRED")
     def expired(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
+        _doubted(tx, job)
         tell.using(conn=tx).enqueue(job.id)
+
+    @deliver.on_enter("CANCELLED")
+    def cancelled(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
+        # Whoever cancels knows that; only a file that may have come all the same is news.
+        if _doubted(tx, job):
+            tell.using(conn=tx).enqueue(job.id)
+
+
+def _doubted(tx: Connection, job: Job) -> bool:
+    """Whether the file of a delivery that ended without success may have arrived all the same. If so, that is written down."""
+    if tables.receipt(tx, job.id, SEND) != "none":
+        tables.doubt(tx, _first(job))
+    return tables.doubted(tx, _first(job))
+
+
+def _first(job: Job) -> str:
+    """A delivery that an operator drove again goes on with the doubts of the first."""
+    return job.root or job.id
 
 
 # ---------------------------------------------------------------- tell, alert
 def _tell(app: App[Connection], means: Means) -> Tell:
-    @app.job(kind="tell", tries=8, backoff=Backoff(10.0, cap=900.0))
+    # For about a week of a Telegram that is away.
+    @app.job(kind="tell", tries=200, backoff=Backoff(10.0, cap=3600.0))
     async def tell(run: Run, job_id: str) -> None:
         job = await app.aget(job_id)
         user_id, file_id = job.payload["user_id"], job.payload["file_id"]
 
         def text(tx: Connection) -> str:
             language, name = tables.language_of(tx, user_id), tables.name_of(tx, file_id)
-            if job.state == "EXPIRED":
-                return words.say(language, "expired", name=name)
-            return words.say(language, "failed", name=name, reason=words.failure(language, job.last_error))
+            key = job.state.lower() + ("_maybe" if tables.doubted(tx, _first(job)) else "")
+            return words.say(language, key, name=name, reason=words.failure(language, job.last_error))
 
         await _said(run, means.outside, user_id, await means.asked(text))
 
@@ -141,7 +165,7 @@ def _tell(app: App[Connection], means: Means) -> Tell:
 
 
 def _alert(app: App[Connection], means: Means) -> Alert:
-    @app.job(kind="alert", tries=20, backoff=Backoff(10.0, cap=3600.0))
+    @app.job(kind="alert", tries=200, backoff=Backoff(10.0, cap=3600.0))
     async def alert(run: Run, admin_id: int, what: str) -> None:
         language = await means.asked(lambda tx: tables.language_of(tx, admin_id))
         await _said(run, means.outside, admin_id, words.say(language, f"alert_{what}"))
@@ -159,6 +183,9 @@ async def _said(run: Run, outside: Outside, user_id: int, text: str) -> None:
         try:
             await run.effect("say", on_doubt="retry")(say)
         except Refusal as error:
+            if error.code == "bot_refused":
+                # An administrator mends that, and then there is still somebody to be told.
+                raise Trouble(str(error)) from None
             if error.code not in UNTOLD:
                 raise
 

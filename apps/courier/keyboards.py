@@ -98,6 +98,10 @@ def card_text(language: str | None, shown: Shown) -> str:
     lines = [f"📄 {words.fit(words.plain(shown.file_name), words.TEXT // 2)}", words.say(language, key, **values)]
     if shown.state == "STREAMING" and shown.done is not None and shown.total:
         lines.append(bar(language, shown.done, shown.total))
+    if shown.stopping:
+        lines.append(words.say(language, "stopping"))
+    if shown.doubted and shown.state in FINAL and shown.state != "DELIVERED":
+        lines.append(words.say(language, "maybe"))
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ import httpx
 from sqlalchemy import Engine
 
 from .disk import Disk
-from .redact import hide, quiet
+from .redact import hide, key, quiet
 from .settings import Settings
 from .tokens import Tokens
 
@@ -38,11 +38,16 @@ class Outside:
 
     def __init__(self, settings: Settings, engine: Engine, *, patience: float = PATIENCE) -> None:
         self._settings, self._engine, self._patience = settings, engine, patience
+        # Here already, so that nobody's name in the logs changes when the outside is opened.
+        key(settings.bot_token.get_secret_value())
         self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[None]:
-        """Reach for both while the block runs; nothing is asked of them yet."""
+    async def open(self, *, trial: bool = False) -> AsyncGenerator[None]:
+        """Reach for both while the block runs; nothing is asked of them yet. In a `trial` the settings' secrets replace nobody's.
+
+        A renewal of the token that is at work at its end is waited for.
+        """
         # Seconds pass until it is imported, for which nobody waits who only looks at the database.
         from .telegram import Telegram, make_bot
 
@@ -50,13 +55,14 @@ class Outside:
         quiet()
         hide(given.secrets)
         async with httpx.AsyncClient(timeout=self._patience) as http, make_bot(given) as bot:
-            tokens = Tokens(self._engine, http, given)
+            tokens = Tokens(self._engine, http, given, trial=trial)
             disk = Disk(http, given.yandex_url, tokens, stall=self._patience)
             self._opened[loop] = _Opened(disk, tokens, bot, Telegram(bot, stall=self._patience))
             try:
                 yield
             finally:
                 del self._opened[loop]
+                await tokens.finish()
 
     def pause(self, seconds: float) -> None:
         """Either side asked to be left alone for so long."""

@@ -57,7 +57,7 @@ class Polling:
                     await self._turn_unless(stopped)
                     rest = FIRST
                 except CourierError as error:
-                    if isinstance(error, Refusal) and error.code == "bot_token":
+                    if isinstance(error, Refusal) and error.code == "bot_refused":
                         raise
                     pause = max(rest, (error.retry_after or 0.0) if isinstance(error, Trouble) else 0.0)
                     log.warning("No updates could be taken; the next attempt is in %.0f s: %s", pause, error)

@@ -1,8 +1,9 @@
 """What may stand in a log: no token, no address's secret part, and nobody's id."""
 
-import hashlib
+import hmac
 import logging
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 from urllib.parse import quote
@@ -27,11 +28,12 @@ _RULES = [
     (re.compile(r"(?<![^\s\"'<>])([^\s\"'<>?/]*+/[^\s\"'<>?]*+)\?[^\s\"'<>]+"), rf"\1?{GONE}"),
 ]
 _hidden: set[str] = set()
+_key = secrets.token_bytes(32)
 
 
-def hide(secrets: Iterable[str]) -> None:
+def hide(values: Iterable[str]) -> None:
     """From now on these very values stand in no text that is scrubbed, whatever is around them."""
-    for secret in secrets:
+    for secret in values:
         if len(secret) >= SHORTEST:
             # As an address, a form and a representation of bytes would show it.
             _hidden.update((secret, quote(secret), quote(secret, safe=""), repr(secret)[1:-1]))
@@ -81,9 +83,16 @@ def _scrubbed(value: object) -> object:
     return value
 
 
+def key(secret: str) -> None:
+    """From now on people's names in logs depend on this secret: processes that have the same one name everybody the same. Before, only this process does."""
+    global _key  # noqa: PLW0603 - as `_hidden`, it is one for all the logs of a process
+    _key = hmac.digest(secret.encode(), b"names of people in logs", "sha256")
+
+
 def who(user_id: int) -> str:
     """A person, in logs: always the same for the same one, and not their id."""
-    return f"u_{hashlib.sha256(str(user_id).encode()).hexdigest()[:8]}"
+    # There are few enough ids to try all of them, so that without a key a hash would give them away.
+    return f"u_{hmac.digest(_key, str(user_id).encode(), 'sha256').hex()[:8]}"
 
 
 def quiet() -> None:

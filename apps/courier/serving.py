@@ -8,8 +8,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from aiogram.exceptions import AiogramError
+from aiogram.types import BotCommand
 
-from .errors import BotRefused, CourierError, Refusal, Trouble
+from . import words
+from .errors import BotRefused, CourierError, Refusal, Trouble, Untried
 from .jobs import Courier
 from .settings import Settings
 from .telegram import translate
@@ -35,7 +37,7 @@ async def greeted(courier: Courier) -> str:
 
 async def found(courier: Courier, settings: Settings) -> list[tuple[bool, str]]:
     """Whether Telegram and Yandex Disk can be worked with, and a line about each that says what is there or what to mend."""
-    async with courier.outside.open():
+    async with courier.outside.open(trial=True):
         return [await _telegram(courier, settings), await _disk(courier, settings)]
 
 
@@ -54,11 +56,14 @@ async def _disk(courier: Courier, settings: Settings) -> tuple[bool, str]:
         total = (await courier.outside.disk.list(settings.folder, offset=0, limit=1)).total
     except Refusal as error:
         mend = {
-            "token": "Yandex refuses the token, and no other could be had for it. Write a new COURIER_YANDEX_TOKEN or COURIER_YANDEX_REFRESH_TOKEN.",
+            "shut_out": "Yandex refuses the token, and no other could be had for it. See COURIER_YANDEX_TOKEN, or, where it is to be renewed, "
+            "COURIER_YANDEX_CLIENT_ID, COURIER_YANDEX_CLIENT_SECRET and COURIER_YANDEX_REFRESH_TOKEN.",
             "forbidden": "Yandex Disk lets nobody read with this token. See that its application has the right cloud_api:disk.read.",
             "not_found": f"Yandex Disk has no folder {settings.folder}. See COURIER_FOLDER.",
         }
         return False, mend.get(error.code, f"{_first(error)} See COURIER_FOLDER and COURIER_YANDEX_TOKEN.")
+    except Untried as error:
+        return False, f"Yandex Disk was not asked. {error}"
     except Trouble as error:
         return False, f"{_first(error)} See that {settings.yandex_url} and {settings.yandex_oauth_url} can be reached from here."
     return True, f"Yandex Disk has {settings.folder}, with {total} {'item' if total == 1 else 'items'} in it."
@@ -85,6 +90,16 @@ async def _unhooked(courier: Courier) -> None:
         _log.warning("Whether a webhook is set could not be asked: %s", translate(error))
 
 
+async def _menu(courier: Courier) -> None:
+    """What people see in Telegram's own menu. It can wait for the next start."""
+    try:
+        for spoken in (None, "ru"):
+            shown = [BotCommand(command=each, description=words.say(spoken, f"menu_{each}")) for each in ("start", "help")]
+            await courier.outside.bot.set_my_commands(shown, language_code=spoken, request_timeout=PATIENCE)
+    except (AiogramError, OSError) as error:
+        _log.warning("The bot's menu could not be set: %s", translate(error))
+
+
 # ---------------------------------------------------------------- until a signal
 def bot_until_signal(courier: Courier, settings: Settings, say: Say) -> None:
     """Answer people and keep their cards up to date, until SIGTERM or SIGINT. A second signal ends the process at once."""
@@ -102,6 +117,7 @@ async def _bot(courier: Courier, settings: Settings, say: Say) -> None:
         async with courier.outside.open():
             await _begun(courier, say)
             await _unhooked(courier)
+            await _menu(courier)
             desk, catalogue = Desk(courier, settings), Catalogue(courier.engine, settings.folder)
             polling = Polling(dispatcher(desk, catalogue, courier.outside, settings), courier.outside)
             cards = Cards(desk, catalogue, courier.outside, settings)
@@ -115,7 +131,7 @@ async def _bot(courier: Courier, settings: Settings, say: Say) -> None:
             try:
                 await asyncio.gather(*tasks)
             except Refusal as error:
-                raise (BotRefused(REFUSED) if error.code == "bot_token" else error) from None
+                raise (BotRefused(REFUSED) if error.code == "bot_refused" else error) from None
 
 
 def worker_until_signal(courier: Courier, say: Say, *, slots: int) -> None:
@@ -130,7 +146,7 @@ async def _worker(courier: Courier, say: Say, slots: int) -> None:
         async with courier.app.worker(slots=slots):
             say(f"the worker delivers up to {slots} {'file' if slots == 1 else 'files'} at once")
             await stop.wait()
-            say("stopping: what runs may finish, and the rest is given back")
+            say("stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try")
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from .redact import scrub
 STATES = ("QUEUED", "CLAIMED", "DOWNLOADING", "STREAMING", *FINAL)
 LINES = 10
 """Of each sort, at most."""
+GONE = 600.0
+"""Seconds for which a worker that went silent is still news."""
 
 
 def page(language: str | None, overview: Overview, now: datetime) -> str:
@@ -26,8 +28,11 @@ def page(language: str | None, overview: Overview, now: datetime) -> str:
         lines.append(say("oldest", age=age(overview.oldest)))
     lines += ["", say("stuck", count=len(overview.stuck))]
     lines += [f"– {say('stuck_line', state=each.state, age=age((now - each.heartbeat_at).total_seconds()))}" for each in overview.stuck[:LINES]]
-    lines += ["", say("workers", count=sum(worker.alive for worker in overview.workers))]
-    lines += [f"– {say('worker_line' if each.alive else 'worker_gone', name=each.name, age=age(each.age))}" for each in overview.workers[:LINES]]
+    alive, news = sum(worker.alive for worker in overview.workers), [worker for worker in overview.workers if worker.alive or worker.age < GONE]
+    lines += ["", say("workers", count=alive)]
+    lines += [f"– {say('worker_line' if each.alive else 'worker_gone', name=each.name, age=age(each.age))}" for each in news[:LINES]]
+    if not alive:
+        lines.append(say("no_worker"))
     lines += ["", say("token_unknown") if overview.token_expires_at is None else say("token_expiry", at=_moment(overview.token_expires_at))]
     lines += [say("doubted", count=overview.doubted)]
     lines += ["", say("errors"), *(f"– {say('error_line', at=_moment(each.at), code=each.code, sentence=each.sentence).rstrip()}" for each in overview.errors)]

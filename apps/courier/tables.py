@@ -1,7 +1,6 @@
 """The courier's own tables, beside the engine's in one database, and the statements on them that a job's transaction runs."""
 
 import hashlib
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -215,21 +214,6 @@ def forget(tx: Connection, content: str) -> None:
 
 
 # ---------------------------------------------------------------- a delivery
-@dataclass(frozen=True)
-class OrderRow:
-    """For whom a delivery is, of what, and which message shows it."""
-
-    user_id: int
-    file_id: int
-    card_id: int | None
-
-
-def order_of(tx: Connection, job_id: str) -> OrderRow | None:
-    """The order that a job carries out. One that an operator drove again has none."""
-    found = tx.execute(select(orders.c.user_id, orders.c.file_id, orders.c.card_id).where(orders.c.job_id == job_id)).one_or_none()
-    return None if found is None else OrderRow(found.user_id, found.file_id, found.card_id)
-
-
 def delivered(tx: Connection, job_id: str, user_id: int, file_id: int, message_id: int, *, doubted: bool) -> None:
     """The file is there, as this message. `doubted` says that it may be there twice."""
     values = {"job_id": job_id, "user_id": user_id, "file_id": file_id, "message_id": message_id, "doubted": doubted}

@@ -6,7 +6,6 @@ be in doubt is the short while between letting it go and Telegram's answer.
 
 import asyncio
 import re
-import unicodedata
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
@@ -21,6 +20,7 @@ from aiogram.types import InlineKeyboardMarkup, InputFile, Message
 from .errors import Code, Refusal, Trouble, Unsent
 from .receipt import Sent
 from .settings import Settings
+from .words import steers
 
 T = TypeVar("T")
 ANSWER = 60.0
@@ -129,8 +129,8 @@ class Telegram:
 
 
 def plain(name: str) -> str:
-    """A file's name as Telegram is told it: in any script, with nothing in it that steers a terminal or leads out of a folder."""
-    kept = "".join(each for each in name if each not in "/\\" and unicodedata.category(each) not in ("Cc", "Cs", "Zl", "Zp")).strip()
+    """A file's name as Telegram is told it: in any script, with nothing in it that steers how it is read or leads out of a folder."""
+    kept = "".join(each for each in name if each not in "/\\" and not steers(each)).strip()
     return kept if kept.strip(".") else "file"
 
 
@@ -224,7 +224,7 @@ _WORDS: list[tuple[str, Code, str]] = [
 ]
 _REFUSALS: dict[type[exceptions.TelegramAPIError], tuple[Code, str]] = {
     exceptions.TelegramEntityTooLarge: ("too_big", "The file is larger than Telegram takes here."),
-    exceptions.TelegramUnauthorizedError: ("bot_token", "Telegram refused the bot's token: write the one that @BotFather gave you into COURIER_BOT_TOKEN."),
+    exceptions.TelegramUnauthorizedError: ("bot_refused", "Telegram refused the bot's token: write the one that @BotFather gave you into COURIER_BOT_TOKEN."),
     exceptions.TelegramForbiddenError: ("blocked", "The user has blocked the bot."),
 }
 

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 from pydantic import BaseModel, Field, ValidationError
-from sqlalchemy import ColumnElement, Connection, Engine, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, false, or_, select, update
 
 from .answers import TOO_MANY, broken, refused, strange
-from .errors import CourierError, Refusal, Trouble
+from .errors import CourierError, Refusal, Trouble, Untried
 from .redact import hide
 from .settings import Settings
 from .tables import insert, reading, tokens
@@ -48,11 +48,14 @@ class _Answer(BaseModel):
 class Tokens:
     """What lets the courier into Yandex Disk. Any number of these may work on one database.
 
-    Secrets in the settings that were not there before replace what is stored, when the first token is asked for.
+    Secrets in the settings that were not there before replace what is stored, when the first token is asked for. In a `trial` they do not: they are tried
+    by themselves, as far as that uses nothing up, and whoever is at work goes on with what they have.
     """
 
-    def __init__(self, engine: Engine, http: httpx.AsyncClient, settings: Settings, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._engine, self._http, self._settings, self._now = engine, http, settings, now
+    def __init__(
+        self, engine: Engine, http: httpx.AsyncClient, settings: Settings, *, trial: bool = False, now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._engine, self._http, self._settings, self._trial, self._now = engine, http, settings, trial, now
         self._settled = False
         self._at_work: set[asyncio.Task[str]] = set()
 
@@ -76,7 +79,7 @@ class Tokens:
     async def renewed(self, stale: str) -> str:
         """The token after `stale`, which was refused. Yandex may answer the same again.
 
-        `Refusal("token")` if there is nothing to renew it with, or if that is refused too: then an administrator has to give new secrets.
+        `Refusal("shut_out")` if there is nothing to renew it with, or if that is refused too: then an administrator has to give new secrets.
         """
         stored = await asyncio.to_thread(self._stored)
         return stored.access if stored.access not in (None, stale) else await self._another(stored)
@@ -86,13 +89,18 @@ class Tokens:
         with reading(self._engine).begin() as tx:
             return tx.scalar(select(tokens.c.expires_at).where(tokens.c.service == SERVICE))
 
+    async def finish(self) -> None:
+        """Let the renewals at work end, whose callers may have left. Whoever closes the connections does this first, lest an answer be lost."""
+        if self._at_work:
+            await asyncio.wait(self._at_work, timeout=PATIENCE)
+
     # ---------------------------------------------------------------- one renews, the others wait
     async def _another(self, stale: _Stored) -> str:
         """The token of the next generation, whoever gets it."""
         stored = stale
         while stored.access is None or stored.generation == stale.generation:
             if stored.refresh is None:
-                raise Refusal("token", "Yandex Disk refuses the token, and there is none to renew it with. Give the courier a new one in its settings.")
+                raise Refusal("shut_out", "Yandex Disk refuses the token, and there is none to renew it with. Give the courier a new one in its settings.")
             if begun := await asyncio.to_thread(self._begun, stored):
                 return await self._unhurried(begun)
             await sleep(LOOK)
@@ -134,7 +142,7 @@ class Tokens:
         except httpx.HTTPError as error:
             raise broken(error) from None
         if 400 <= response.status_code < 500 and response.status_code != TOO_MANY:
-            raise Refusal("token", "Yandex refuses to renew the token. Give the courier a new one in its settings.")
+            raise Refusal("shut_out", "Yandex refuses to renew the token. Give the courier a new one in its settings.")
         if response.status_code != 200:
             raise refused(response)
         try:
@@ -157,18 +165,28 @@ class Tokens:
             # Somebody emptied the table under us.
             self._settled = False
             raise Trouble("The token of Yandex Disk is not in the database. It is put there again.")
+        if self._trial and found.given != self._given()[0]:
+            token = self._settings.yandex_token
+            if token is None:
+                raise Untried("A refresh token is used up by being tried, so a new one is tried when the bot and the workers start again, and not before.")
+            return _Stored(token.get_secret_value(), None, None, None, found.generation)
         hide(filter(None, (found.access, found.refresh)))
         return _Stored(found.access, found.refresh, found.expires_at, found.renewing_until, found.generation)
 
     def _settle(self, tx: Connection) -> None:
         """Put the secrets of the settings into the database, unless it has them or what became of them."""
-        secrets = [self._settings.yandex_token, self._settings.yandex_client_secret, self._settings.yandex_refresh_token]
-        token, secret, refresh = [each.get_secret_value() if each else None for each in secrets]
-        given = hashlib.sha256(json.dumps([token, self._settings.yandex_client_id, secret, refresh]).encode()).hexdigest()
+        given, token, refresh = self._given()
         new = {"given": given, "access": token, "refresh": refresh, "expires_at": None, "renewing_until": None}
         upsert = insert(tx, tokens).values(service=SERVICE, generation=1, **new)
         next_one = {**new, "generation": tokens.c.generation + 1}
-        tx.execute(upsert.on_conflict_do_update(index_elements=["service"], set_=next_one, where=tokens.c.given != given))
+        replace_them = tokens.c.given != given if not self._trial else false()
+        tx.execute(upsert.on_conflict_do_update(index_elements=["service"], set_=next_one, where=replace_them))
+
+    def _given(self) -> tuple[str, str | None, str | None]:
+        """The secrets of the settings: by what they are known, the token, and what renews it."""
+        secrets = [self._settings.yandex_token, self._settings.yandex_client_secret, self._settings.yandex_refresh_token]
+        token, secret, refresh = [each.get_secret_value() if each else None for each in secrets]
+        return hashlib.sha256(json.dumps([token, self._settings.yandex_client_id, secret, refresh]).encode()).hexdigest(), token, refresh
 
     def _begun(self, stored: _Stored) -> _Stored | None:
         """The row with the renewal being ours: of all that ask at once, for one; and for another if that one's time is over."""

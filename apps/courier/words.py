@@ -1,6 +1,7 @@
 """Every sentence that a person reads, in English and in Russian. They are plain text, never markup."""
 
 import re
+import unicodedata
 from typing import Literal, get_args
 
 from .errors import Code
@@ -16,6 +17,11 @@ LOST = "lease lost"
 EN = {
     # people
     "closed": "This library is for its readers only. Send /start to ask for admission; an administrator decides.",
+    "pending": "Your request has been passed on to the administrators. You will hear here when it is decided.",
+    "waiting_people": "People who wait for a decision: {count}. /users shows them.",
+    "is_admin": "This is an administrator, who cannot be kept out from here: take the id out of COURIER_ADMINS, and start the courier again.",
+    "menu_start": "Open the library",
+    "menu_help": "What this bot can do",
     "welcome": "You may use the library now. Send /start to open it.",
     "asks": "{name} (id {id}) asks for admission.",
     "allow": "✅ Allow",
@@ -40,6 +46,7 @@ EN = {
     "gone": "It is no longer there. Send /start to open the library.",
     "outdated": "This button is no longer of use. Send /start to open the library.",
     "disk_trouble": "The disk does not answer at the moment. Try again in a minute.",
+    "looking": "The disk is slow, and is still being asked. Try again in a moment.",
     "disk_refused": "The disk refuses to show this at the moment. The administrators can find out why.",
     "wrong": "Something went wrong. Try again, please.",
     "up": "⬆ Up",
@@ -53,6 +60,8 @@ EN = {
     "cancelled": "Cancelled.",
     "already_ended": "It has ended already.",
     "on_its_way": "It is already on its way.",
+    "stopping": "It is being stopped, if that is still possible.",
+    "maybe": "It may have arrived all the same.",
     "QUEUED": "⏳ In the queue.",
     "QUEUED_again": "⏳ Tries that did not work out: {failed} of {tries}. {reason} It will be tried again.",
     "QUEUED_back": "⏳ It waits for its next try.",
@@ -66,15 +75,18 @@ EN = {
     "EXPIRED": "⌛ It waited for too long and was given up.",
     "failed": "{name} could not be sent. {reason}",
     "expired": "{name} waited for too long and was given up. You may order it again.",
-    "doubt": "The connection broke while your file was being sent, and nobody knows whether it arrived. It is sent again now, so it may come twice.",
-    "alert_token": "Yandex Disk refuses the token, even renewed, so nothing can be delivered. Give the courier a new one in its settings and start it again.",
+    "failed_maybe": "{name} could not be sent. {reason} It may have arrived all the same: look before you order it again.",
+    "expired_maybe": "{name} waited for too long and was given up. It may have arrived all the same: look before you order it again.",
+    "cancelled_maybe": "{name} was cancelled. It may have arrived all the same: look before you order it again.",
+    "doubt": "The connection broke while {name} was being sent, and nobody knows whether it arrived. It is sent again now, so it may come twice.",
+    "alert_token": "Yandex Disk refuses the token, and nothing can be delivered. Write new COURIER_YANDEX_… settings, and start the courier again.",
     # why it could not be sent
     "why_forbidden": "The disk does not let us have this file.",
     "why_not_found": "The file is no longer on the disk.",
     "why_too_big": "The file is larger than Telegram takes.",
     "why_empty": "The file is empty, and Telegram takes no empty files.",
-    "why_token": "The library cannot reach its disk. The administrators have been told.",
-    "why_bot_token": "Telegram refuses the library’s bot. An administrator has to see to it.",
+    "why_shut_out": "The library cannot reach its disk. The administrators have been told.",
+    "why_bot_refused": "Telegram refuses the library’s bot. An administrator has to see to it.",
     "why_blocked": "You have blocked the bot.",
     "why_unreachable": "Telegram does not find this chat.",
     "why_inactive": "You are not allowed to use the library.",
@@ -92,17 +104,23 @@ EN = {
     "stuck": "Stuck: {count}",
     "stuck_line": "{state}, silent for {age}",
     "workers": "Workers: {count}",
+    "no_worker": "No worker runs, so nothing is delivered. Start one.",
     "worker_line": "{name}: last seen {age} ago",
     "worker_gone": "{name}: gone, last seen {age} ago",
     "token_expiry": "Token of the disk: valid until {at}",
     "token_unknown": "Token of the disk: how long it is valid is not known",
-    "doubted": "Deliveries that may have come twice: {count}",
+    "doubted": "Deliveries in doubt: {count}",
     "errors": "Last errors",
     "error_line": "{at} {code} {sentence}",
 }
 
 RU = {
     "closed": "Эта библиотека только для своих читателей. Отправьте /start, чтобы попросить доступ; решает администратор.",
+    "pending": "Ваша просьба передана администраторам. Ответ придёт сюда.",
+    "waiting_people": "Людей, которые ждут решения: {count}. Список: /users.",
+    "is_admin": "Это администратор, отсюда ему доступ не закрыть: уберите его id из COURIER_ADMINS и запустите курьера заново.",
+    "menu_start": "Открыть библиотеку",
+    "menu_help": "Что умеет этот бот",
     "welcome": "Вам открыт доступ к библиотеке. Отправьте /start, чтобы войти.",
     "asks": "{name} (id {id}) просит доступ.",
     "allow": "✅ Разрешить",
@@ -126,6 +144,7 @@ RU = {
     "gone": "Этого больше нет. Отправьте /start, чтобы открыть библиотеку.",
     "outdated": "Эта кнопка больше не действует. Отправьте /start, чтобы открыть библиотеку.",
     "disk_trouble": "Диск сейчас не отвечает. Попробуйте через минуту.",
+    "looking": "Диск отвечает медленно, ответа ещё нет. Попробуйте снова чуть позже.",
     "disk_refused": "Диск сейчас отказывается это показать. Причину могут узнать администраторы.",
     "wrong": "Что-то пошло не так. Попробуйте ещё раз, пожалуйста.",
     "up": "⬆ Выше",
@@ -138,6 +157,8 @@ RU = {
     "cancelled": "Отменено.",
     "already_ended": "Доставка уже окончена.",
     "on_its_way": "Файл уже в пути.",
+    "stopping": "Доставка останавливается, если это ещё возможно.",
+    "maybe": "Возможно, файл всё-таки пришёл.",
     "QUEUED": "⏳ В очереди.",
     "QUEUED_again": "⏳ Неудачных попыток: {failed} из {tries}. {reason} Будет ещё одна попытка.",
     "QUEUED_back": "⏳ Ждёт следующей попытки.",
@@ -151,14 +172,17 @@ RU = {
     "EXPIRED": "⌛ Файл слишком долго ждал очереди, доставка прекращена.",
     "failed": "Не удалось отправить: {name}. {reason}",
     "expired": "Слишком долго ждал очереди, доставка прекращена: {name}. Его можно заказать снова.",
-    "doubt": "Связь прервалась во время отправки, и неизвестно, дошёл ли ваш файл. Сейчас он отправляется снова, поэтому может прийти дважды.",
-    "alert_token": "Яндекс Диск не принимает токен, даже обновлённый, и доставка невозможна. Задайте новый токен в настройках и запустите курьера заново.",
+    "failed_maybe": "Не удалось отправить: {name}. {reason} Возможно, файл всё-таки пришёл: проверьте, прежде чем заказывать снова.",
+    "expired_maybe": "Слишком долго ждал очереди, доставка прекращена: {name}. Возможно, файл всё-таки пришёл: проверьте, прежде чем заказывать снова.",
+    "cancelled_maybe": "Доставка отменена: {name}. Возможно, файл всё-таки пришёл: проверьте, прежде чем заказывать снова.",
+    "doubt": "Связь прервалась во время отправки, и неизвестно, дошёл ли файл {name}. Сейчас он отправляется снова, поэтому может прийти дважды.",
+    "alert_token": "Яндекс Диск не принимает токен, и доставка невозможна. Задайте новый в настройках COURIER_YANDEX_… и запустите курьера заново.",
     "why_forbidden": "Диск не даёт доступа к этому файлу.",
     "why_not_found": "Файла больше нет на диске.",
     "why_too_big": "Файл больше, чем принимает Telegram.",
     "why_empty": "Файл пуст, а пустые файлы Telegram не принимает.",
-    "why_token": "Библиотеке закрыт доступ к её диску. Администраторам об этом сообщено.",
-    "why_bot_token": "Telegram не принимает бота библиотеки. Этим должен заняться администратор.",
+    "why_shut_out": "Библиотеке закрыт доступ к её диску. Администраторам об этом сообщено.",
+    "why_bot_refused": "Telegram не принимает бота библиотеки. Этим должен заняться администратор.",
     "why_blocked": "Вы заблокировали бота.",
     "why_unreachable": "Telegram не находит этот чат.",
     "why_inactive": "У вас нет доступа к библиотеке.",
@@ -175,16 +199,19 @@ RU = {
     "stuck": "Зависли: {count}",
     "stuck_line": "{state}, молчит {age}",
     "workers": "Исполнители: {count}",
+    "no_worker": "Ни один исполнитель не работает, и ничего не доставляется. Запустите хотя бы одного.",
     "worker_line": "{name}: на связи {age} назад",
     "worker_gone": "{name}: пропал, на связи {age} назад",
     "token_expiry": "Токен диска действует до {at}",
     "token_unknown": "Токен диска: срок действия неизвестен",
-    "doubted": "Доставки, которые могли прийти дважды: {count}",
+    "doubted": "Доставки, о которых неизвестно, дошли ли они: {count}",
     "errors": "Последние ошибки",
     "error_line": "{at} {code} {sentence}",
 }
 
 TEXTS: dict[Language, dict[str, str]] = {"en": EN, "ru": RU}
+_UNSEEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+"""Marks of direction and of byte order."""
 _CODE = re.compile(rf"({'|'.join((*get_args(Code), 'trouble', LOST))})(?::|$)")
 
 
@@ -216,12 +243,12 @@ def reason(last_error: str | None) -> str:
 def plain(text: str) -> str:
     """A stranger's text on one line: no control characters, no marks that turn the direction of what follows, nothing that cannot be sent."""
     sendable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return " ".join("".join(" " if _unseemly(each) else each for each in sendable).split())
+    return " ".join("".join(("" if each in _UNSEEN else " ") if steers(each) else each for each in sendable).split())
 
 
-def _unseemly(character: str) -> bool:
-    number = ord(character)
-    return number < 0x20 or 0x7F <= number < 0xA0 or 0x2028 <= number <= 0x202E or 0x2066 <= number <= 0x2069
+def steers(character: str) -> bool:
+    """Whether this has no look of its own and breaks a line, commands a terminal, or turns the direction of what follows. What joins letters does not."""
+    return character in _UNSEEN or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def units(text: str) -> int:

@@ -29,12 +29,13 @@ class Keyring:
     engine: Engine
     settings: Settings
     now: datetime = NOON
+    trial: bool = False
 
     def ask(self, question: Callable[[Tokens], Awaitable[T]]) -> T:
         async def asked() -> T:
             # Whoever waits for what never comes is found out.
             async with asyncio.timeout(30), httpx.AsyncClient() as http:
-                return await question(Tokens(self.engine, http, self.settings, now=lambda: self.now))
+                return await question(Tokens(self.engine, http, self.settings, trial=self.trial, now=lambda: self.now))
 
         secrets = self.fake.token, self.fake.refresh_token
         try:

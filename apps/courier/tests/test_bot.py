@@ -2,15 +2,14 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from apps.courier import words
+from apps.courier import bot, words
 from apps.courier.tests.bot_api import Message
 from apps.courier.tests.counter import Counter, labels
 from apps.courier.tests.counter import counter as open_counter
-from apps.courier.tests.kit import ADMIN, READER, STRANGER, Office
+from apps.courier.tests.kit import ADMIN, STRANGER, Office
 from apps.courier.words import EN, RU
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -31,11 +30,16 @@ def texts(messages: list[Message]) -> list[str | None]:
     return [message.text for message in messages]
 
 
+def asks(counter: Counter, name: str = "Eve") -> int:
+    """How often the administrator was asked about somebody."""
+    return sum(f"{name} (id " in (message.text or "") and "asks" in (message.text or "") for message in counter.admin.chat)
+
+
 # ---------------------------------------------------------------- admission
 def test_a_stranger_who_starts_is_registered_and_the_administrator_is_asked(counter: Counter, office: Office) -> None:
     counter.says(counter.admin, "/start")
     stranger = counter.person(STRANGER, "Eve", "en")
-    assert texts(counter.says(stranger, "/start")) == [EN["closed"]]
+    assert texts(counter.says(stranger, "/start")) == [EN["pending"]]
     found = office.desk.user(STRANGER)
     assert found
     assert (found.status, found.name) == ("PENDING", "Eve")
@@ -54,7 +58,7 @@ def test_whoever_is_not_let_in_hears_the_same_sentence_to_everything(counter: Co
         assert texts(counter.says(eve, text)) == [EN["closed"]]
     for data in ("b:0:1", "b:1:1", "f:1", f"a:{STRANGER}:A", "c:0190a1b2-0000-7000-8000-000000000000", "nonsense"):
         assert counter.forges(eve, data) == EN["closed"]
-    assert texts(counter.says(eve, "/start"))[-1] == EN["closed"]
+    assert texts(counter.says(eve, "/start"))[-1] == EN["closed" if status == "BLOCKED" else "pending"]
     assert status_of(office) == (status or "PENDING")
 
 
@@ -81,7 +85,7 @@ def test_the_administrator_keeps_somebody_out_with_a_button_and_nobody_is_told(c
     counter.says(eve, "/start")
     counter.presses(counter.admin, EN["block"])
     assert counter.admin.chat[-1].text == f"Eve (id {STRANGER}): blocked."
-    assert texts(eve.chat) == [EN["closed"]]
+    assert texts(eve.chat) == [EN["pending"]]
 
 
 def test_an_old_button_does_not_undo_a_later_command(counter: Counter, office: Office) -> None:
@@ -130,6 +134,18 @@ def test_an_administrator_who_was_blocked_can_decide_and_nothing_else(counter: C
     assert texts(counter.says(counter.admin, "/users")) != [EN["closed"]]
 
 
+def test_nobody_claims_to_have_kept_an_administrator_out(counter: Counter, office: Office) -> None:
+    counter.says(counter.admin, "/start")
+    assert texts(counter.says(counter.admin, f"/block {ADMIN}")) == [EN["is_admin"]]
+    assert getattr(office.desk.user(ADMIN), "status", None) == "ACTIVE"
+
+
+def test_an_administrator_who_starts_hears_of_those_who_asked_before(counter: Counter, office: Office) -> None:
+    """They were announced to nobody: a bot may not write to whoever has not written to it."""
+    counter.says(counter.person(STRANGER), "/start")
+    assert texts(counter.says(counter.admin, "/start"))[0] == words.say("en", "waiting_people", count=1)
+
+
 def test_users_fit_into_one_message_with_those_who_wait_first(counter: Counter, office: Office) -> None:
     for number in range(60):
         office.user(4_000_000_000_000_000 + number, "ACTIVE" if number else None, name="😀" * 200 + "\n{x}")
@@ -150,8 +166,54 @@ def test_users_are_fifty_at_most(counter: Counter, office: Office) -> None:
 
 def test_the_administrator_need_not_be_reachable_for_somebody_to_ask(counter: Counter, office: Office) -> None:
     assert not counter.admin.spoke
-    assert texts(counter.says(counter.person(STRANGER), "/start")) == [EN["closed"]]
+    assert texts(counter.says(counter.person(STRANGER), "/start")) == [EN["pending"]]
     assert office.desk.user(STRANGER)
+
+
+def test_an_administrator_who_could_not_be_asked_is_asked_at_the_next_start(counter: Counter, office: Office) -> None:
+    counter.says(counter.admin, "/start")
+    eve = counter.person(STRANGER, "Eve")
+    office.telegram.fail("sendMessage", 500)
+    eve.says("/start")
+    office.telegram.pending[-1]["message"]["date"] -= 60  # type: ignore[index]
+    eve.says("/start")
+    counter.answer()
+    assert texts(eve.chat) == [EN["pending"]] * 2
+    assert asks(counter) == 1
+
+
+def test_administrators_are_asked_once_in_ten_minutes_for_each_person(counter: Counter, office: Office) -> None:
+    counter.says(counter.admin, "/start")
+    eve = counter.person(STRANGER, "Eve")
+    for seconds in (0, 1, 599, 600, 700, 1200):
+        eve.says("/start")
+        office.telegram.pending[-1]["message"]["date"] += seconds  # type: ignore[index]
+    counter.person(55, "Mallory").says("/start")
+    counter.answer()
+    assert asks(counter, "Eve") == 3
+    assert asks(counter, "Mallory") == 1
+
+
+def test_who_was_asked_about_many_people_is_not_remembered_for_ever(counter: Counter, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bot, "REMEMBERED", 2)
+    counter.says(counter.admin, "/start")
+    made = bot.Reception(office.desk, office.catalogue, office.courier.outside, office.settings)
+    users = [office.user(id, None, name=str(id)) for id in (91, 92, 93, 91)]
+    at = office.moment().at
+
+    async def announce() -> None:
+        for user in users:
+            await made.announce(user, at)
+
+    counter.runner.run(announce())
+    assert [asks(counter, name) for name in ("91", "92", "93")] == [2, 1, 1]
+
+
+def test_whoever_was_kept_out_is_not_announced_again(counter: Counter, office: Office) -> None:
+    counter.says(counter.admin, "/start")
+    office.user(STRANGER, "BLOCKED", name="Eve")
+    counter.says(counter.person(STRANGER, "Eve"), "/start")
+    assert asks(counter) == 0
 
 
 # ---------------------------------------------------------------- help, languages, groups
@@ -192,204 +254,6 @@ def test_a_press_in_a_group_does_nothing_and_stops_blinking(counter: Counter, of
     assert [each.text for each in office.telegram.answered] == [None]
     assert [each.text for each in office.telegram.chat(-100)] == ["forwarded"]
     assert ann.chat == []
-
-
-# ---------------------------------------------------------------- browsing
-def test_the_library_is_browsed_in_one_message(counter: Counter, office: Office) -> None:
-    for number in range(20):
-        office.yandex.put(f"/Library/book {number:02}.pdf", b"x" * number)
-    office.yandex.put("/Library/Zoology/ants.pdf", b"x" * 2048)
-    ann = counter.reader()
-    [message] = counter.says(ann, "/start")
-    assert message.text == "📁 Library"
-    assert labels(message) == ["📁 Zoology", *(f"📄 book {n:02}.pdf" for n in range(7)), "1/3", "▶"]
-    counter.presses(ann, "▶")
-    assert labels(message) == [*(f"📄 book {n:02}.pdf" for n in range(7, 15)), "◀", "2/3", "▶"]
-    counter.presses(ann, "▶")
-    assert labels(message) == [*(f"📄 book {n:02}.pdf" for n in range(15, 20)), "◀", "3/3"]
-    counter.presses(ann, "◀")
-    counter.presses(ann, "◀")
-    counter.presses(ann, "Zoology")
-    assert (message.text, labels(message)) == ("📁 Zoology", ["📄 ants.pdf", EN["up"]])
-    counter.presses(ann, "ants.pdf")
-    assert (message.text, labels(message)) == ("📄 ants.pdf\nSize: 2 KB", [EN["download"], EN["back"]])
-    counter.presses(ann, EN["back"])
-    assert message.text == "📁 Zoology"
-    counter.presses(ann, EN["up"])
-    assert message.text == "📁 Library"
-    assert len(ann.chat) == 1
-
-
-def test_weird_names_are_shown_as_they_are_and_cut(counter: Counter, office: Office) -> None:
-    names = ["<b>bold _x_ *y* `z`", "a" * 200, "😀" * 60, "line\nbreak \u202egpj.exe", "{name} %s", "[link](x)"]
-    for name in names:
-        office.yandex.put(f"/Library/{name}.pdf", b"x")
-    ann = counter.reader()
-    [message] = counter.says(ann, "/start")
-    assert "📄 <b>bold _x_ *y* `z`.pdf" in labels(message)
-    assert "📄 line break gpj.exe.pdf" in labels(message)
-    assert all(len(label.encode("utf-16-le")) <= 96 for label in labels(message))
-    for label in labels(message):
-        counter.presses(ann, label)
-        assert (message.text or "").startswith("📄 ")
-        counter.presses(ann, EN["back"])
-
-
-def test_what_is_gone_is_said_to_be_gone(counter: Counter, office: Office) -> None:
-    office.yandex.put("/Library/Zoology/ants.pdf", b"x")
-    ann = counter.reader()
-    counter.says(ann, "/start")
-    counter.presses(ann, "Zoology")
-    file = ann.chat[-1].buttons[0]
-    office.yandex.remove("/Library/Zoology")
-    office.clock.advance(61)
-    assert counter.presses(ann, EN["up"]) is None
-    assert counter.forges(ann, file[1]) == EN["gone"]
-
-
-def test_ids_outside_of_the_library_are_not_there(counter: Counter, office: Office) -> None:
-    outside = "INSERT INTO courier_files (id, path, path_hash, name, is_folder) VALUES (:id, :path, :path, 'Private', :folder)"
-    office.write(outside, id=5, path="disk:/Private", folder=True)
-    office.write(outside, id=1, path="disk:/Private/diary.txt", folder=False)
-    ann = counter.reader()
-    [message] = counter.says(ann, "/help")
-    for data in ("b:2147483647:1", "b:5:999999", "b:1:1", "f:2147483647", "f:1", "f:5"):
-        assert counter.forges(ann, data) == EN["gone"]
-    assert ann.chat == [message]
-    assert message.text == EN["help"]
-
-
-def test_a_disk_that_is_away_costs_a_sentence(counter: Counter, office: Office) -> None:
-    office.yandex.put("/Library/emma.pdf", b"x")
-    ann = counter.reader()
-    office.yandex.fail("resources", 503)
-    assert texts(counter.says(ann, "/start")) == [EN["disk_trouble"]]
-    [message] = counter.says(ann, "/start")
-    office.clock.advance(61)
-    office.yandex.fail("resources", 503)
-    counter.presses(ann, "emma.pdf")
-    counter.presses(ann, EN["back"])
-    assert message.text == f"📁 Library\n{EN['stale']}"
-
-
-def test_a_refused_token_is_told_to_the_administrators_and_hidden_from_readers(counter: Counter, office: Office) -> None:
-    counter.says(counter.admin, "/start")
-    office.clock.advance(61)
-    office.yandex.revoke(refresh=True)
-    assert texts(counter.says(counter.reader(), "/start")) == [EN["disk_refused"]]
-    office.run()
-    assert counter.admin.chat[-1].text == EN["alert_token"]
-
-
-# ---------------------------------------------------------------- ordering
-def ordering(counter: Counter, office: Office) -> Message:
-    office.yandex.put("/Library/emma.pdf", b"It is a truth universally acknowledged")
-    ann = counter.reader()
-    counter.says(ann, "/start")
-    counter.presses(ann, "emma.pdf")
-    return ann.chat[-1]
-
-
-def test_a_download_turns_the_message_into_its_card(counter: Counter, office: Office) -> None:
-    message = ordering(counter, office)
-    assert counter.presses(counter.person(), EN["download"]) == EN["ordered"]
-    assert (message.text, labels(message)) == (f"📄 emma.pdf\n{EN['QUEUED']}", [EN["cancel"]])
-    assert [card.card_id for card in office.desk.open_cards()] == [message.id]
-    office.run()
-    counter.look()
-    assert (message.text, labels(message)) == (f"📄 emma.pdf\n{EN['DELIVERED']}", [EN["back"]])
-    assert [each.document.name for each in counter.person().chat if each.document] == ["emma.pdf"]
-    assert counter.presses(counter.person(), EN["back"], message) is None
-    assert message.text == "📁 Library"
-
-
-def test_a_second_click_shows_the_first_job(counter: Counter, office: Office) -> None:
-    message = ordering(counter, office)
-    button = message.buttons[0][1]
-    assert counter.forges(counter.person(), button) == EN["ordered"]
-    assert counter.forges(counter.person(), button) == EN["already"]
-    assert counter.jobs() == ["QUEUED"]
-    office.run()
-    assert counter.forges(counter.person(), button) == EN["already"]
-    assert counter.jobs() == ["DELIVERED"]
-
-
-def test_each_showing_is_another_click(counter: Counter, office: Office) -> None:
-    message = ordering(counter, office)
-    first = message.buttons[0][1]
-    counter.presses(counter.person(), EN["back"])
-    counter.presses(counter.person(), "emma.pdf")
-    assert message.buttons[0][1] != first
-
-
-def test_a_file_that_is_on_its_way_shows_its_card(counter: Counter, office: Office) -> None:
-    ordering(counter, office)
-    ann = counter.person()
-    counter.presses(ann, EN["download"])
-    [message] = counter.says(ann, "/start")
-    assert counter.presses(ann, "emma.pdf") == EN["already"]
-    assert message.text == f"📄 emma.pdf\n{EN['QUEUED']}"
-    assert [card.card_id for card in office.desk.open_cards()] == [message.id]
-
-
-def test_a_queued_delivery_can_be_cancelled(counter: Counter, office: Office) -> None:
-    message = ordering(counter, office)
-    counter.presses(counter.person(), EN["download"])
-    assert counter.presses(counter.person(), EN["cancel"]) == EN["cancelled"]
-    assert (message.text, labels(message)) == (f"📄 emma.pdf\n{EN['CANCELLED']}", [EN["download"], EN["back"]])
-    assert counter.jobs() == ["CANCELLED"]
-    assert counter.presses(counter.person(), EN["download"]) == EN["ordered"]
-    assert sorted(counter.jobs()) == ["CANCELLED", "QUEUED"]
-
-
-def test_what_is_delivered_cannot_be_cancelled(counter: Counter, office: Office) -> None:
-    message = ordering(counter, office)
-    counter.presses(counter.person(), EN["download"])
-    cancel = message.buttons[0][1]
-    office.run()
-    assert counter.forges(counter.person(), cancel) == EN["already_ended"]
-    assert counter.jobs() == ["DELIVERED"]
-
-
-def test_what_a_worker_has_taken_is_on_its_way(counter: Counter, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    ordering(counter, office)
-    counter.presses(counter.person(), EN["download"])
-    [card] = office.desk.open_cards()
-    monkeypatch.setattr(office.desk, "cancel", lambda *_: replace(card.shown, state="STREAMING"))
-    assert counter.presses(counter.person(), EN["cancel"]) == EN["on_its_way"]
-
-
-def test_a_file_that_is_gone_cannot_be_ordered(counter: Counter, office: Office) -> None:
-    ordering(counter, office)
-    office.write("UPDATE courier_files SET gone = true WHERE name = 'emma.pdf'")
-    assert counter.presses(counter.person(), EN["download"]) == EN["gone"]
-    assert counter.jobs() == []
-
-
-def test_whoever_was_blocked_meanwhile_orders_nothing(counter: Counter, office: Office) -> None:
-    ordering(counter, office)
-    counter.says(counter.admin, f"/block {READER}")
-    assert counter.presses(counter.person(), EN["download"]) == EN["closed"]
-    assert counter.jobs() == []
-
-
-def test_a_message_that_was_deleted_is_replaced_by_a_new_one(counter: Counter, office: Office) -> None:
-    message = ordering(counter, office)
-    office.telegram.messages[READER].remove(message)
-    counter.person().forges(message.buttons[0][1], message)
-    counter.answer()
-    [card] = counter.person().chat
-    assert card.text == f"📄 emma.pdf\n{EN['QUEUED']}"
-    assert [each.card_id for each in office.desk.open_cards()] == [card.id]
-
-
-def test_an_order_stands_though_its_card_could_not_be_drawn(counter: Counter, office: Office) -> None:
-    message = ordering(counter, office)
-    office.telegram.fail("editMessageText", 429, retry_after=1)
-    assert counter.presses(counter.person(), EN["download"]) == EN["ordered"]
-    counter.look()
-    assert message.text == f"📄 emma.pdf\n{EN['QUEUED']}"
-
 
 
 # ---------------------------------------------------------------- trouble

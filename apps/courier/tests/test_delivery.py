@@ -200,7 +200,7 @@ def test_a_doubt_stays_written_though_the_second_send_is_surely_refused(office: 
     office.later(3600)
     assert office.state(job) == "DELIVERED"
     assert documents(office) == ["emma.pdf"] * 2
-    assert told(office) == [words.say("en", "doubt")]
+    assert told(office) == [words.say("en", "doubt", name="emma.pdf")]
     assert office.rows("SELECT doubted FROM courier_deliveries") == [(True,)]
 
 

@@ -1,6 +1,5 @@
 """What is seen of deliveries: by their users, on cards, and by administrators."""
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from apps.courier import tables
 from apps.courier.desk import WorkerAge
 from apps.courier.redact import who
 from apps.courier.tests.kit import ADMIN, QUEUED, READER, STRANGER, Office
+from apps.courier.tests.test_delivery import meanwhile
 from interlock.testing import Crashed, Point
 
 NOBODYS = "00000000-0000-7000-8000-000000000000"
@@ -249,12 +249,18 @@ def test_of_an_error_only_known_words_are_shown(error: str | None, code: str, se
 
 
 def test_workers_that_were_heard_of_are_listed_with_their_age(office: Office) -> None:
-    async def work() -> list[WorkerAge]:
-        async with office.app.worker():
-            return await asyncio.to_thread(lambda: office.desk.overview().workers)
+    office.order()
+    gate, seen = office.yandex.gate("content"), list[WorkerAge]()
 
-    (seen,) = asyncio.run(work())
-    assert (seen.alive, seen.age) == (True, 0)
+    def look() -> None:
+        assert gate.arrived.wait(20)
+        office.worker.beat()
+        seen.extend(office.desk.overview().workers)
+        gate.open()
+
+    with meanwhile(look):
+        office.run()
+    assert [(each.alive, each.age) for each in seen] == [(True, 0)]
     assert office.desk.overview().workers == []
 
 

@@ -1,7 +1,7 @@
 """Yandex Disk over real HTTP: what it answers, and every way in which it can fail to."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from apps.courier.answers import retry_after
-from apps.courier.disk import Disk, Item, Listing
+from apps.courier.disk import ANSWER, Disk, Item, Listing
 from apps.courier.errors import Refusal, Trouble, Unsent
 from apps.courier.tests.reading import BYTES, NAME, PATH, Reader, reading
 from apps.courier.tests.yandex import FakeDisk
@@ -148,7 +148,7 @@ def test_a_second_401_is_a_refusal(fake: FakeDisk, reader: Reader, call: Call) -
     fake.fail(call.where, 401, times=2)
     with pytest.raises(Refusal, match="just renewed") as refused:
         reader.ask(call.ask)
-    assert refused.value.code == "token"
+    assert refused.value.code == "shut_out"
     assert (len(fake.asked("token")), len(fake.asked(call.where))) == (1, 2)
 
 
@@ -156,15 +156,67 @@ def test_a_renewal_that_is_refused_is_a_refusal(fake: FakeDisk, reader: Reader) 
     fake.revoke(refresh=True)
     with pytest.raises(Refusal, match="refuses to renew") as refused:
         reader.ask(RESOURCE.ask)
-    assert refused.value.code == "token"
+    assert refused.value.code == "shut_out"
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"name": "a"}', b'{"name": "a", "path": "trash:/a", "type": "file"}', b'{"href": 5}'])
 def test_an_answer_that_cannot_be_read_is_trouble(reader: Reader, answer: bytes) -> None:
-    reader.client = lambda: httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(200, content=answer)))
+    reader.client = answering(answer)
     for call in (RESOURCE, LINK):
         with pytest.raises(Trouble, match="cannot read"):
             reader.ask(call.ask)
+
+
+def answering(answer: httpx.AsyncByteStream | bytes) -> Callable[[], httpx.AsyncClient]:
+    """A client for which everything has this answer."""
+    return lambda: httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(200, content=answer)))
+
+
+@pytest.mark.parametrize("evil", [
+    rb'"name": "a\u0000", "path": "disk:/a\u0000", "type": "dir"', rb'"name": "a\ud800", "path": "disk:/a\ud800", "type": "dir"',
+    rb'"name": "a", "path": "disk:/a", "type": "file", "size": 9223372036854775808', rb'"name": "a", "path": "disk:/a", "type": "file", "md5": "\udfff"',
+])  # fmt: skip
+def test_an_entry_that_cannot_be_kept_is_left_out_and_counted(reader: Reader, evil: bytes) -> None:
+    good = b'{"name": "\\ud83d\\ude00", "path": "disk:/\\ud83d\\ude00", "type": "file", "size": 9223372036854775807}'
+    reader.client = answering(b'{"_embedded": {"items": [{' + evil + b"}, " + good + b'], "total": 2}}')
+    assert reader.ask(LIST.ask) == Listing([Item("😀", "disk:/😀", False, 2**63 - 1, None)], 2, left_out=1)
+
+
+@pytest.mark.parametrize("entry", [b'{"name": "a"}', b"5", b'{"name": "a", "path": "trash:/a", "type": "file"}'])
+def test_a_listing_of_another_form_is_trouble_and_no_empty_folder(reader: Reader, entry: bytes) -> None:
+    reader.client = answering(b'{"_embedded": {"items": [' + entry + b'], "total": 1}}')
+    with pytest.raises(Trouble, match="cannot read"):
+        reader.ask(LIST.ask)
+
+
+def test_a_disk_that_lists_more_than_it_was_asked_for_is_heard_no_further(reader: Reader) -> None:
+    entry = b'{"name": "a", "path": "disk:/a", "type": "dir"}'
+    reader.client = answering(b'{"_embedded": {"items": [' + b", ".join([entry] * 11) + b'], "total": 11}}')
+    assert len(reader.ask(LIST.ask).items) == 10
+
+
+@every_call
+def test_an_answer_without_an_end_is_trouble(reader: Reader, call: Call) -> None:
+    sent = 0
+
+    class Endless(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            nonlocal sent
+            while sent < 4 * ANSWER:
+                sent += len(piece)
+                yield piece
+
+    piece = b" " * 2**20
+    reader.client = answering(Endless())
+    with pytest.raises(Trouble, match="no end"):
+        reader.ask(call.ask)
+    assert sent <= ANSWER + 2 * len(piece)
+
+
+def test_an_answer_that_is_nested_without_an_end_is_trouble(reader: Reader) -> None:
+    reader.client = answering(b"[" * 10**6)
+    with pytest.raises(Trouble, match="cannot read"):
+        reader.ask(LIST.ask)
 
 
 @pytest.mark.parametrize(("said", "meant"), [("0", 0.0), ("1.5", 1.5), ("-3", 0.0), ("nan", None), ("inf", None), ("soon", None), ("", None)])

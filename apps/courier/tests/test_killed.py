@@ -45,7 +45,7 @@ def test_a_worker_killed_after_telegram_took_the_file_leaves_a_doubt_that_is_tol
     assert (job.state, job.tries_left) == ("DELIVERED", 2)
     assert [each.sha256 for each in house.documents(ann)] == [house.emma.sha256] * 2
     after_the_card = ann.chat[ann.chat.index(card) + 1 :]
-    assert [each.text for each in after_the_card] == [None, words.say("ru", "doubt"), None]
+    assert [each.text for each in after_the_card] == [None, words.say("ru", "doubt", name="Emma.pdf"), None]
     assert house.doubts() == ([job.id], [job.id])
 
 

@@ -186,7 +186,7 @@ def test_check_says_what_it_found(migrated: Call, telegram: FakeTelegram, yandex
     (lambda telegram, _: telegram.fail("getMe", 404), "Telegram refuses the bot's token. Copy it anew from @BotFather into COURIER_BOT_TOKEN, "),
     (lambda telegram, _: telegram.fail("getMe", 502), "Telegram has a fault of its own (5xx). See that http://"),
     (lambda telegram, _: telegram.down(), "Telegram cannot be reached. See that http://"),
-    (lambda _, yandex: yandex.revoke(), "Yandex refuses the token, and no other could be had for it. Write a new COURIER_YANDEX_TOKEN "),
+    (lambda _, yandex: yandex.revoke(), "Yandex refuses the token, and no other could be had for it. See COURIER_YANDEX_TOKEN, or"),
     (lambda _, yandex: yandex.fail("resources", 403), "Yandex Disk lets nobody read with this token. See that "),
     (lambda _, yandex: yandex.remove("/Library"), "Yandex Disk has no folder disk:/Library. See COURIER_FOLDER."),
     (lambda _, yandex: yandex.fail("resources", 503), "Yandex Disk cannot answer now (status 503). See that http://"),
@@ -218,7 +218,7 @@ def test_status_shows_what_administrators_see(migrated: Call) -> None:
     said = migrated("status")
     assert said.code == 0
     assert said.out.splitlines()[0] == "Deliveries"
-    assert [line for line in ("Waiting: 0, under way: 0", "Stuck: 0", "Workers: 0", "Deliveries that may have come twice: 0") if line not in said.out] == []
+    assert [line for line in ("Waiting: 0, under way: 0", "Stuck: 0", "Workers: 0", "Deliveries in doubt: 0") if line not in said.out] == []
 
 
 # ---------------------------------------------------------------- what runs for long

@@ -197,7 +197,7 @@ def test_a_refused_token_ends_it(counter: Counter, telegram: FakeTelegram) -> No
     telegram.fail("getUpdates", 401)
     with pytest.raises(Refusal) as caught:
         running(counter, Listener())
-    assert caught.value.code == "bot_token"
+    assert caught.value.code == "bot_refused"
 
 
 def test_what_could_not_be_confirmed_at_the_end_is_only_handled_once_more(counter: Counter, telegram: FakeTelegram, caplog: pytest.LogCaptureFixture) -> None:

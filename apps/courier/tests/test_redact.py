@@ -1,10 +1,13 @@
 """Promises about logs: whatever a library or an error says there, no token, no secret of an address and nobody's id is in it."""
 
 import asyncio
+import hashlib
 import io
 import json
 import logging
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +23,7 @@ from aiogram.exceptions import AiogramError
 from typing_extensions import override
 
 from apps.courier import redact
-from apps.courier.redact import CHATTY, Redacting, hide, quiet, scrub, who
+from apps.courier.redact import CHATTY, Redacting, hide, key, quiet, scrub, who
 
 BOT, ACCESS, REFRESH, SECRET, SIGNATURE = "7654321:CANARYbot-0123456789_abcdef", "y0_CANARYaccess", "1:CANARYrefresh", "CANARYsecret", "CANARYsignature"
 PATH = "disk:/CANARY"
@@ -88,6 +91,25 @@ def test_a_person_has_one_name_in_logs_and_it_is_not_their_id() -> None:
     assert who(7).startswith("u_")
     assert len(who(7)) == 10
     assert "123456789" not in who(123456789)
+
+
+def elsewhere(before: str = "") -> str:
+    """Somebody's name in the logs of a process of its own."""
+    program = f"from apps.courier.redact import key, who\n{before}\nprint(who(123456789))"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_person_has_the_same_name_in_every_process_with_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact, "_key", b"")
+    key(BOT)
+    mine = who(123456789)
+    assert elsewhere(f"key({BOT!r})") == mine
+    key(f"{BOT}x")
+    assert who(123456789) != mine
+
+
+def test_without_a_key_nobody_can_try_out_whose_name_it_is() -> None:
+    assert len({elsewhere(), elsewhere(), f"u_{hashlib.sha256(b'123456789').hexdigest()[:8]}"}) == 3
 
 
 # ---------------------------------------------------------------- a record

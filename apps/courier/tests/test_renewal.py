@@ -97,7 +97,7 @@ def test_what_yandex_answers_is_kept_though_the_caller_is_cancelled(keys: Keyrin
         with pytest.raises(asyncio.CancelledError):
             await asked
         gate.open()
-        await asyncio.gather(*tokens._at_work)
+        await tokens.finish()
 
     keys.ask(cancelled)
     assert (keys.row()["access"], keys.row()["refresh"]) == (keys.fake.token, keys.fake.refresh_token)
@@ -120,7 +120,7 @@ def test_without_a_refresh_token_there_is_nothing_to_renew(keys: Keyring) -> Non
     keys.settings = settings_of(keys.fake, yandex_client_id=None, yandex_client_secret=None, yandex_refresh_token=None)
     with pytest.raises(Refusal, match="none to renew it with") as refused:
         keys.renewed(keys.access())
-    assert refused.value.code == "token"
+    assert refused.value.code == "shut_out"
     assert keys.renewals == 0
 
 
@@ -134,7 +134,7 @@ def test_a_renewal_that_yandex_refuses_is_a_refusal_and_changes_nothing(keys: Ke
     before = keys.row()
     with pytest.raises(Refusal, match="refuses to renew") as refused:
         keys.renewed(first)
-    assert refused.value.code == "token"
+    assert refused.value.code == "shut_out"
     assert "no-longer" not in str(refused.value)
     assert keys.row() == before
 

@@ -148,15 +148,6 @@ def test_a_doubt_is_noted_once_and_stays(office: Office) -> None:
     assert asked(office.courier.engine, lambda tx: tables.doubted(tx, job_id))
 
 
-def test_an_order_is_found_by_its_job(office: Office) -> None:
-    user_id, file_id = office.user().id, office.file()
-    job_id = office.order(user_id, file_id)
-    found = asked(office.courier.engine, lambda tx: tables.order_of(tx, job_id))
-    assert found == tables.OrderRow(user_id, file_id, None)
-    other = "00000000-0000-7000-8000-000000000000"
-    assert asked(office.courier.engine, lambda tx: tables.order_of(tx, other)) is None
-
-
 def test_the_receipt_of_an_outside_call_is_read_as_the_engine_wrote_it(office: Office) -> None:
     job_id = office.order()
     table = "interlock.receipts" if office.courier.engine.dialect.name == "postgresql" else "interlock_receipts"

@@ -8,6 +8,7 @@ import pytest
 
 from apps.courier import telegram as telegrams
 from apps.courier import words
+from apps.courier.carriage import AWAY
 from apps.courier.tests.kit import ADMIN, BEGUN, CLAIMED, DELIVERED, FOLDER, READER, STREAMED, Office
 
 NAME, CONTENT = "emma.pdf", b"It is a truth " * 50_000
@@ -73,18 +74,21 @@ def test_what_may_pass_costs_one_try_and_is_tried_again(office: Office, name: st
     office.later(ENOUGH)
     assert office.path(job) == [*row.path, *DELIVERED[1:]]
     assert documents(office) == [NAME] * row.copies
-    assert told(office) == ([words.say("en", "doubt")] if row.doubted else [])
+    assert told(office) == ([words.say("en", "doubt", name="emma.pdf")] if row.doubted else [])
     assert office.rows("SELECT doubted FROM courier_deliveries") == [(row.doubted,)]
     assert office.app.verify().ok
 
 
 @pytest.mark.parametrize("side", ["yandex", "telegram"])
-def test_a_side_that_is_away_costs_one_try_and_leaves_no_doubt(office: Office, side: str) -> None:
+def test_a_side_that_is_away_costs_one_try_and_leaves_no_doubt(office: Office, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for a while nothing else is begun."""
+    paused = list[float]()
+    monkeypatch.setattr(office.courier.outside, "pause", paused.append)
     job = office.order(file_id=office.file(NAME, CONTENT))
     outside = getattr(office, side)
     outside.down()
     office.run()
-    assert (office.state(job), office.app.get(job).tries_left) == ("QUEUED", 2)
+    assert (office.state(job), office.app.get(job).tries_left, paused) == ("QUEUED", 2, [AWAY])
     outside.up()
     office.later(ENOUGH)
     assert (office.state(job), documents(office), told(office)) == ("DELIVERED", [NAME], [])
@@ -158,7 +162,7 @@ FAILING = {
     "telegram: 400": Row(lambda office: office.telegram.fail("sendDocument", 400, description="Bad Request: not enough rights"), STREAMED),
 }
 CODES = {
-    "disk: 403": "forbidden", "disk: 404": "not_found", "disk: 401 twice": "token", "disk: renewal refused": "token",
+    "disk: 403": "forbidden", "disk: 404": "not_found", "disk: 401 twice": "shut_out", "disk: renewal refused": "shut_out",
     "telegram: 413": "too_big", "telegram: 400": "refused",
 }  # fmt: skip
 
@@ -196,7 +200,7 @@ def test_an_empty_file_fails_and_its_user_is_told(office: Office) -> None:
     office.user()
     job = office.order(READER, office.file(NAME, b""))
     office.run()
-    assert (office.state(job), office.telegram.asked("sendDocument")) == ("FAILED", [])
+    assert (office.path(job), office.telegram.asked("sendDocument")) == ([*BEGUN, ("DOWNLOADING", "FAILED")], [])
     assert words.failure("en", "empty: ") in told(office)[0]
 
 

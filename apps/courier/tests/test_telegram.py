@@ -4,9 +4,13 @@ import asyncio
 import hashlib
 import tracemalloc
 from collections.abc import AsyncGenerator, Iterator
-from typing import NoReturn
+from datetime import UTC, datetime
+from typing import NoReturn, cast
 
 import pytest
+from aiogram import Bot
+from aiogram.methods import SendDocument
+from aiogram.types import Chat, Document, InputFile, Message
 
 from apps.courier.errors import Refusal, Trouble, Unsent
 from apps.courier.telegram import Sent, Telegram, plain
@@ -55,6 +59,34 @@ def test_inside_the_block_all_but_the_last_chunk_has_gone_out_and_nothing_is_sen
 
     asyncio.run(main())
     assert gone[-1] == len(WHOLE)
+
+
+def test_the_last_chunk_waits_until_a_slow_telegram_has_taken_all_others() -> None:
+    gone: list[int] = []
+    answer = Message(
+        message_id=5, date=datetime.fromtimestamp(0, UTC), chat=Chat(id=ANN, type="private"), document=Document(file_id=FILE, file_unique_id="u"))
+
+    async def main() -> Sent:
+        resumes = asyncio.Event()
+
+        async def slow(method: SendDocument, request_timeout: int) -> Message:
+            """Takes one chunk, and no other for a while."""
+            assert request_timeout == 0
+            assert isinstance(method.document, InputFile)
+            async for _ in method.document.read(cast("Bot", slow)):
+                await resumes.wait()
+            return answer
+
+        async def body() -> AsyncGenerator[bytes]:
+            for chunk in (b"a", b"b", b"c", b"d"):
+                yield chunk
+            asyncio.get_running_loop().call_later(0.05, resumes.set)
+
+        async with asyncio.timeout(20), Telegram(cast("Bot", slow)).parcel(ANN, NAME, 4, body(), progress=gone.append) as parcel:
+            assert gone == [1, 2, 3]
+            return await parcel.hand_over()
+
+    assert asyncio.run(main()) == Sent(5, FILE)
 
 
 @pytest.mark.parametrize("chunks", [CHUNKS, [b"x"], [b"one", b"two"]], ids=["many", "one byte", "two"])
@@ -122,6 +154,7 @@ def test_memory_does_not_grow_with_the_file(fake: FakeTelegram, ann: Person) -> 
     ("name", "told"),
     [
         ("Отчёт 😀.pdf", "Отчёт 😀.pdf"), ('a "b" \\c/d.txt', 'a "b" cd.txt'), ("../../etc/passwd", "....etcpasswd"),
+        ("Invoice\u202efdp.exe", "Invoicefdp.exe"), ("\ufeff\u200f..", "file"),
         ("a\r\nX: y\x00\x7f\x85\u2028b", "aX: yb"), ("..", "file"), ("/", "file"), ("", "file"), ("\ud800.txt", ".txt"),
     ],
 )  # fmt: skip
@@ -259,12 +292,14 @@ def test_where_nobody_listens_nothing_was_sent(fake: FakeTelegram, what: str) ->
 
 def test_telegram_that_goes_away_before_it_is_handed_the_file_has_sent_nothing(fake: FakeTelegram, ann: Person) -> None:
     async def main() -> None:
-        async with connected(fake.url) as telegram, packed(telegram) as parcel:
-            fake.down()
-            await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)  # type: ignore[arg-type]
-            await parcel.hand_over()
+        async with connected(fake.url) as telegram:
+            await telegram.say(ANN, "hello")  # over a connection that the upload uses too: one that nobody has accepted yet could not be cut
+            async with packed(telegram) as parcel:
+                fake.down()
+                await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)  # type: ignore[arg-type]
+                await parcel.hand_over()
 
     error = failing(fake, main())
     assert isinstance(error, Unsent)
     assert proven(error)
-    assert ann.chat == []
+    assert [message.document for message in ann.chat] == [None]

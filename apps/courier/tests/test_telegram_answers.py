@@ -16,7 +16,7 @@ from apps.courier.tests.people import Document
 from apps.courier.tests.sending import ANN, FILE, NAME, connected, failing, packed, proven
 
 ROWS = [
-    (401, "Unauthorized", "bot_token"),
+    (401, "Unauthorized", "bot_refused"),
     (403, "Forbidden: bot was blocked by the user", "blocked"),
     (403, "Forbidden: user is deactivated", "unreachable"),
     (400, "Bad Request: chat not found", "unreachable"),

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from apps.courier import tables
-from apps.courier.errors import CourierError, Trouble
+from apps.courier.errors import CourierError, Refusal, Trouble, Untried
 from apps.courier.redact import scrub
 from apps.courier.tests.keyring import NOON, Keyring, keyring
 from apps.courier.tests.reading import settings_of
@@ -110,6 +110,31 @@ def test_new_secrets_in_the_settings_replace_what_is_stored(keys: Keyring) -> No
     assert keys.access() == "y0_given_by_an_administrator"
     assert (keys.row()["generation"], keys.row()["expires_at"]) == (3, None)
     assert keys.row()["given"] != old["given"]
+
+
+def test_new_secrets_that_are_on_trial_replace_nobodys(keys: Keyring) -> None:
+    """They are tried as they are, and whoever is at work goes on with what is stored."""
+    keys.renewed(keys.access())
+    before = keys.row()
+    keys.settings, keys.trial = settings_of(keys.fake, yandex_token="y0_on_trial_and_of_no_use"), True
+    assert keys.access() == "y0_on_trial_and_of_no_use"
+    with pytest.raises(Refusal):
+        keys.renewed("y0_on_trial_and_of_no_use")
+    assert keys.row() == before
+
+
+def test_a_new_refresh_token_is_not_used_up_by_a_trial(keys: Keyring) -> None:
+    keys.access()
+    before, asked = keys.row(), len(keys.fake.asked("token"))
+    keys.settings, keys.trial = settings_of(keys.fake, yandex_token=None, yandex_refresh_token="1:another-one-of-no-use"), True
+    with pytest.raises(Untried):
+        keys.access()
+    assert (keys.row(), len(keys.fake.asked("token"))) == (before, asked)
+
+
+def test_secrets_that_are_in_use_are_renewed_in_a_trial_too(keys: Keyring) -> None:
+    keys.trial = True
+    assert keys.renewed(keys.access()) == keys.fake.token
 
 
 def test_the_same_secrets_in_the_settings_leave_what_became_of_them(keys: Keyring) -> None:

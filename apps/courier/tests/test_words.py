@@ -1,5 +1,6 @@
 """Promises about the words."""
 
+from collections.abc import Callable
 from string import Formatter
 from typing import Any, get_args
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.courier import words
+from apps.courier import telegram, words
 from apps.courier.desk import Shown
 from apps.courier.errors import Code
 from apps.courier.keyboards import bar, card_text
@@ -34,7 +35,8 @@ def test_a_label_is_no_longer_than_a_telephone_shows() -> None:
 
 
 def test_an_answer_to_a_press_fits() -> None:
-    keys = ("closed", "outdated", "gone", "disk_trouble", "disk_refused", "wrong", "ordered", "already", "already_ended", "cancelled", "on_its_way")
+    keys = ("closed", "outdated", "gone", "disk_trouble", "disk_refused", "wrong", "ordered", "already", "already_ended", "cancelled", "on_its_way", "stopping",
+            "looking")
     assert all(len(texts[key]) <= words.ANSWER for texts in (EN, RU) for key in keys)
 
 
@@ -70,6 +72,34 @@ def test_a_name_is_never_read_as_a_form() -> None:
 
 def test_a_name_adds_no_lines_to_a_sentence() -> None:
     assert words.say("en", "expired", name="emma\n\u202epdf").startswith("emma pdf waited")
+
+
+STEERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff\u2028\u2029\x00\x1b\x7f\x85"
+
+
+@pytest.mark.parametrize("shown", [words.plain, telegram.plain])
+@pytest.mark.parametrize("steers", STEERING)
+def test_nothing_steers_how_a_name_is_read(steers: str, shown: Callable[[str], str]) -> None:
+    assert steers not in shown(f"Invoice{steers}fdp.exe")
+
+
+@pytest.mark.parametrize("shown", [words.plain, telegram.plain])
+@pytest.mark.parametrize("name", ["👩\u200d🚀.pdf", "می\u200cخواهم.pdf", "🏴\U000e0067\U000e0062\U000e007f", "שלום.pdf", "❤\ufe0f"])
+def test_what_joins_letters_and_pictures_is_kept(name: str, shown: Callable[[str], str]) -> None:
+    assert shown(name) == name
+
+
+def test_a_mark_of_direction_leaves_no_gap() -> None:
+    assert words.plain("שלום\u200f!") == "שלום!"
+
+
+@pytest.mark.parametrize("language", ["en", "ru"])
+@pytest.mark.parametrize("key", ["failed", "expired", "cancelled"])
+def test_what_may_have_arrived_all_the_same_is_told_so(language: str, key: str) -> None:
+    told = words.say(language, f"{key}_maybe", name="emma.pdf", reason="Because.")
+    assert "emma.pdf" in told
+    assert {"en": "It may have arrived all the same", "ru": "Возможно, файл всё-таки пришёл"}[language] in told
+    assert ("Because." in told) == (key == "failed")
 
 
 @given(anything)
@@ -111,7 +141,7 @@ def test_time_is_told_as_people_do(seconds: float, told: str) -> None:
 
 # ---------------------------------------------------------------- a card
 def shown(state: str, **given: Any) -> Shown:
-    values: dict[str, Any] = {"done": None, "total": None, "error_code": None, "attempt": 0, "doubted": False, "tries": 3}
+    values: dict[str, Any] = {"done": None, "total": None, "error_code": None, "attempt": 0, "doubted": False, "tries": 3, "stopping": False}
     return Shown("j", 1, "emma.pdf", state, **(values | given))
 
 
@@ -136,6 +166,12 @@ def shown(state: str, **given: Any) -> Shown:
         (shown("FAILED"), f"❌ It could not be sent. {EN['why_unknown']} {EN['later']}"),
         (shown("CANCELLED"), "✖ Cancelled."),
         (shown("EXPIRED"), EN["EXPIRED"]),
+        (shown("FAILED", error_code="too_big", doubted=True), f"❌ It could not be sent. {EN['why_too_big']}\nIt may have arrived all the same."),
+        (shown("CANCELLED", doubted=True), "✖ Cancelled.\nIt may have arrived all the same."),
+        (shown("EXPIRED", doubted=True), f"{EN['EXPIRED']}\nIt may have arrived all the same."),
+        (shown("QUEUED", doubted=True), "⏳ In the queue."),
+        (shown("CLAIMED", stopping=True), "⏳ A worker has taken it.\nIt is being stopped, if that is still possible."),
+        (shown("STREAMING", done=512, total=2048, stopping=True), "⏫ It is being sent.\n██░░░░░░░░ 25 % · 512 B / 2 KB\n" + EN.get("stopping", "?")),
     ],
 )
 def test_every_state_has_its_words(given: Shown, told: str) -> None:
