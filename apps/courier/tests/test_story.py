@@ -22,7 +22,7 @@ def house(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> 
 def test_a_stranger_is_let_in_and_gets_a_file_and_the_next_gets_it_without_a_transfer(house: House) -> None:
     """Every process ends in good order, has told no secret, and `verify` finds nothing, as after each test here."""
     ann, bob, disk = house.ann, house.bob, house.disk
-    assert [message.text for message in ann.chat] == [words.say("ru", "closed"), words.say("ru", "welcome")]
+    assert [message.text for message in ann.chat] == [words.say("ru", "pending"), words.say("ru", "welcome")]
     halfway = disk.gate("content", after=SIZE // 2)
     card = house.order(ann)
 
