@@ -2,9 +2,11 @@
 
 import io
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from interlock.cli.demo import cast as players
-from interlock.cli.demo.cast import Player
+from interlock.cli.demo.cast import Player, free
 from interlock.cli.demo.program import PLOTS, Effects, Setting, build, effects, lifecycle, open_shop
 from interlock.cli.demo.stage import Held, View, picture
 from interlock.cli.demo.tally import FROZEN, JOBS, KILLED, Tally
@@ -66,6 +68,20 @@ def test_the_demo_ends_clean_and_what_it_says_to_try_next_works(tmp_path: Path) 
     tried = subprocess.run(last["try next"], shell=True, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
     assert "refused" in tried.stdout
     until(lambda: not living(tmp_path), "no process of the demo is left")
+
+
+@pytest.mark.parametrize("begin", ["BEGIN IMMEDIATE", "BEGIN"])
+def test_a_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str) -> None:
+    """Not in one that reads either: whoever writes could not commit before it goes on."""
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as worker:
+        worker.execute("CREATE TABLE orders (id INTEGER)")
+        assert free(f"sqlite:///{file}")
+        worker.execute(begin)
+        worker.execute("SELECT * FROM orders").fetchall()
+        assert not free(f"sqlite:///{file}")
+        worker.execute("COMMIT")
+        assert free(f"sqlite:///{file}")
 
 
 def test_on_postgres_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

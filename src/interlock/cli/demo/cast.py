@@ -60,11 +60,11 @@ class Player:
         return self._process.wait()
 
     def freeze(self, setting: Setting) -> None:
-        """SIGSTOP, outside of any write: one that stood still inside of it would hold everybody up on SQLite."""
+        """SIGSTOP, outside of any transaction: one that stood still inside of it would hold everybody up on SQLite, also if it only reads."""
         while True:
             self._process.send_signal(signal.SIGSTOP)
             os.waitpid(self.pid, os.WUNTRACED)
-            if _writable(setting.url):
+            if free(setting.url):
                 break
             self._process.send_signal(signal.SIGCONT)
         self.fate = "frozen"
@@ -86,12 +86,13 @@ class Player:
         self._process.wait()
 
 
-def _writable(url: str) -> bool:
+def free(url: str) -> bool:
+    """Whether nobody holds a lock that would keep a writer from committing. Without a write-ahead log a reader does."""
     if not url.startswith("sqlite"):
         return True
     file = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0.2, isolation_level=None)
     try:
-        file.execute("BEGIN IMMEDIATE")
+        file.execute("BEGIN EXCLUSIVE")
     except sqlite3.OperationalError:
         return False
     else:
