@@ -62,15 +62,15 @@ async def aenqueue(store: OpenStore, calls: Sequence[Call], conn: Any) -> list[E
 
 def _admission(calls: Sequence[Call], jobs: Sequence[NewJob]) -> Callable[[Any, NewJob], None] | None:
     asked = {job.id: call for call, job in zip(calls, jobs, strict=True) if call.declaration.admit}
-    return (lambda tx, job: _ask(asked.get(job.id), tx)) if asked else None
+    return (lambda tx, job: _ask(asked.get(job.id), tx, Enqueued(job.id, True))) if asked else None
 
 
-def _ask(call: Call | None, tx: Any) -> None:
+def _ask(call: Call | None, tx: Any, job: Enqueued) -> None:
     if call is None or call.declaration.admit is None:
         return
     args, kwargs = call.declaration.signature.spread(call.arguments)
     try:
-        call.declaration.admit(tx, *args, **kwargs)
+        call.declaration.admit(tx, job, *args, **kwargs)
     except Refused:
         raise
     except Exception as error:

@@ -18,7 +18,7 @@ from .job import Job
 from .move import Policy
 from .records import Enqueued, KindFacts, Way
 from .run import Run, SyncRun
-from .signature import check_run
+from .signature import admission, check_run
 from .store import Tx
 from .stores import OpenStore
 from .waits import SystemWaits, Waits, pauses
@@ -166,10 +166,17 @@ class Kind(Generic[P, R, TxT]):
         self.declaration.guard = fn
         return fn
 
-    def admit(self, fn: Callable[Concatenate[TxT, P], None], /) -> Callable[Concatenate[TxT, P], None]:
-        """Called in the transaction of the enqueue, for a job that is new: raises to refuse it, and the caller gets `Refused`."""
+    @overload
+    def admit(self, fn: Callable[Concatenate[TxT, Enqueued, P], None], /) -> Callable[Concatenate[TxT, Enqueued, P], None]: ...
+    @overload
+    def admit(self, fn: Callable[Concatenate[TxT, P], None], /) -> Callable[Concatenate[TxT, P], None]: ...
+    def admit(self, fn: Callable[..., Any], /) -> Callable[..., Any]:
+        """Called in the transaction of the enqueue, for a job that is new: raises to refuse it, and the caller gets `Refused`.
+
+        With a second parameter `job: Enqueued` it is told the new job's id, under which it may keep what belongs to the job.
+        """
         self.declaration.once("admit", self.declaration.admit)
-        self.declaration.admit = self.declaration.plain("admit", fn)
+        self.declaration.admit = admission(self.name, self.declaration.plain("admit", fn))
         return fn
 
     def on_enter(self, state: str, /) -> Callable[[Callable[[TxT, Job], None]], Callable[[TxT, Job], None]]:

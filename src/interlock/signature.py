@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from .answers import External
 from .errors import PayloadError, UsageError
 from .payload import encode
+from .records import Enqueued
 from .run import Run, SyncRun
 
 _NONE = inspect.Parameter.empty
@@ -126,14 +127,7 @@ def check_run(name: str, fn: Callable[..., Any]) -> inspect.Signature:
     parameters = list(whole.parameters.values())
     if not parameters or parameters[0].kind not in _BY_PLACE:
         raise UsageError(f"{name} takes no run: write it as (run: Run, …) for async def, or (run: SyncRun, …) for def.")
-    annotation = parameters[0].annotation
-    if isinstance(annotation, str):
-        # Alone, since another annotation may name a class that comes later.
-        alone = types.SimpleNamespace(__annotations__={"run": annotation})
-        try:
-            annotation = get_type_hints(alone, globalns=inspect.unwrap(fn).__globals__)["run"]
-        except NameError as error:
-            raise UsageError(f"The annotation of {name}'s run cannot be read: {error}. Import Run or SyncRun from interlock.") from None
+    annotation = _annotation(fn, parameters[0], f"The annotation of {name}'s run cannot be read", "Import Run or SyncRun from interlock")
     if annotation in _VALUES:
         first = f"its first parameter is {annotation.__name__}"
         raise UsageError(f"{name} takes no run, since {first}: write it as (run: Run, …) for async def, or (run: SyncRun, …) for def.")
@@ -141,6 +135,26 @@ def check_run(name: str, fn: Callable[..., Any]) -> inspect.Signature:
     if annotation is wrong:
         raise UsageError(f"{name} is written with {form}, so it holds a {right}, not a {wrong.__name__}: change one of the two.")
     return whole.replace(parameters=parameters[1:], return_annotation=inspect.Signature.empty)
+
+
+def admission(name: str, fn: Callable[..., None]) -> Callable[..., None]:
+    """An `admit` function as it is called: with the transaction, the new job, and the payload. One that names no `Enqueued` second is not told of the job."""
+    parameters = list(inspect.signature(fn).parameters.values())[:2]
+    second = parameters[1] if len(parameters) == 2 and parameters[1].kind in _BY_PLACE else None
+    if second is not None and _annotation(fn, second, f"The annotation of {second.name} in {name}'s admit cannot be read", "Import its class") is Enqueued:
+        return fn
+    return lambda tx, _, *args, **kwargs: fn(tx, *args, **kwargs)
+
+
+def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter, unread: str, remedy: str) -> Any:
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    # Alone, since another annotation may name a class that comes later.
+    alone = types.SimpleNamespace(__annotations__={"this": parameter.annotation})
+    try:
+        return get_type_hints(alone, globalns=inspect.unwrap(fn).__globals__)["this"]
+    except NameError as error:
+        raise UsageError(f"{unread}: {error}. {remedy}.") from None
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from interlock import Fail, Job, Refused, Run, TransitionRefused
+from interlock import Enqueued, Fail, Job, Refused, Run, TransitionRefused
 from tests.loops.bench import Bench
 
 
@@ -16,6 +16,7 @@ class Mail:
         self.steps: list[int] = []
         self.fails = True
         self.admitted: list[str] = []
+        self.judged: list[str] = []
         self.admits = True
 
         @bench.app.job(tries=5, queue="mail")
@@ -28,10 +29,11 @@ class Mail:
             return [number, value]
 
         @send.admit
-        def admit(tx: Any, to: str) -> None:
+        def admit(tx: Any, job: Enqueued, to: str) -> None:
             if not self.admits:
                 raise ValueError("no credit")
             self.admitted.append(to)
+            self.judged.append(job.id)
 
         self.kind = send
 
@@ -106,8 +108,8 @@ def test_admit_judges_the_new_job_too(bench: Bench, mail: Mail, failed: Job) -> 
         bench.app.redrive(failed.id, by="olga")
     assert len(bench.app.jobs()) == 1
     mail.admits = True
-    again(bench, failed)
-    assert mail.admitted == ["ann", "ann"]
+    job = again(bench, failed)
+    assert (mail.admitted, mail.judged) == (["ann", "ann"], [failed.id, job.id])
 
 
 def test_a_unique_key_that_is_held_refuses_the_redrive(bench: Bench, mail: Mail, failed: Job) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from interlock import (
     App,
+    Enqueued,
     InterlockError,
     Job,
     JobFailed,
@@ -147,6 +148,20 @@ def test_admit_is_asked_for_new_jobs_only(shop: Shop) -> None:
     keyed = shop.paint.using(idempotency_key="k")
     first, second = keyed.enqueue(1), keyed.enqueue(1)
     assert (first.id, second.created, seen(shop)) == (second.id, False, 1)
+
+
+def test_admit_may_be_told_which_job_it_judges(shop: Shop) -> None:
+    """Before anybody else knows the id, so that what is kept for a job may stand under it."""
+    judged: list[str] = []
+
+    @shop.chore.admit
+    def note(tx: Any, job: Enqueued) -> None:
+        tx.execute("insert into seen values (7)")
+        judged.append(job.id)
+
+    first, second = shop.app.enqueue_many([shop.chore.call(), shop.greet.call("Ann")])
+    assert (judged, seen(shop)) == ([first.id], 1)
+    assert second.id not in judged
 
 
 def test_a_transaction_carries_job_and_data(shop: Shop) -> None:
