@@ -1,6 +1,7 @@
 """The courier put together from its settings."""
 
-from . import tables
+from apps.common.database import connect
+
 from .jobs import Courier, build
 from .outside import Outside
 from .settings import Settings
@@ -8,5 +9,5 @@ from .settings import Settings
 
 def assembled(settings: Settings) -> Courier:
     """The courier with these settings. It opens nothing yet."""
-    engine = tables.connect(settings.database_url)
+    engine = connect(settings.database_url)
     return build(settings, engine, Outside(settings, engine))

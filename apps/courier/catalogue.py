@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, RowMapping, and_, func, select, update
 
+from apps.common.database import insert, reading
+
 from . import tables
 from .disk import Item, Listing
 from .errors import Refusal, Trouble
@@ -66,7 +68,7 @@ class Catalogue:
     """The folder of the library and all below it. Nothing outside of it is ever shown."""
 
     def __init__(self, engine: Engine, folder: str, *, fresh_for: float = 60.0, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._engine, self._reading = engine, tables.reading(engine)
+        self._engine, self._reading = engine, reading(engine)
         self._root, self._fresh_for, self._now = folder, timedelta(seconds=fresh_for), now
         self._asking: dict[str, asyncio.Task[bool]] = {}
         self._away: dict[str, datetime] = {}
@@ -233,7 +235,7 @@ def _values(item: Item, parent_id: int | None, position: int) -> Mapping[str, An
 
 
 def _upsert(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    upsert = tables.insert(tx, files).values(rows)
+    upsert = insert(tx, files).values(rows)
     tx.execute(upsert.on_conflict_do_update(index_elements=["path_hash"], set_={name: upsert.excluded[name] for name in TOLD}))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Label, RowMapping, Select, Text, and_, cast, func, or_, select, update
 
+from apps.common.database import insert, of_engine, reading
 from interlock import Refused, TransitionRefused
 
 from . import tables
@@ -143,7 +144,7 @@ class Desk:
 
     def __init__(self, courier: Courier, settings: Settings) -> None:
         self._courier, self._settings, self._engine = courier, settings, courier.engine
-        self._reading = tables.reading(courier.engine)
+        self._reading = reading(courier.engine)
         self._deliveries = _deliveries(courier.engine.dialect)
 
     # ------------------------------------------------------------ people
@@ -156,7 +157,7 @@ class Desk:
             raise CourierError("This is no id that Telegram gives.")
         now = {"name": person.name, "language": person.language or ""}
         with self._engine.begin() as tx:
-            added = tables.insert(tx, users).values(id=person.id, asked_at=at.at, **now).on_conflict_do_nothing(index_elements=["id"])
+            added = insert(tx, users).values(id=person.id, asked_at=at.at, **now).on_conflict_do_nothing(index_elements=["id"])
             new = tx.scalar(added.returning(users.c.id)) is not None
             if not new:
                 tx.execute(update(users).where(users.c.id == person.id).values(now))
@@ -262,7 +263,6 @@ class Desk:
         app, kind = self._courier.app, self._courier.deliver.name
         status = app.status()
         depths = [depth for depth in status.depths if depth.kind == kind]
-        failed = app.jobs(kind=kind, state="FAILED", limit=LAST)
         with self._reading.begin() as tx:
             expires_at = tx.scalar(select(func.max(tokens.c.expires_at)))
             doubted = tx.scalar(select(func.count()).select_from(doubts)) or 0
@@ -274,7 +274,7 @@ class Desk:
             stuck=[Stuck(each.job_id, each.state, each.heartbeat_at) for each in status.stuck],
             workers=[WorkerAge(each.facts.name, each.silent, each.alive) for each in status.workers],
             token_expires_at=expires_at,
-            errors=[LastError(job.finished_at or job.updated_at, *_told(job.last_error)) for job in failed],
+            errors=[LastError(job.finished_at or job.updated_at, *_told(job.last_error)) for job in app.jobs(kind=kind, state="FAILED", limit=LAST)],
             doubted=doubted,
         )
 
@@ -298,7 +298,7 @@ class Desk:
 
 def _deliveries(dialect: Dialect) -> Select[Any]:
     """Orders, with all that is to be seen of them."""
-    job = tables.of_engine(dialect, "jobs_now", "id", "state", "phase", "attempt", "tries", "last_error", "progress", "cancel_requested_at")
+    job = of_engine(dialect, "jobs_now", "id", "state", "phase", "attempt", "tries", "last_error", "progress", "cancel_requested_at")
     doubted: Label[bool] = doubts.c.job_id.is_not(None).label("doubted")
     columns: list[ColumnElement[Any]] = [
         orders.c.job_id, orders.c.user_id, orders.c.file_id, orders.c.card_id, orders.c.shown, users.c.language, files.c.name.label("file_name"), job.c.state,

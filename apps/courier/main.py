@@ -8,13 +8,13 @@ import traceback
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy import inspect
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 
+from apps.common import telling
+from apps.common.database import no_tables, place, there, unasked, usable
 from interlock import InterlockError
 
 from .assembly import assembled
@@ -49,14 +49,8 @@ def opened() -> Generator[tuple[Courier, Settings]]:
     """The courier of the environment's settings. It opens nothing yet."""
     settings = Settings.read()
     hide(settings.secrets)
-    try:
+    with usable("courier", BadSettings):
         courier = assembled(settings)
-    except (ArgumentError, ValueError):
-        raise BadSettings("COURIER_DATABASE_URL cannot be read: write sqlite:///courier.db, or postgresql://user:password@host/name.") from None
-    except ModuleNotFoundError as error:
-        if error.name != "psycopg":
-            raise
-        raise BadSettings("PostgreSQL needs the extra `postgres`: pip install '.[courier,postgres]'.") from None
     with closing(courier):
         yield courier, settings
 
@@ -65,31 +59,19 @@ def opened() -> Generator[tuple[Courier, Settings]]:
 def ready() -> Generator[tuple[Courier, Settings]]:
     """The same, on a database that was migrated. Looking makes no file."""
     with opened() as (courier, settings):
-        url = courier.engine.url
-        file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-        if (file is not None and not file.exists()) or not inspect(courier.engine).has_table(orders.name):
-            raise NotReady(f"There are no tables at {_place(courier)}: make them with `{PROGRAM} migrate`, or name another place in COURIER_DATABASE_URL.")
+        if not there(courier.engine, orders.name):
+            raise NotReady(no_tables(courier.engine, "courier"))
         yield courier, settings
 
 
-def _place(courier: Courier) -> str:
-    """Where the database is, without its password."""
-    return courier.engine.url.set(drivername=courier.engine.dialect.name).render_as_string(hide_password=True)
-
-
-def plain(text: str) -> str:
-    """A text on one line, without anything that a terminal would obey, and without any secret."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(scrub(text).splitlines()))
-
-
 def say(text: str) -> None:
-    sys.stdout.write(f"{plain(text)}\n")
-    sys.stdout.flush()
+    """On one line, without anything that a terminal would obey, and without any secret."""
+    telling.say(telling.plain(scrub(text)))
 
 
 def remark(text: str) -> None:
-    """On the other channel, so that what is printed stays what was asked for."""
-    sys.stderr.write(f"{plain(text)}\n")
+    """The same on the other channel, so that what is printed stays what was asked for."""
+    telling.remark(scrub(text))
 
 
 # ---------------------------------------------------------------- once
@@ -103,7 +85,7 @@ def migrate() -> None:
             # A server that is away is said to be so now; the engine would go on asking for a while.
             courier.engine.connect().close()
             courier.migrate()
-            say(f"The courier's tables are ready at {_place(courier)}.")
+            say(f"The courier's tables are ready at {place(courier.engine)}.")
     finally:
         os.umask(before)
 
@@ -176,8 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         remark(f"courier: {error}")
         code = 2 if isinstance(error, BadSettings | BotRefused) else 1
     except DBAPIError as error:
-        # The error itself would show the statement and its values.
-        remark(f"courier: The database cannot be asked: {str(error.orig).strip().partition(chr(10))[0]}. See that it runs, and COURIER_DATABASE_URL.")
+        remark(f"courier: {unasked(error, 'courier')}")
         code = 1
     except Exception:  # noqa: BLE001 - nobody expected it, and printed by itself it could show an address with a token
         sys.stderr.write(scrub(traceback.format_exc()))

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import re
-import signal
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 
 from aiogram.exceptions import AiogramError
 from aiogram.types import BotCommand
+
+from apps.common.signals import Say, signals
 
 from . import words
 from .errors import BotRefused, CourierError, Refusal, Trouble, Untried
@@ -19,7 +18,6 @@ from .telegram import translate
 PATIENCE = 10
 """Seconds that the first question to Telegram may take: what runs for long starts all the same if it is slow or away."""
 REFUSED = "Telegram refuses the bot's token. Copy it anew from @BotFather into COURIER_BOT_TOKEN, and see COURIER_TELEGRAM_URL."
-Say = Callable[[str], None]
 _log = logging.getLogger(__name__)
 
 
@@ -113,7 +111,7 @@ async def _bot(courier: Courier, settings: Settings, say: Say) -> None:
     from .desk import Desk
     from .polling import Polling
 
-    with _signals() as stop:
+    with signals() as stop:
         async with courier.outside.open():
             await _begun(courier, say)
             await _unhooked(courier)
@@ -140,27 +138,10 @@ def worker_until_signal(courier: Courier, say: Say, *, slots: int) -> None:
 
 
 async def _worker(courier: Courier, say: Say, slots: int) -> None:
-    with _signals() as stop:
+    with signals() as stop:
         async with courier.outside.open():
             await _begun(courier, say)
         async with courier.app.worker(slots=slots):
             say(f"the worker delivers up to {slots} {'file' if slots == 1 else 'files'} at once")
             await stop.wait()
             say("stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try")
-
-
-@contextmanager
-def _signals() -> Generator[asyncio.Event]:
-    """Set by the first signal; from then on they do what they do to any program."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-
-    def heard() -> None:
-        stop.set()
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in numbers:
-        loop.add_signal_handler(number, heard)
-    yield stop

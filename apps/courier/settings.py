@@ -1,14 +1,14 @@
 """What the courier must be told: its bot, its administrators, the folder of the library, and how it is let into Yandex Disk."""
 
-import ipaddress
 import math
-import os
 import re
 from typing import Annotated, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from apps.common.settings import VISIBLE, is_address, is_database, sentences, unknown
 
 from .errors import BadSettings
 
@@ -17,7 +17,6 @@ CLOUD = "api.telegram.org"
 """Telegram's own Bot API server."""
 CLOUD_LARGEST, LOCAL_LARGEST = 50 * 2**20, 2000 * 2**20
 _BOT_TOKEN = re.compile(r"\d+:[\w-]{20,}", re.ASCII)
-_VISIBLE = re.compile(r"[\x21-\x7e]+")
 _RENEWAL = ("yandex_client_id", "yandex_client_secret", "yandex_refresh_token")
 _MISSING = {
     "bot_token": "write the token that @BotFather gave you",
@@ -68,12 +67,12 @@ class Settings(BaseSettings):
         """The settings of the variables that begin with COURIER_. `BadSettings` says in one sentence for each what cannot be used, and shows no secret."""
         faults: list[str] = []
         try:
-            faults += [f"{name} is no setting: see the README for the names." for name in _unknown(cls)]
+            faults += [f"{name} is no setting: see the README for the names." for name in unknown(cls)]
             settings = cls.model_validate({})
         except (OSError, UnicodeDecodeError):
             raise BadSettings("The file .env cannot be read: see that it is yours, and that it is text in UTF-8.") from None
         except ValidationError as error:
-            faults += [_sentence(each["type"], each["loc"], each["msg"]) for each in error.errors(include_input=False, include_context=False)]
+            faults += sentences(error, PREFIX, _MISSING)
             raise BadSettings(" ".join(faults)) from None
         if faults:
             raise BadSettings(" ".join(faults))
@@ -144,11 +143,7 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _database_url(cls, given: str) -> str:
-        try:
-            known = urlsplit(given.strip()).scheme in {"sqlite", "postgresql"}
-        except ValueError:
-            known = False
-        if not known:
+        if not is_database(given.strip()):
             raise ValueError("COURIER_DATABASE_URL names neither SQLite nor PostgreSQL: write sqlite:///courier.db, or postgresql://user:password@host/name.")
         return given.strip()
 
@@ -156,7 +151,7 @@ class Settings(BaseSettings):
     @classmethod
     def _address(cls, given: str, info: ValidationInfo) -> str:
         url = given.strip().rstrip("/")
-        if not _is_address(url):
+        if not is_address(url):
             raise ValueError(
                 f"{_variable(info)} is no address to send a token to: write https:// and a host; http:// is for a server of your own network, "
                 "as in http://127.0.0.1:8081.")
@@ -178,38 +173,6 @@ def _variable(info: ValidationInfo) -> str:
 def _visible(given: str, info: ValidationInfo) -> str:
     """Fit for a header: a line break in one would end up in an error message."""
     value = given.strip()
-    if not _VISIBLE.fullmatch(value):
+    if not VISIBLE.fullmatch(value):
         raise ValueError(f"{_variable(info)} has characters that no token has: copy it again, without blanks.")
     return value
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return False
-    if not host or parts.username is not None or parts.query or parts.fragment or not _VISIBLE.fullmatch(url):
-        return False
-    return parts.scheme == "https" or (parts.scheme == "http" and _is_near(host))
-
-
-def _is_near(host: str) -> bool:
-    """Whether a token may go there unencrypted: this machine, its network, or a name that no public server has."""
-    try:
-        return ipaddress.ip_address(host).is_private
-    except ValueError:
-        return "." not in host or host.endswith((".internal", ".local", ".localhost"))
-
-
-def _unknown(settings: type[BaseSettings]) -> list[str]:
-    """The variables that look like settings and are none: a typo must not be silent."""
-    given = {*os.environ, *DotEnvSettingsSource(settings).env_vars}
-    return sorted({name.upper() for name in given if name.upper().startswith(PREFIX)} - {PREFIX + name.upper() for name in settings.model_fields})
-
-
-def _sentence(type: str, location: tuple[int | str, ...], message: str) -> str:
-    name = str(location[0])
-    if type == "missing":
-        return f"{PREFIX}{name.upper()} is not set: {_MISSING[name]}."
-    return message.removeprefix("Value error, ") if type == "value_error" else f"{PREFIX}{name.upper()} cannot be read: {message[:1].lower()}{message[1:]}."

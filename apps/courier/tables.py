@@ -1,68 +1,30 @@
 """The courier's own tables, beside the engine's in one database, and the statements on them that a job's transaction runs."""
 
 import hashlib
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    ColumnClause,
     Connection,
-    DateTime,
-    Dialect,
     Engine,
     ForeignKey,
     Integer,
     MetaData,
     String,
     Table,
-    TableClause,
     Text,
-    TypeDecorator,
-    column,
-    create_engine,
     delete,
-    event,
     false,
     func,
     select,
-    table,
     true,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.types import TypeEngine
-from typing_extensions import override
 
-BUSY = 30.0
-"""Seconds for which a transaction waits for its turn on a SQLite file."""
-
-
-class Utc(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite keeps it as the engine does there, so that moments of both compare as texts."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    @override
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(String() if dialect.name == "sqlite" else DateTime(timezone=True))
-
-    @override
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z" if value is not None and dialect.name == "sqlite" else value
-
-    @override
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        moment: datetime | None = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return None if moment is None else moment.astimezone(UTC)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+from apps.common.database import JobId, Utc, insert, now, of_engine, turn
 
 
 def path_hash(path: str) -> str:
@@ -75,7 +37,6 @@ def _hash_of_path(context: DefaultExecutionContext) -> str:
 
 
 metadata = MetaData()
-JobId = String(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 
 users = Table(
     "courier_users", metadata,
@@ -98,22 +59,22 @@ orders = Table(
     Column("job_id", JobId, primary_key=True), Column("user_id", BigInteger, ForeignKey("courier_users.id"), nullable=False, index=True),
     Column("file_id", Integer, ForeignKey("courier_files.id"), nullable=False),
     Column("card_id", BigInteger), Column("shown", Text), Column("open", Boolean, nullable=False, default=True, server_default=true(), index=True),
-    Column("created_at", Utc, nullable=False, default=_now),
+    Column("created_at", Utc, nullable=False, default=now),
 )
 deliveries = Table(
     "courier_deliveries", metadata,
     Column("job_id", JobId, primary_key=True), Column("user_id", BigInteger, ForeignKey("courier_users.id"), nullable=False),
     Column("file_id", Integer, ForeignKey("courier_files.id"), nullable=False),
-    Column("message_id", BigInteger, nullable=False), Column("doubted", Boolean, nullable=False), Column("sent_at", Utc, nullable=False, default=_now),
+    Column("message_id", BigInteger, nullable=False), Column("doubted", Boolean, nullable=False), Column("sent_at", Utc, nullable=False, default=now),
 )
 # A row as soon as nobody knows whether a file arrived: it stands however the delivery ends.
 doubts = Table(
     "courier_doubts", metadata,
-    Column("job_id", JobId, primary_key=True), Column("doubted_at", Utc, nullable=False, default=_now),
+    Column("job_id", JobId, primary_key=True), Column("doubted_at", Utc, nullable=False, default=now),
 )
 sent_files = Table(
     "courier_sent_files", metadata,
-    Column("content", String(200), primary_key=True), Column("telegram_file_id", Text, nullable=False), Column("sent_at", Utc, nullable=False, default=_now),
+    Column("content", String(200), primary_key=True), Column("telegram_file_id", Text, nullable=False), Column("sent_at", Utc, nullable=False, default=now),
 )
 tokens = Table(
     "courier_tokens", metadata,
@@ -124,47 +85,11 @@ tokens = Table(
 
 
 # ---------------------------------------------------------------- the database
-def connect(url: str) -> Engine:
-    """The engine of this database. It opens nothing yet. A transaction on SQLite begins as a writer, unless it says that it only `reads`."""
-    # An error of the database would show what was to be stored: tokens, names, ids.
-    if not url.startswith("sqlite"):
-        return create_engine(f"postgresql+psycopg://{url.partition('://')[2]}", hide_parameters=True)
-    engine = create_engine(url, connect_args={"timeout": BUSY}, hide_parameters=True)
-
-    # Python's driver begins late, and a reader that turns writer halfway finds the file busy without being let wait for it.
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
-        connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get("reads") else "BEGIN IMMEDIATE")
-
-    @event.listens_for(engine, "connect")
-    def connected(connection: Any, _: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        connection.execute("PRAGMA foreign_keys = ON")
-
-    return engine
-
-
-def reading(engine: Engine) -> Engine:
-    """The same engine, for transactions that write nothing: on SQLite they keep no writer waiting."""
-    return engine.execution_options(reads=True)
-
-
 def migrate(engine: Engine) -> None:
     """Create the tables that are not there yet. The bot and the workers may all do so at once, when they start together."""
     with engine.begin() as tx:
-        if tx.dialect.name == "postgresql":
-            tx.execute(select(func.pg_advisory_xact_lock(func.hashtext("courier_migrate"))))
+        turn(tx, "courier_migrate")
         metadata.create_all(tx)
-
-
-def insert(tx: Connection, into: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert that may say what to do about a conflict."""
-    return sqlite.insert(into) if tx.dialect.name == "sqlite" else postgresql.insert(into)
-
-
-def of_engine(dialect: Dialect, name: Literal["jobs_now", "receipts"], *columns: str) -> TableClause:
-    """A table of the engine's own, whose names are a contract. Only where it stands differs between the databases."""
-    there: list[ColumnClause[Any]] = [column(each, JobId) if each in ("id", "job_id") else column(each) for each in columns]
-    return table(f"interlock_{name}", *there) if dialect.name == "sqlite" else table(name, *there, schema="interlock")
 
 
 # ---------------------------------------------------------------- people and files
@@ -204,7 +129,7 @@ def remembered(tx: Connection, content: str) -> str | None:
 
 def remember(tx: Connection, content: str, telegram_file_id: str) -> None:
     """This content need not be moved again: Telegram has it under this id. The newest id counts."""
-    known = {"telegram_file_id": telegram_file_id, "sent_at": _now()}
+    known = {"telegram_file_id": telegram_file_id, "sent_at": now()}
     tx.execute(insert(tx, sent_files).values(content=content, **known).on_conflict_do_update(index_elements=["content"], set_=known))
 
 

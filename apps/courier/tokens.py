@@ -12,11 +12,13 @@ import httpx
 from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import ColumnElement, Connection, Engine, false, or_, select, update
 
+from apps.common.database import insert, reading
+
 from .answers import TOO_MANY, broken, refused, strange
 from .errors import CourierError, Refusal, Trouble, Untried
 from .redact import hide
 from .settings import Settings
-from .tables import insert, reading, tokens
+from .tables import tokens
 
 SERVICE = "yandex"
 AHEAD = timedelta(minutes=5)

@@ -13,13 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from typing_extensions import override
 
+from apps.common.telling import as_json
 from interlock import InterlockError
 
 from . import form
 from .errors import BadSource, Conflict, NotFound, UnknownMedia
 from .jobs import Librarian
 from .library import Library, User
-from .telling import as_json
 
 LARGEST = 11 * 2**20
 """Bytes of a request: a .torrent of the largest size, and the form around it."""

@@ -2,9 +2,10 @@
 
 import re
 import uuid
-from pathlib import Path
 
-from sqlalchemy import Text, cast, inspect, make_url, select
+from sqlalchemy import Text, cast, select
+
+from apps.common.database import no_tables, there
 
 from .errors import LibrarianError, NotFound
 from .library import Download, Library, User
@@ -27,17 +28,10 @@ class NotReady(LibrarianError):
 class Desk(Library):
     """A `Library`, and what only its staff may ask."""
 
-    @property
-    def database(self) -> str:
-        """Where the database is, without its password."""
-        return self._engine.url.set(drivername=self._engine.dialect.name).render_as_string(hide_password=True)
-
     def check(self) -> None:
         """`NotReady` unless the database was migrated. Looking makes no file."""
-        url = make_url(self._engine.url)
-        file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-        if (file is not None and not file.exists()) or not inspect(self._engine).has_table(download_jobs.name):
-            raise NotReady(f"There are no tables at {self.database}: make them with `{PROGRAM} migrate`, or name another place in LIBRARIAN_DATABASE_URL.")
+        if not there(self._engine, download_jobs.name):
+            raise NotReady(no_tables(self._engine, "librarian"))
 
     # ------------------------------------------------------------ people
     def users(self) -> list[User]:

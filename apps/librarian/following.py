@@ -9,9 +9,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn,
 from rich.text import Text
 from typing_extensions import override
 
+from apps.common.telling import plain
+
 from .desk import Desk
 from .library import Download
-from .telling import how_it_stands, plain, status
+from .telling import how_it_stands, status
 
 EVERY = 1.0
 """Seconds between two looks."""

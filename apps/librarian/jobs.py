@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, Engine
 
+from apps.common.database import connect
 from interlock import Answer, App, Backoff, Complete, External, Failed, Going, Job, Kind, Lifecycle, Retry, Snooze, SyncRun
 
 from . import source as sources
@@ -67,7 +68,7 @@ class Librarian:
 
 def build(settings: Settings, client: Client, *, lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = None) -> Librarian:
     """The librarian on this database, with this qBittorrent. It opens nothing yet; `lifespan` wraps each of its workers."""
-    engine = tables.connect(settings.database)
+    engine = connect(settings.database)
     # What a reader once downloaded stays to be seen, so no job of it is ever deleted.
     app = App(settings.database, transaction=engine.begin, lifespan=lifespan, retention={"succeeded": None})
     remove = _removal(app, engine, client, settings.downloads)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
+from apps.common.database import insert, reading
 from interlock import TransitionRefused
 
 from . import source as sources
@@ -107,14 +108,14 @@ class Library:
     def __init__(self, librarian: Librarian) -> None:
         self._librarian = librarian
         self._engine = librarian.engine
-        self._reading = tables.reading(librarian.engine)
+        self._reading = reading(librarian.engine)
 
     # ------------------------------------------------------------ people and books
     def add_user(self, name: str) -> User:
         """A new user, with the token by which they are known from now on. No two have the same name."""
         token, called = secrets.token_urlsafe(32), _name("name", name)
         with self._engine.begin() as tx:
-            added = tables.insert(tx, users).values(name=called, token_hash=_hash(token)).on_conflict_do_nothing(index_elements=["name"])
+            added = insert(tx, users).values(name=called, token_hash=_hash(token)).on_conflict_do_nothing(index_elements=["name"])
             id = tx.scalar(added.returning(users.c.id))
         if id is None:
             raise Conflict(f"There is a user {called} already: give another name.")

@@ -1,6 +1,6 @@
 """The librarian's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
 
-import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 
+from apps.common.database import place, unasked, usable
+from apps.common.telling import as_json, moment, plain, remark, say, shortened, table, width
 from interlock import InterlockError
 
 from .assembly import assembled
@@ -23,7 +25,7 @@ from .jobs import BATCH, Librarian
 from .library import Progress
 from .settings import Settings
 from .source import LARGEST_TORRENT
-from .telling import as_json, how_far, how_it_stands, moment, plain, shortened, status, table
+from .telling import how_far, how_it_stands, status
 
 CALLED_WRONGLY = (Miscalled, BadSource, BadName, BadSettings, CredentialsRefused, LoginRefused, UnknownMedia)
 HTTP = "127.0.0.1:8099"
@@ -49,14 +51,8 @@ commands.add_typer(shelves, name="book", short_help="Add a book")
 def opened() -> Generator[tuple[Librarian, Settings]]:
     """The librarian of the environment's settings. It opens nothing yet."""
     settings = Settings.from_env()
-    try:
+    with usable("librarian", BadSettings):
         librarian = assembled(settings)
-    except (ArgumentError, ValueError):
-        raise BadSettings("LIBRARIAN_DATABASE_URL cannot be read: write sqlite:///librarian.db, or postgresql://user:password@host/name.") from None
-    except ModuleNotFoundError as error:
-        if error.name != "psycopg":
-            raise
-        raise BadSettings("PostgreSQL needs the extra `postgres`: pip install '.[librarian,postgres]'.") from None
     with closing(librarian):
         yield librarian, settings
 
@@ -70,31 +66,15 @@ def staffed() -> Generator[Desk]:
         yield desk
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def remark(text: str) -> None:
-    """On the other channel, so that what is printed stays what was asked for."""
-    sys.stderr.write(f"{plain(text)}\n")
-
-
-def _width() -> int | None:
-    """How wide what is printed may be; a pipe takes everything."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
 # ---------------------------------------------------------------- the library
 @commands.command(short_help="Make or update the tables")
 def migrate() -> None:
     """Bring the database to this code's version. Running it again changes nothing."""
     with opened() as (librarian, _):
-        desk = Desk(librarian)
         # A server that is away is said to be so now; the engine would go on asking for a while.
         librarian.engine.connect().close()
         librarian.migrate()
-        say(plain(f"The librarian's tables are ready at {desk.database}."))
+        say(plain(f"The librarian's tables are ready at {place(librarian.engine)}."))
 
 
 @people.command("add")
@@ -114,7 +94,7 @@ def list_users(json: JsonOption = False) -> None:
     """List the users. Nobody's token is shown: only its hash is stored."""
     with staffed() as desk:
         everybody = [{"id": user.id, "name": user.name} for user in desk.users()]
-    say(as_json(everybody, indent=2) if json else table(("id", "name"), [tuple(user.values()) for user in everybody], width=_width(), cut=["name"]))
+    say(as_json(everybody, indent=2) if json else table(("id", "name"), [tuple(user.values()) for user in everybody], width=width(), cut=["name"]))
 
 
 @shelves.command("add")
@@ -133,7 +113,7 @@ def list_books(json: JsonOption = False) -> None:
     with staffed() as desk:
         books = desk.books()
     rows = [(book.id, book.title, book.author, book.state) for book in books]
-    say(as_json(books, indent=2) if json else table(("id", "title", "author", "state"), rows, width=_width(), cut=["title", "author"]))
+    say(as_json(books, indent=2) if json else table(("id", "title", "author", "state"), rows, width=width(), cut=["title", "author"]))
 
 
 # ---------------------------------------------------------------- downloads
@@ -183,11 +163,11 @@ def list_downloads(json: JsonOption = False) -> None:
     with staffed() as desk:
         found = desk.every_download()
         titles, names = {book.id: book.title for book in desk.books()}, {user.id: user.name for user in desk.users()}
-    width = _width()
-    ids = [each.id for each in found] if width is None else shortened([each.id for each in found], SHORTEST)
+    wide = width()
+    ids = [each.id for each in found] if wide is None else shortened([each.id for each in found], SHORTEST)
     rows = [(id, status(each), names[each.user_id], titles[each.book_id], each.media_type, how_far(each.progress)) for id, each in zip(ids, found, strict=True)]
     columns = ("id", "status", "user", "book", "medium", "how far")
-    say(as_json(found, indent=2) if json else table(columns, rows, width=width, cut=["book", "user"]))
+    say(as_json(found, indent=2) if json else table(columns, rows, width=wide, cut=["book", "user"]))
 
 
 @commands.command(short_help="Show all that is known of a download")
@@ -258,15 +238,25 @@ def serve(http: HttpOption = HTTP) -> None:
 
 
 def _run(http: str | None, *, works: bool) -> None:
-    from .serving import listening, until_signal
+    from .serving import until_signal
 
     with opened() as (librarian, settings):
-        desk = Desk(librarian)
-        desk.check()
+        Desk(librarian).check()
         follows = (
             f"following qBittorrent at {settings.qbittorrent_url}, every {settings.poll:g} s up to {BATCH} downloads at once",
-            f"the library is at {desk.database}, its downloads in {settings.downloads}")
-        until_signal(librarian, lambda text: say(plain(text)), follows=follows if works else None, http=None if http is None else listening(http))
+            f"the library is at {place(librarian.engine)}, its downloads in {settings.downloads}")
+        until_signal(librarian, lambda text: say(plain(text)), follows=follows if works else None, http=None if http is None else _listening(http))
+
+
+def _listening(address: str) -> socket.socket:
+    from apps.common.serving import BadAddress, Taken, listening
+
+    try:
+        return listening(address)
+    except BadAddress as error:
+        raise Miscalled(str(error)) from None
+    except Taken as error:
+        raise LibrarianError(str(error)) from None
 
 
 # ---------------------------------------------------------------- the program
@@ -287,7 +277,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         remark(f"librarian: {error}{named}")
         code = 2 if isinstance(error, CALLED_WRONGLY) else 1
     except DBAPIError as error:
-        # The error itself would show the statement and its values.
-        remark(f"librarian: The database cannot be asked: {str(error.orig).strip().partition(chr(10))[0]}. See that it runs, and LIBRARIAN_DATABASE_URL.")
+        remark(f"librarian: {unasked(error, 'librarian')}")
         code = 1
     raise SystemExit(code)

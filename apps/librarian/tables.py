@@ -1,15 +1,11 @@
 """The librarian's own tables, beside the engine's in one database, and the statements on them that a job's transaction runs."""
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
     Column,
     Connection,
-    DateTime,
-    Dialect,
     Engine,
     ForeignKey,
     Index,
@@ -19,51 +15,21 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     case,
-    column,
-    create_engine,
-    event,
     exists,
     inspect,
     select,
-    table,
     text,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.types import TypeEngine
-from typing_extensions import override
+
+from apps.common.database import JobId, Utc, insert, name_of_engine, now, of_engine
 
 MEDIA_TYPES = ("text", "audio")
 ACTIVE = ("queued", "downloading")
-BUSY = 30.0
-"""Seconds for which a transaction waits for its turn on a SQLite file."""
-
-
-class Moment(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite keeps it as the engine does there, so that moments of both compare as texts."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    @override
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(String() if dialect.name == "sqlite" else DateTime(timezone=True))
-
-    @override
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z" if value is not None and dialect.name == "sqlite" else value
-
-    @override
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        moment: datetime | None = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return None if moment is None else moment.astimezone(UTC)
-
 
 metadata = MetaData()
-JobId = String(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 KNOWN_MEDIA = "media_type IN ('text', 'audio')"
 
 users = Table(
@@ -81,7 +47,7 @@ media_assets = Table(
     Column("id", Integer, primary_key=True), Column("book_id", Integer, ForeignKey("books.id"), nullable=False),
     Column("media_type", Text, CheckConstraint(KNOWN_MEDIA), nullable=False),
     Column("status", Text, CheckConstraint("status IN ('wanted', 'available')"), nullable=False), Column("storage_path", Text), Column("source_url", Text),
-    Column("torrent_id", String(40), index=True), Column("updated_at", Moment, nullable=False, default=lambda: datetime.now(UTC)),
+    Column("torrent_id", String(40), index=True), Column("updated_at", Utc, nullable=False, default=now),
     UniqueConstraint("book_id", "media_type"),
 )
 # One row per info-hash that was ever asked for: whoever adds or removes that torrent locks it first. `removal` is the job that set out to remove it last.
@@ -100,11 +66,10 @@ downloads = Table(
 download_jobs = Table(
     "download_jobs", MetaData(),
     Column("id", JobId), Column("user_id", Integer), Column("book_id", Integer), Column("media_type", Text), Column("status", Text), Column("source", Text),
-    Column("external_job_id", Text), Column("created_at_utc", Moment), Column("updated_at_utc", Moment), Column("completed_at_utc", Moment),
-    Column("cancel_requested_at_utc", Moment), Column("first_not_found_at_utc", Moment), Column("failure_reason", Text), Column("row_version", Integer),
+    Column("external_job_id", Text), Column("created_at_utc", Utc), Column("updated_at_utc", Utc), Column("completed_at_utc", Utc),
+    Column("cancel_requested_at_utc", Utc), Column("first_not_found_at_utc", Utc), Column("failure_reason", Text), Column("row_version", Integer),
     Column("torrent_id", String(40)), Column("progress", Text),
 )
-JOBS_NOW = {"sqlite": "interlock_jobs_now", "postgresql": "interlock.jobs_now"}
 VIEW = """
 CREATE VIEW download_jobs AS
 SELECT j.id, d.user_id, d.book_id, d.media_type, j.state AS status, d.source, j.external_id AS external_job_id,
@@ -118,29 +83,6 @@ FROM downloads d JOIN {jobs_now} j ON j.id = d.job_id
 
 
 # ---------------------------------------------------------------- the database
-def connect(url: str) -> Engine:
-    """The engine of this database. It opens nothing yet. A transaction on SQLite begins as a writer, unless it says that it only `reads`."""
-    if not url.startswith("sqlite"):
-        return create_engine(f"postgresql+psycopg://{url.partition('://')[2]}")
-    engine = create_engine(url, connect_args={"timeout": BUSY})
-
-    # Python's driver begins late, and a reader that turns writer halfway finds the file busy without being let wait for it.
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
-        connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get("reads") else "BEGIN IMMEDIATE")
-
-    @event.listens_for(engine, "connect")
-    def connected(connection: Any, _: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        connection.execute("PRAGMA foreign_keys = ON")
-
-    return engine
-
-
-def reading(engine: Engine) -> Engine:
-    """The same engine, for transactions that write nothing: on SQLite they keep no writer waiting."""
-    return engine.execution_options(reads=True)
-
-
 def migrate(engine: Engine) -> None:
     """Create the tables and the view that are not there yet, and the view anew if it has other columns. The engine's own must be there already."""
     with engine.begin() as tx:
@@ -151,12 +93,7 @@ def migrate(engine: Engine) -> None:
             return
         if there:
             tx.execute(text("DROP VIEW download_jobs"))
-        tx.execute(text(VIEW.format(jobs_now=JOBS_NOW[tx.dialect.name])))
-
-
-def insert(tx: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert that may say what to do about a conflict."""
-    return sqlite.insert(table) if tx.dialect.name == "sqlite" else postgresql.insert(table)
+        tx.execute(text(VIEW.format(jobs_now=name_of_engine(tx.dialect, "jobs_now"))))
 
 
 # ---------------------------------------------------------------- a torrent, under its lock
@@ -169,8 +106,7 @@ def lock(tx: Connection, torrent_id: str, torrent: bytes | None = None) -> str |
     kept = {"torrent": case((upsert.excluded.torrent.is_not(None), upsert.excluded.torrent), else_=torrents.c.torrent)}
     removal: str | None = tx.execute(upsert.on_conflict_do_update(index_elements=["id"], set_=kept).returning(torrents.c.removal)).scalar_one()
     # It counts for as long as its job is active, and nobody need take it back: so a removal that ended badly, or one that wakes up after its end, jams nothing.
-    schema, _, name = JOBS_NOW[tx.dialect.name].rpartition(".")
-    jobs = table(name, column("id", JobId), column("phase"), schema=schema or None)
+    jobs = of_engine(tx.dialect, "jobs_now", "id", "phase")
     return None if removal is None else tx.scalar(select(jobs.c.id).where(jobs.c.id == removal, jobs.c.phase.in_(("pending", "running"))))
 
 
@@ -214,7 +150,7 @@ def torrent_of(tx: Connection, torrent_id: str) -> bytes | None:
 
 def shelve(tx: Connection, request: Request, storage_path: str) -> None:
     """The book has this medium now: its asset is available, and the book's state follows. Where an asset came from, once written, stays."""
-    have = {"status": "available", "storage_path": storage_path, "torrent_id": request.torrent_id, "updated_at": datetime.now(UTC)}
+    have = {"status": "available", "storage_path": storage_path, "torrent_id": request.torrent_id, "updated_at": now()}
     upsert = insert(tx, media_assets).values(book_id=request.book_id, media_type=request.media_type, source_url=request.source, **have)
     tx.execute(upsert.on_conflict_do_update(index_elements=["book_id", "media_type"], set_=have))
     available = exists().where(media_assets.c.book_id == books.c.id, media_assets.c.status == "available")

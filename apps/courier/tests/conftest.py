@@ -4,22 +4,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
+from apps.common.database import connect
+from apps.common.tests.databases import database_url
+from apps.courier import tables
 from apps.courier.tests import kit
 from apps.courier.tests.bot_api import FakeTelegram
 from apps.courier.tests.kit import Office
 from apps.courier.tests.yandex import FakeDisk
 from tests.conftest import postgres_url, quick_path
 
-__all__ = ["postgres_url", "quick_path"]
+__all__ = ["database_url", "postgres_url", "quick_path"]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[str]:
-    """An empty database, of each sort in turn."""
-    server = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    with kit.database(server, quick_path) as url:
-        yield url
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """Of a database with the courier's own tables."""
+    made = connect(database_url)
+    tables.migrate(made)
+    yield made
+    made.dispose()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import TypeVar
 import httpx
 from sqlalchemy import Engine, select, update
 
+from apps.common.database import connect
 from apps.courier import tables
 from apps.courier.errors import CourierError
 from apps.courier.settings import Settings
@@ -73,7 +74,7 @@ class Keyring:
 @contextmanager
 def keyring(database_url: str) -> Iterator[Keyring]:
     """At a database without a token, and a Yandex of its own."""
-    engine = tables.connect(database_url)
+    engine = connect(database_url)
     tables.migrate(engine)
     with FakeDisk() as fake:
         yield Keyring(fake, engine, settings_of(fake))

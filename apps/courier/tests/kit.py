@@ -2,16 +2,15 @@
 
 import asyncio
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
-from sqlalchemy import Connection, make_url, select, text
+from sqlalchemy import Connection, select, text
 
+from apps.common.database import insert, name_of_engine
 from apps.courier import tables
 from apps.courier.assembly import assembled
 from apps.courier.catalogue import Catalogue, Page
@@ -32,21 +31,6 @@ BEGUN = [*CLAIMED, ("CLAIMED", "DOWNLOADING")]
 STREAMED = [*BEGUN, ("DOWNLOADING", "STREAMING")]
 DELIVERED = [*STREAMED, ("STREAMING", "DELIVERED")]
 _numbers = itertools.count(1)
-
-
-@contextmanager
-def database(server: str | None, directory: Path) -> Iterator[str]:
-    """The URL of an empty database: a file, or one of the server's own."""
-    name = f"courier_{os.getpid()}_{next(_numbers)}"
-    if server is None:
-        yield f"sqlite:///{directory / name}.db"
-        return
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        try:
-            yield make_url(server).set(database=name).render_as_string(hide_password=False)
-        finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @dataclass(frozen=True)
@@ -85,7 +69,7 @@ class Office:
         size = len(content) if isinstance(content, bytes) else content.size
         with self.courier.engine.begin() as tx:
             row = {"path": path, "path_hash": tables.path_hash(path), "name": name.rpartition("/")[2], "is_folder": False, "size": size, "md5": node.md5}
-            tx.execute(tables.insert(tx, files).values(row).on_conflict_do_nothing())
+            tx.execute(insert(tx, files).values(row).on_conflict_do_nothing())
             return tx.execute(select(files.c.id).where(files.c.path_hash == row["path_hash"])).scalar_one()
 
     def browse(self, folder_id: int | None = None, page: int = 1, size: int = 8) -> Page:
@@ -135,7 +119,7 @@ class Office:
 
     def stored(self) -> dict[str, int]:
         """How many rows there are of everything."""
-        jobs = "interlock.jobs" if self.courier.engine.dialect.name == "postgresql" else "interlock_jobs"
+        jobs = name_of_engine(self.courier.engine.dialect, "jobs")
         return {name: self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in (*tables.metadata.tables, jobs)}
 
 

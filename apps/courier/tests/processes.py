@@ -1,22 +1,20 @@
 """The courier as it really runs: a bot and workers in processes of their own, which a test may kill or freeze, on one database, between two real servers."""
 
-import multiprocessing
 import os
 import re
-import runpy
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import text
 
-from apps.courier import tables, words
+from apps.common.database import reading
+from apps.common.tests.programs import SLOWLY, Forked, Program, Started
+from apps.courier import words
 from apps.courier.assembly import assembled
 from apps.courier.settings import Settings
 from apps.courier.tests.bot_api import Document, FakeTelegram, Message, Person
@@ -27,8 +25,6 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 SOON = 60.0
 """Seconds within which everything here happens, the end of a lease too, even on a crowded machine."""
-SLOWLY = 180.0
-"""Seconds within which a process has started, or ended."""
 ADMIN, ANN, BOB = 7_001_002_003, 7_004_005_006, 7_007_008_009
 """Ids that stand in no text by chance."""
 TOKEN = "70707:canary-canary-canary-canary"
@@ -36,100 +32,10 @@ SIZE = 3 * 2**20 + 12_345
 WAY = ["QUEUED", "CLAIMED", "DOWNLOADING", "STREAMING"]
 
 
-class Program:
-    """A command of the courier in a process of its own, which writes what it says into a file."""
+class Command(Forked):
+    """Telegram has some hundred types."""
 
-    def __init__(self, name: str, log: Path) -> None:
-        self.name, self._log = name, log
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    @property
-    def pid(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code, if it has ended."""
-        raise NotImplementedError
-
-    def ended(self) -> int:
-        """Its exit code, once it has ended."""
-        raise NotImplementedError
-
-    def signal(self, what: signal.Signals) -> None:
-        # While its end was not looked for, the id cannot be another's.
-        if self.code is None:
-            os.kill(self.pid, what)
-
-    def kill(self) -> None:
-        """As a power cut would, and wait until it is gone."""
-        self.signal(signal.SIGKILL)
-        self.ended()
-
-    def end(self) -> int:
-        """Ask it to end, and answer its exit code."""
-        self.signal(signal.SIGTERM)
-        return self.ended()
-
-
-class Started(Program):
-    """As people start it: `python -m …`."""
-
-    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        super().__init__(log.stem, log)
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], cwd=log.parent, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def code(self) -> int | None:
-        return self._process.poll()
-
-    def ended(self) -> int:
-        return self._process.wait(SLOWLY)
-
-
-class Forked(Program):
-    """The same from a process that has imported everything already, which takes seconds: Telegram has some hundred types."""
-
-    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        super().__init__(log.stem, log)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "apps.courier.main", "apps.courier.bot", "apps.courier.cards"])
-        self._process = context.Process(target=_module, args=(list(arguments), str(log), environment), daemon=True)
-        self._process.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid or 0
-
-    @property
-    def code(self) -> int | None:
-        return self._process.exitcode
-
-    def ended(self) -> int:
-        self._process.join(SLOWLY)
-        assert self.code is not None, f"{self.name} has not ended"
-        return self.code
-
-
-def _module(arguments: list[str], log: str, environment: dict[str, str]) -> None:
-    """In the new process: what `python -m` does."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.chdir(Path(log).parent)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = arguments
-    runpy.run_module(arguments[0], run_name="__main__")
+    preload = ("apps.courier.main", "apps.courier.bot", "apps.courier.cards")
 
 
 class House:
@@ -257,7 +163,7 @@ class House:
         return next(program for program in self.programs if program.pid == int(pid))
 
     def rows(self, sql: str) -> list[tuple[object, ...]]:
-        with tables.reading(self.courier.engine).begin() as tx:
+        with reading(self.courier.engine).begin() as tx:
             return [tuple(row) for row in tx.execute(text(self._named(sql)))]
 
     def write(self, sql: str) -> None:
@@ -328,7 +234,7 @@ class House:
 
 
 @contextmanager
-def house(url: str, directory: Path, way: type[Started] | type[Forked] = Forked) -> Iterator[House]:
+def house(url: str, directory: Path, way: type[Started] | type[Forked] = Command) -> Iterator[House]:
     """A house on an empty database, with a bot that listens, two workers, and Ann let in.
 
     Whatever befell it, every process that is left ends well, the engine's books are right, and nobody's secrets were told.

@@ -9,6 +9,7 @@ from typing import TypeVar
 import httpx
 from sqlalchemy import Engine
 
+from apps.common.database import connect
 from apps.courier import tables
 from apps.courier.disk import CHUNK, Disk, Item
 from apps.courier.errors import CourierError
@@ -90,7 +91,7 @@ class Reader:
 @contextmanager
 def reading(directory: Path) -> Iterator[Reader]:
     """A reader, and a disk with one large file."""
-    engine = tables.connect(f"sqlite:///{directory}/courier.db")
+    engine = connect(f"sqlite:///{directory}/courier.db")
     tables.migrate(engine)
     with FakeDisk() as fake:
         fake.put(PATH, LARGE)

@@ -1,7 +1,6 @@
 """The catalogue: stable ids, whole listings, answers while the disk is away, and nothing from outside the library's folder."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine
@@ -13,14 +12,6 @@ from apps.courier.errors import Refusal, Trouble
 from apps.courier.tests.kit import Office
 from apps.courier.tests.shelf import FRESH, ROOT, Reader, Shelf, file, folder, names
 from interlock.testing import KitClock
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    made = tables.connect(database_url)
-    tables.migrate(made)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

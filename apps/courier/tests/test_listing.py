@@ -18,14 +18,6 @@ from interlock.testing import KitClock
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    made = tables.connect(database_url)
-    tables.migrate(made)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
 def reader(engine: Engine) -> Reader:
     clock = KitClock()
     return Reader(Catalogue(engine, ROOT, fresh_for=FRESH, now=clock.now), Shelf(), clock)

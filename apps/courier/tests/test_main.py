@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from apps.common.tests import commands
+from apps.common.tests.commands import Call, Said, called
 from apps.courier import main as program
 from apps.courier import serving
 from apps.courier.main import main
@@ -25,18 +27,7 @@ ADMIN = 7_001_002_003
 CANARY = "4242:canary-canary-canary-canary"
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For what is decided before any database is asked."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command printed, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Said]
+refused = partial(commands.refused, "courier")
 
 
 @pytest.fixture
@@ -69,12 +60,9 @@ def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ya
     secrets = (CANARY.partition(":")[2], yandex.token, yandex.client_secret, yandex.refresh_token)
 
     def run(*arguments: object) -> Said:
-        with pytest.raises(SystemExit) as end:
-            main([str(each) for each in arguments])
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.out + printed.err
-        assert not [secret for secret in secrets if secret in printed.out + printed.err]
-        return Said(end.value.code if isinstance(end.value.code, int) else 0 if end.value.code is None else 1, printed.out, printed.err)
+        said = called(main, capsys, *arguments)
+        assert not [secret for secret in secrets if secret in said.out + said.err]
+        return said
 
     return run
 
@@ -83,14 +71,6 @@ def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ya
 def migrated(call: Call) -> Call:
     assert call("migrate").code == 0
     return call
-
-
-def refused(said: Said, code: int, word: str) -> None:
-    """It ended with this code, printed nothing, and said one sentence."""
-    assert (said.code, said.out) == (code, ""), said
-    assert said.err.count("\n") == 1, said.err
-    assert said.err.startswith("courier: ")
-    assert word in said.err
 
 
 # ---------------------------------------------------------------- the database

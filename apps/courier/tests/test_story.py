@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from apps.common.tests.programs import Started
 from apps.courier import words
 from apps.courier.tests import processes
-from apps.courier.tests.processes import SIZE, WAY, Forked, House, Started
+from apps.courier.tests.processes import SIZE, WAY, Command, House
 
 
 @pytest.fixture
 def house(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[House]:
     """The first story is told on SQLite with processes that are started as people start them, which takes some seconds for each."""
     first = request.function is test_a_stranger_is_let_in_and_gets_a_file_and_the_next_gets_it_without_a_transfer
-    with processes.house(database_url, tmp_path, Started if first and database_url.startswith("sqlite") else Forked) as made:
+    with processes.house(database_url, tmp_path, Started if first and database_url.startswith("sqlite") else Command) as made:
         yield made
 
 

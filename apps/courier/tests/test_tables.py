@@ -1,7 +1,7 @@
 """The courier's tables: made once, each statement true on both databases."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TypeVar
@@ -10,19 +10,12 @@ import pytest
 from sqlalchemy import Connection, Engine, insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 
+from apps.common.database import connect
 from apps.courier import tables
 from apps.courier.tests.kit import READER, Office
 
 T = TypeVar("T")
 NOON = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    made = tables.connect(database_url)
-    tables.migrate(made)
-    yield made
-    made.dispose()
 
 
 def asked(engine: Engine, question: Callable[[Connection], T]) -> T:
@@ -47,7 +40,7 @@ def test_migrating_again_changes_nothing(engine: Engine) -> None:
 
 
 def test_many_may_migrate_at_once(database_url: str) -> None:
-    engines, ready = [tables.connect(database_url) for _ in range(6)], threading.Barrier(6)
+    engines, ready = [connect(database_url) for _ in range(6)], threading.Barrier(6)
 
     def migrate(engine: Engine) -> None:
         ready.wait()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.common.tests.databases import database_url
 from apps.librarian.client import Qbittorrent
 from apps.librarian.jobs import Client
 from apps.librarian.tests import kit
@@ -12,15 +13,7 @@ from apps.librarian.tests.kit import Branch
 from apps.librarian.tests.qbittorrent import FakeQbittorrent
 from tests.conftest import postgres_url, quick_path
 
-__all__ = ["postgres_url", "quick_path"]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[str]:
-    """An empty database, of each sort in turn."""
-    server = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    with kit.database(server, quick_path) as url:
-        yield url
+__all__ = ["database_url", "postgres_url", "quick_path"]
 
 
 @pytest.fixture

@@ -1,16 +1,15 @@
 """A branch of the library for tests: the librarian on an empty database, a worker, and time that a test sets."""
 
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
-from sqlalchemy import Connection, make_url, text
+from sqlalchemy import Connection, text
 
+from apps.common.database import name_of_engine
 from apps.librarian.jobs import Client, Librarian, build
 from apps.librarian.library import Download, Library, Started
 from apps.librarian.settings import Settings
@@ -44,21 +43,6 @@ def going(qbittorrent: FakeQbittorrent, number: int = 1, *, progress: float = 0.
 
 def complete(record: Record, state: str = "stalledUP") -> None:
     record.state, record.progress = state, 1.0
-
-
-@contextmanager
-def database(server: str | None, directory: Path) -> Iterator[str]:
-    """The URL of an empty database: a file, or one of the server's own."""
-    name = f"librarian_{os.getpid()}_{next(_numbers)}"
-    if server is None:
-        yield f"sqlite:///{directory / name}.db"
-        return
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        try:
-            yield make_url(server).set(database=name).render_as_string(hide_password=False)
-        finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @dataclass(frozen=True)
@@ -109,7 +93,7 @@ class Branch:
 
     def stored(self) -> dict[str, int]:
         """How many rows there are of everything."""
-        jobs = "interlock.jobs" if self.librarian.engine.dialect.name == "postgresql" else "interlock_jobs"
+        jobs = name_of_engine(self.librarian.engine.dialect, "jobs")
         names = ("users", "books", "media_assets", "downloads", "torrents", "download_jobs", jobs)
         return {name: self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in names}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from apps.common.database import connect, reading
 from apps.librarian import tables
 from apps.librarian.assembly import Lazily
 from apps.librarian.errors import BadName, BadSettings, BadSource, Conflict, CredentialsRefused, LibrarianError, NotFound, UnknownMedia
@@ -232,7 +233,7 @@ def test_the_database_refuses_what_no_book_or_user_can_be(branch: Branch, ann: U
 
 def test_a_transaction_on_sqlite_begins_as_a_writer(tmp_path: Path) -> None:
     """Else two that read before they write would fail at once, instead of taking turns."""
-    engine = tables.connect(f"sqlite:///{tmp_path / 'library.db'}")
+    engine = connect(f"sqlite:///{tmp_path / 'library.db'}")
     with engine.begin() as tx:
         tables.metadata.create_all(tx)
 
@@ -243,7 +244,7 @@ def test_a_transaction_on_sqlite_begins_as_a_writer(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(40)))
-    with tables.reading(engine).begin() as tx:
+    with reading(engine).begin() as tx:
         assert {int(row.title.split()[-1]) for row in tx.execute(tables.books.select())} == set(range(40))
     engine.dispose()
 

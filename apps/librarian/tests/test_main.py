@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -21,6 +22,10 @@ import pytest
 from rich.cells import cell_len
 from sqlalchemy import create_engine, text
 
+from apps.common.database import place
+from apps.common.telling import as_json
+from apps.common.tests import commands
+from apps.common.tests.commands import Call, Said, called
 from apps.librarian import main as program
 from apps.librarian.desk import Desk
 from apps.librarian.following import followed
@@ -28,7 +33,6 @@ from apps.librarian.jobs import build
 from apps.librarian.library import Progress
 from apps.librarian.main import main
 from apps.librarian.settings import Settings
-from apps.librarian.telling import as_json
 from apps.librarian.tests import torrents
 from apps.librarian.tests.kit import Branch, hash_of, magnet
 from apps.librarian.tests.qbittorrent import BAN_AFTER, FakeQbittorrent
@@ -38,18 +42,7 @@ NO_ID = "01900000-0000-7000-8000-000000000000"
 PATIENCE = 60.0
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For what is decided before any database is asked."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command printed, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Said]
+refused = partial(commands.refused, "librarian")
 
 
 class Nobody:
@@ -71,16 +64,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database_url: s
 
 @pytest.fixture
 def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command as a person would; nobody ever sees a traceback."""
-
-    def run(*arguments: object) -> Said:
-        with pytest.raises(SystemExit) as end:
-            main([str(each) for each in arguments])
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.out + printed.err
-        return Said(end.value.code if isinstance(end.value.code, int) else 0 if end.value.code is None else 1, printed.out, printed.err)
-
-    return run
+    """Run a command as a person would."""
+    return partial(called, main, capsys)
 
 
 @pytest.fixture
@@ -94,14 +79,6 @@ def library(call: Call) -> Call:
 def started(said: Said) -> str:
     assert said.code == 0, said.err
     return said.out.split()[0]
-
-
-def refused(said: Said, code: int, word: str) -> None:
-    """It ended with this code, printed nothing, and said one sentence."""
-    assert (said.code, said.out) == (code, ""), said
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("librarian: ")
-    assert word in said.err
 
 
 # ---------------------------------------------------------------- the library
@@ -222,7 +199,7 @@ def test_a_wrong_setting_is_one_sentence(call: Call, environment: pytest.MonkeyP
 
 def test_no_password_is_ever_shown(tmp_path: Path) -> None:
     librarian = build(Settings("postgresql://ann:secret@127.0.0.1:1/library", "http://127.0.0.1:1", "ann", "secret", tmp_path), Nobody())
-    assert Desk(librarian).database == "postgresql://ann:***@127.0.0.1:1/library"
+    assert place(librarian.engine) == "postgresql://ann:***@127.0.0.1:1/library"
     librarian.close()
 
 
@@ -276,7 +253,7 @@ def test_the_beginning_of_an_id_is_enough_if_it_means_one(library: Call) -> None
 def test_a_table_fits_the_terminal(library: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     library("book", "add", "E" * 300, "--author", "\u4f60" * 200)
     ids = [started(library("start", book, "text", magnet(1))) for book in (1, 2)]
-    monkeypatch.setattr(program, "_width", lambda: 80)
+    monkeypatch.setattr(program, "width", lambda: 80)
     for command in ("list", "books", "users"):
         assert max(cell_len(line) for line in library(command).out.splitlines()) <= 80
     shown = [line.split()[0] for line in library("list").out.splitlines()[1:]]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.common.tests.databases import database
 from apps.librarian.source import source
-from apps.librarian.tests import kit, processes, real
+from apps.librarian.tests import processes, real
 from apps.librarian.tests.processes import House
 from apps.librarian.tests.real import Peer, RealQbittorrent, seeding
 
@@ -30,7 +31,7 @@ def real_server(directory: Path) -> Iterator[RealQbittorrent]:
 
 @pytest.fixture
 def house(tmp_path: Path, quick_path: Path) -> Iterator[House]:
-    with kit.database(None, quick_path) as url, real_server(tmp_path) as server, processes.house(url, server, tmp_path) as house:
+    with database(None, quick_path, "librarian") as url, real_server(tmp_path) as server, processes.house(url, server, tmp_path) as house:
         yield house
 
 
@@ -54,7 +55,7 @@ def left(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterato
     """
     path = tmp_path_factory.mktemp("left")
     with (
-        kit.database(postgres_url, path) as url, real_server(path) as server, processes.house(url, server, path) as house,
+        database(postgres_url, path, "librarian") as url, real_server(path) as server, processes.house(url, server, path) as house,
         seeding(path / "seed") as night, seeding(path / "seed", name="dawn.epub") as dawn, ExitStack() as until_killed,
     ):  # fmt: skip
         handed, first = house.start(night.torrent), house.worker()
