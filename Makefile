@@ -3,6 +3,9 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.stamp
+# Each is called as its Debian package is.
+PROGRAMS := qbittorrent-nox chromium
+MISSING = $(strip $(foreach program,$(PROGRAMS),$(if $(shell command -v $(program) 2> /dev/null),,$(program))))
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
@@ -30,11 +33,11 @@ test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goe
 	$(BIN)/pytest tests apps -m "not real" -n 2 $(ARGS)
 
 test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
-	@command -v qbittorrent-nox > /dev/null || { echo "There is no qbittorrent-nox here: run make system first."; exit 1; }
+	@test -z "$(MISSING)" || { echo "There is no $(firstword $(MISSING)) here: run make system first."; exit 1; }
 	$(BIN)/pytest apps -m real $(ARGS)
 
 system: ## Install the system packages that test-real needs
-	@command -v qbittorrent-nox > /dev/null || { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -y -qq --no-install-recommends qbittorrent-nox; }
+	@test -z "$(MISSING)" || { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -y -qq --no-install-recommends $(MISSING); }
 
 demo: $(STAMP) ## Kill and freeze workers, and count what happened, in under a minute (ARGS=--postgres)
 	$(BIN)/interlock demo $(ARGS)

@@ -143,7 +143,12 @@ def admission(name: str, fn: Callable[..., None]) -> Callable[..., None]:
     second = parameters[1] if len(parameters) == 2 and parameters[1].kind in _BY_PLACE else None
     if second is not None and _annotation(fn, second, f"The annotation of {second.name} in {name}'s admit cannot be read", "Import its class") is Enqueued:
         return fn
-    return lambda tx, _, *args, **kwargs: fn(tx, *args, **kwargs)
+
+    def unaware(tx: object, job: Enqueued, *args: object, **kwargs: object) -> None:
+        del job
+        fn(tx, *args, **kwargs)
+
+    return unaware
 
 
 def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter, unread: str, remedy: str) -> Any:

@@ -18,7 +18,8 @@ from tests.surface.test_docs import Block, missing
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
-_LONG = re.compile(r"^python -m apps\.(librarian (run|serve)|courier (bot|worker))\b")
+OURS = ("INTERLOCK_", "LIBRARIAN_", "COURIER_", "STUDIO_")
+_LONG = re.compile(r"^python -m apps\.(librarian (run|serve)|courier (bot|worker)|studio (run|serve|worker))\b")
 
 
 class Terminal:
@@ -26,7 +27,7 @@ class Terminal:
 
     def __init__(self, directory: Path, instead: dict[str, str], variables: dict[str, str]) -> None:
         self._directory, self._instead = directory, instead
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("INTERLOCK_", "LIBRARIAN_", "COURIER_")) and key != "DATABASE_URL"}
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(OURS) and key != "DATABASE_URL"}
         path = f"{Path(sys.executable).parent}{os.pathsep}{clean.get('PATH', '')}"
         self._environment = clean | {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TERM": "dumb"} | variables
         self._running: list[subprocess.Popen[str]] = []

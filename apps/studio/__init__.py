@@ -1,0 +1,1 @@
+"""The studio: images from prompts, paid with credits. An application of Interlock."""

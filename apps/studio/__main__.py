@@ -1,0 +1,5 @@
+"""`python -m apps.studio`."""
+
+from .main import main
+
+main()

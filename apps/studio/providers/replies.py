@@ -1,0 +1,84 @@
+"""What a provider's reply means: the safety filter, trouble that may pass, or trouble that will not."""
+
+import json
+import math
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import cast
+
+import httpx
+
+from ..errors import Blocked, Hopeless, StudioError, Trouble
+
+FILTERS = frozenset({"contentpolicyviolation", "moderationblocked", "contentfilter", "responsibleaipolicyviolation"})
+"""Codes of safety filters, of OpenAI's older and newer models and of Azure, without the underscores that one has and another has not."""
+PASSING = frozenset({408, 409, 425, 429})
+LONGEST = 200
+"""Characters of the provider's own words."""
+
+
+def mapping(value: object) -> dict[str, object]:
+    """The value, if it is an object of JSON; else an empty one."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def parsed(body: bytes) -> object:
+    """The JSON, or `None` where there is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def judged(response: httpx.Response, body: bytes, secret: str) -> StudioError:
+    """What a reply that is no success means. The secret is in no sentence, even if the provider repeats it."""
+    status, error = response.status_code, mapping(mapping(parsed(body)).get("error"))
+    words = _words(error, secret)
+    if status in (400, 403, 422) and _filtered(error):
+        return Blocked(f"The provider's safety filter refuses this prompt{words or '.'}")
+    if status in PASSING or status >= 500:
+        return Trouble(f"The provider cannot answer now (status {status}){words or '.'} Trying again may help.", retry_after(response))
+    return Hopeless(_hopeless(status, words))
+
+
+def _hopeless(status: int, words: str) -> str:
+    if status < 400:
+        return f"The provider answers with status {status}, which is no image. Check STUDIO_API_URL."
+    if status == 401:
+        # Without its own words, which may repeat a part of the key.
+        return "The provider does not accept the API key (status 401). Check STUDIO_API_KEY and STUDIO_API_URL, then drive the job again."
+    if status == 403:
+        return f"The API key may not be used for this (status 403){words or '.'} Look at what the provider allows this account."
+    if status in (404, 405):
+        return f"The provider has no such model or address (status {status}){words or '.'} Check STUDIO_API_URL and STUDIO_MODEL."
+    return f"The provider refuses the request (status {status}){words or '.'} Look at STUDIO_MODEL, and at the account with the provider."
+
+
+def retry_after(response: httpx.Response) -> float | None:
+    """The seconds for which the provider wants to be left alone, if it says so: in seconds, or as a date."""
+    said = response.headers.get("Retry-After", "")
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(said)
+        except (ValueError, OverflowError):
+            return None
+        seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def _filtered(error: dict[str, object]) -> bool:
+    # Azure says so twice, sometimes only in the inner one.
+    codes = [error.get("code"), error.get("type"), *(mapping(error.get(inner)).get("code") for inner in ("inner_error", "innererror"))]
+    return any(isinstance(code, str) and code.replace("_", "").lower() in FILTERS for code in codes)
+
+
+def _words(error: dict[str, object], secret: str) -> str:
+    """The provider's own words, on one line and shortened, as the end of a sentence; nothing if it has none."""
+    said = error.get("message")
+    line = " ".join(said.replace(secret, "***").split()) if isinstance(said, str) else ""
+    line = "".join(character for character in line if character.isprintable())
+    if not line:
+        return ""
+    return f": “{line.rstrip('.') if len(line) <= LONGEST else line[: LONGEST - 1] + '…'}”."

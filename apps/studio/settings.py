@@ -1,0 +1,146 @@
+"""What the studio must be told: where its database and its originals are, who draws, and what is not drawn. Without a word it works on one's own machine."""
+
+import re
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from apps.common.settings import VISIBLE, is_address, is_database, sentences, unknown
+
+from .errors import BadSettings
+
+PREFIX = "STUDIO_"
+S3 = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+_KEY = re.compile(r"[\w.=-]+(/[\w.=-]+)*", re.ASCII)
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+class Settings(BaseSettings):
+    """All of it, checked. The environment comes first, then the file `.env` of the working directory. An empty value is none."""
+
+    # `ignore` is for the variables of others in `.env`; a mistyped one of ours is found by `read`.
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    database_url: str = Field("sqlite:///studio.db", repr=False)
+    """Not shown, since it may hold a password."""
+    storage: str = "studio-files"
+    """Where the originals are: a directory, or `s3://bucket/prefix`."""
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_access_key: str | None = None
+    s3_secret_key: SecretStr | None = None
+    api_url: str = "https://api.openai.com/v1"
+    api_key: SecretStr | None = None
+    model: str | None = None
+    provider: Literal["local", "openai"] = "local"
+    block_list: Path | None = None
+    moderator: str | None = None
+    """A function of one's own, as `package.module:function`."""
+
+    @property
+    def bucket(self) -> tuple[str, str] | None:
+        """The bucket of the originals and the prefix in it, or None for a directory."""
+        if not self.storage.startswith(S3):
+            return None
+        bucket, _, prefix = self.storage.removeprefix(S3).partition("/")
+        return bucket, prefix
+
+    @classmethod
+    def read(cls) -> Self:
+        """The settings of the variables that begin with STUDIO_. `BadSettings` says in one sentence for each what cannot be used, and shows no secret."""
+        faults: list[str] = []
+        try:
+            faults += [f"{name} is no setting: see the README for the names." for name in unknown(cls)]
+            settings = cls.model_validate({})
+        except (OSError, UnicodeDecodeError):
+            raise BadSettings("The file .env cannot be read: see that it is yours, and that it is text in UTF-8.") from None
+        except ValidationError as error:
+            faults += sentences(error, PREFIX, {})
+            raise BadSettings(" ".join(faults)) from None
+        if faults:
+            raise BadSettings(" ".join(faults))
+        return settings
+
+    # ---------------------------------------------------------------- each of them
+    @field_validator("database_url")
+    @classmethod
+    def _database_url(cls, given: str) -> str:
+        if not is_database(given.strip()):
+            raise ValueError("STUDIO_DATABASE_URL names neither SQLite nor PostgreSQL: write sqlite:///studio.db, or postgresql://user:password@host/name.")
+        return given.strip()
+
+    @field_validator("storage")
+    @classmethod
+    def _storage(cls, given: str) -> str:
+        place = given.strip()
+        if "://" not in place and place and place.isprintable():
+            return place
+        bucket, _, prefix = place.removeprefix(S3).rstrip("/").partition("/")
+        if not place.startswith(S3) or not _BUCKET.fullmatch(bucket) or (prefix and not _KEY.fullmatch(prefix)) or {".", ".."} & {*prefix.split("/")}:
+            raise ValueError("STUDIO_STORAGE is no place for images: write a directory, as in studio-files, or s3://bucket/prefix.")
+        return f"{S3}{bucket}/{prefix}" if prefix else f"{S3}{bucket}"
+
+    @field_validator("s3_endpoint", "api_url")
+    @classmethod
+    def _address(cls, given: str | None, info: ValidationInfo) -> str | None:
+        if given is None:
+            return None
+        url = given.strip().rstrip("/")
+        if not is_address(url):
+            raise ValueError(
+                f"{_variable(info)} is no address to send a key to: write https:// and a host; http:// is for a server of your own network, "
+                "as in http://127.0.0.1:9000.")
+        return url
+
+    @field_validator("s3_secret_key", "api_key")
+    @classmethod
+    def _secret(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        return None if given is None else SecretStr(_visible(given.get_secret_value(), info))
+
+    @field_validator("s3_region", "s3_access_key", "model")
+    @classmethod
+    def _word(cls, given: str | None, info: ValidationInfo) -> str | None:
+        return None if given is None else _visible(given, info)
+
+    @field_validator("s3_secret_key")
+    @classmethod
+    def _pair(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """A key and its secret go together. One that has a fault of its own is not among the known, and is said to be wrong there."""
+        key = info.data.get("s3_access_key", "faulty")
+        if (key is None) != (given is None) and key != "faulty":
+            lacks, has = ("S3_ACCESS_KEY", "S3_SECRET_KEY") if key is None else ("S3_SECRET_KEY", "S3_ACCESS_KEY")
+            raise ValueError(f"{PREFIX}{lacks} is not set: write it beside {PREFIX}{has}, or neither.")
+        return given
+
+    @field_validator("provider")
+    @classmethod
+    def _let_in(cls, given: str, info: ValidationInfo) -> str:
+        if given == "openai" and info.data.get("api_key", "faulty") is None:
+            raise ValueError("STUDIO_API_KEY is not set: write the key of the Images API, or STUDIO_PROVIDER=local to draw without one.")
+        return given
+
+    @field_validator("moderator")
+    @classmethod
+    def _moderator(cls, given: str | None) -> str | None:
+        if given is not None and not _FUNCTION.fullmatch(given.strip()):
+            raise ValueError("STUDIO_MODERATOR names no function: write package.module:function.")
+        return None if given is None else given.strip()
+
+
+# ---------------------------------------------------------------- what is wrong with them
+def _variable(info: ValidationInfo) -> str:
+    return f"{PREFIX}{(info.field_name or '').upper()}"
+
+
+def _visible(given: str, info: ValidationInfo) -> str:
+    """Fit for a header: a line break in one would end up in an error message."""
+    value = given.strip()
+    if not VISIBLE.fullmatch(value):
+        raise ValueError(f"{_variable(info)} has characters that cannot be in it: copy it again, without blanks.")
+    return value

@@ -1,0 +1,139 @@
+"""The studio's own tables, beside the engine's in one database, and the view in which a job is read under its own names."""
+
+import secrets
+from typing import Literal
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Connection,
+    Engine,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    false,
+    inspect,
+    select,
+    text,
+)
+
+from apps.common.database import JobId, Utc, insert, name_of_engine, now, turn
+
+Entry = Literal["grant", "reserve", "capture", "forfeit", "release"]
+metadata = MetaData()
+Number = BigInteger().with_variant(Integer, "sqlite")
+
+users = Table(
+    "studio_users", metadata,
+    Column("id", Integer, primary_key=True), Column("name", Text, nullable=False, unique=True), Column("key_hash", String(64), nullable=False, unique=True),
+    Column("admin", Boolean, nullable=False, server_default=false()), Column("created_at", Utc, nullable=False, default=now),
+)
+sessions = Table(
+    "studio_sessions", metadata,
+    Column("token_hash", String(64), primary_key=True), Column("user_id", Integer, ForeignKey("studio_users.id"), nullable=False, index=True),
+    Column("expires_at", Utc, nullable=False),
+)
+# Links to images are signed with it, by every process on this database.
+secret = Table("studio_secret", metadata, Column("id", Integer, CheckConstraint("id = 1"), primary_key=True), Column("value", String(64), nullable=False))
+orders = Table(
+    "studio_orders", metadata,
+    Column("job_id", JobId, primary_key=True), Column("user_id", Integer, ForeignKey("studio_users.id"), nullable=False),
+    Column("prompt", Text, nullable=False), Column("size", Text, nullable=False), Column("seed", Integer), Column("cost", Integer, nullable=False),
+    Index("studio_orders_by_user", "user_id", "job_id"),
+)
+entries = Table(
+    "studio_entries", metadata,
+    Column("id", Number, primary_key=True), Column("at", Utc, nullable=False, default=now),
+    Column("user_id", Integer, ForeignKey("studio_users.id"), nullable=False), Column("job_id", JobId),
+    Column("entry", Text, CheckConstraint("entry IN ('grant', 'reserve', 'capture', 'forfeit', 'release')"), nullable=False),
+    Column("amount", Integer, CheckConstraint("amount > 0"), nullable=False), Column("note", Text),
+    CheckConstraint("(entry = 'grant') = (job_id IS NULL)", name="studio_grants_have_no_job"),
+    Index("studio_entries_by_user", "user_id", "entry", "amount"),
+)
+# A job's credits are set aside once, and settled once, whoever tries.
+for _name, _which in (("reserved", "entry = 'reserve'"), ("settled", "entry IN ('capture', 'forfeit', 'release')")):
+    Index(f"studio_{_name}_once", entries.c.job_id, unique=True, sqlite_where=text(_which), postgresql_where=text(_which))
+assets = Table(
+    "studio_assets", metadata,
+    Column("job_id", JobId, primary_key=True), Column("user_id", Integer, ForeignKey("studio_users.id"), nullable=False),
+    Column("path", Text, nullable=False, unique=True), Column("content_type", Text, nullable=False), Column("bytes", Integer, nullable=False),
+    Column("sha256", String(64), nullable=False), Column("width", Integer, nullable=False), Column("height", Integer, nullable=False),
+    Column("created_at", Utc, nullable=False, default=now),
+    Index("studio_assets_by_user", "user_id", "job_id"),
+)
+# What became of a dead letter. One decision each, whoever is first.
+reviews = Table(
+    "studio_reviews", metadata,
+    Column("job_id", JobId, primary_key=True), Column("decision", Text, CheckConstraint("decision IN ('redriven', 'closed')"), nullable=False),
+    Column("successor", JobId, unique=True), Column("by", Text), Column("note", Text), Column("at", Utc, nullable=False, default=now),
+)
+
+# The view is not the metadata's to create: it stands on the engine's, whose name is the one thing that differs between the databases.
+jobs = Table(
+    "studio_jobs", MetaData(),
+    Column("id", JobId), Column("userId", Integer), Column("prompt", Text), Column("size", Text), Column("seed", Integer), Column("cost", Integer),
+    Column("status", Text), Column("retryCount", Integer), Column("maxRetries", Integer), Column("idempotencyKey", Text), Column("createdAt", Utc),
+    Column("startedAt", Utc), Column("updatedAt", Utc), Column("finishedAt", Utc), Column("dueAt", Utc), Column("resultUrl", Text), Column("lastError", Text),
+    Column("version", Integer), Column("redriveOf", JobId),
+)
+VIEW = """
+CREATE VIEW studio_jobs AS
+SELECT j.id, o.user_id AS "userId", o.prompt, o.size, o.seed, o.cost, j.state AS status, j.tries - j.tries_left AS "retryCount", j.tries AS "maxRetries",
+  j.idempotency_key AS "idempotencyKey", j.created_at AS "createdAt", j.started_at AS "startedAt", j.updated_at AS "updatedAt",
+  j.finished_at AS "finishedAt", j.due_at AS "dueAt", a.path AS "resultUrl", j.last_error AS "lastError", j.version, j.redrive_of AS "redriveOf"
+FROM studio_orders o JOIN {jobs_now} j ON j.id = o.job_id LEFT JOIN studio_assets a ON a.job_id = o.job_id
+"""
+# From its making on, no entry of the ledger is changed or deleted, by whatever program.
+REFUSE = """
+CREATE OR REPLACE FUNCTION studio_append_only() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'the ledger is append-only' USING ERRCODE = 'restrict_violation'; END $$
+"""
+SEALS = {
+    "sqlite": "CREATE TRIGGER studio_entries_{what} BEFORE {what} ON studio_entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
+    "postgresql": "CREATE TRIGGER studio_entries_{what} BEFORE {what} ON studio_entries FOR EACH STATEMENT EXECUTE FUNCTION studio_append_only()",
+}
+# SQLite's REPLACE deletes without asking a trigger for DELETE: an insert that would put out an entry is refused before.
+NO_REPLACE = """
+CREATE TRIGGER studio_entries_REPLACE BEFORE INSERT ON studio_entries WHEN EXISTS (SELECT 1 FROM studio_entries WHERE id = NEW.id)
+  OR (NEW.entry = 'reserve' AND EXISTS (SELECT 1 FROM studio_entries WHERE job_id = NEW.job_id AND entry = 'reserve'))
+  OR (NEW.entry <> 'reserve' AND EXISTS (SELECT 1 FROM studio_entries WHERE job_id = NEW.job_id AND entry IN ('capture', 'forfeit', 'release')))
+BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END
+"""
+
+
+def migrate(engine: Engine) -> None:
+    """Create what is not there yet, and the view anew if it has other columns. The engine's own tables must be there already."""
+    with engine.begin() as tx:
+        turn(tx, "studio_migrate")
+        fresh = not inspect(tx).has_table(entries.name)
+        metadata.create_all(tx)
+        if fresh:
+            _seal(tx)
+        tx.execute(insert(tx, secret).values(id=1, value=secrets.token_hex(32)).on_conflict_do_nothing())
+        there = inspect(tx).has_table(jobs.name)
+        if there and [column["name"] for column in inspect(tx).get_columns(jobs.name)] == jobs.c.keys():
+            return
+        if there:
+            tx.execute(text("DROP VIEW studio_jobs"))
+        tx.execute(text(VIEW.format(jobs_now=name_of_engine(tx.dialect, "jobs_now"))))
+
+
+def _seal(tx: Connection) -> None:
+    on_postgres = tx.dialect.name == "postgresql"
+    if on_postgres:
+        tx.exec_driver_sql(REFUSE)
+    for what in ("UPDATE", "DELETE", *(["TRUNCATE"] if on_postgres else [])):
+        tx.exec_driver_sql(SEALS[tx.dialect.name].format(what=what))
+    if not on_postgres:
+        tx.exec_driver_sql(NO_REPLACE)
+
+
+def secret_of(tx: Connection) -> bytes:
+    """What links are signed with."""
+    return bytes.fromhex(tx.execute(select(secret.c.value)).scalar_one())

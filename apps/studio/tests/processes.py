@@ -1,0 +1,158 @@
+"""The studio as it really runs: workers and commands in processes of their own, which a test kills at a chosen place, on one database, before a real server."""
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import text
+
+from apps.common.database import name_of_engine, reading
+from apps.common.tests.programs import SLOWLY, Forked, Program
+from apps.studio import books
+from apps.studio.assembly import assembled
+from apps.studio.counter import Counter
+from apps.studio.ledger import Balance
+from apps.studio.people import People
+from apps.studio.settings import Settings
+from apps.studio.tests.images_api import FakeImages
+from interlock import Job
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[3]
+SOON = 90.0
+"""Seconds within which everything here happens, a backoff too, even on a crowded machine."""
+ENDLESS = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n) SELECT count(*) FROM n"
+
+
+class Command(Forked):
+    preload = ("apps.studio.main", "apps.studio.serving", "apps.studio.providers.openai")
+
+
+class House:
+    """One database, one provider, one directory of originals, one user with ten credits, and the studio's processes."""
+
+    def __init__(self, url: str, images: FakeImages, directory: Path) -> None:
+        self.images, self._directory, self.files = images, directory, directory / "files"
+        given = {
+            "database_url": url, "storage": str(self.files), "provider": "openai", "api_url": images.url, "api_key": images.api_key,
+            "model": "gpt-image-1",
+        }  # fmt: skip
+        self.studio = assembled(Settings.model_validate(given))
+        self.app, self.programs = self.studio.app, list[Program]()
+        theirs = {name: value for name, value in os.environ.items() if not name.startswith("STUDIO_")}
+        self._environment = theirs | {"PYTHONPATH": str(ROOT)} | {f"STUDIO_{name.upper()}": value for name, value in given.items()}
+        self.studio.migrate()
+        self.user = People(self.studio).add("ann", credits=10)
+
+    # ------------------------------------------------------------ processes
+    def run(self, *arguments: str) -> Program:
+        log = self._directory / f"{len(self.programs)}-{arguments[0]}.log"
+        # Sessions of PostgreSQL are told apart by the name.
+        self.programs.append(Command(["apps.studio", *arguments], log, self._environment | {"PGAPPNAME": log.stem}))
+        return self.programs[-1]
+
+    def worker(self) -> Program:
+        made = self.run("worker")
+        self.until(lambda: "making up to" in made.log or made.code is not None, "the worker is ready", SLOWLY)
+        return made
+
+    def close(self) -> None:
+        """End every process that is left, by its id."""
+        for program in self.programs:
+            if program.code is None:
+                program.kill()
+        self.studio.close()
+
+    # ------------------------------------------------------------ what is to be seen
+    def order(self, prompt: str = "a lighthouse in the fog") -> str:
+        return Counter(self.studio).create_job(self.user.id, prompt).id
+
+    def until(self, check: Callable[[], T], what: str, within: float = SOON) -> T:
+        """What `check` answers as soon as that is true."""
+        end = time.monotonic() + within
+        while not (answer := check()):
+            if time.monotonic() > end:
+                logs = "\n".join(f"--- {program.name} {program.code}\n{program.log}" for program in self.programs)
+                raise AssertionError(f"Waited {within:g} s in vain: {what}.\n{self.app.jobs()}\n{logs}")
+            time.sleep(0.02)
+        return answer
+
+    def ended(self, id: str) -> Job:
+        return self.until(lambda: job if (job := self.app.get(id)).ended else None, "the job has ended")
+
+    def balance(self) -> Balance:
+        return People(self.studio).balance(self.user.id)
+
+    def kept(self) -> list[str]:
+        """The names of the images that are in their places."""
+        there = self.files / "originals"
+        return sorted(path.name for path in there.iterdir() if re.fullmatch(r"[0-9a-f-]{36}", path.name)) if there.exists() else []
+
+    def sound(self) -> None:
+        """The books have no fault, and nor has the engine's own."""
+        assert books.check(self.studio)[1] == []
+        assert self.app.verify().ok
+
+    # ------------------------------------------------------------ at the worst moment
+    def lease_ends(self) -> None:
+        """As if the time of the lease had passed, and that of the pause after it."""
+        executions = name_of_engine(self.studio.engine.dialect, "executions")
+        self._write(f"UPDATE {executions} SET lease_expires_at = heartbeat_at WHERE status IN ('LEASED', 'IN_PROGRESS')")
+
+    @contextmanager
+    def endless(self, verb: str, table: str, when: str) -> Iterator[Callable[[Program], None]]:
+        """Whoever does this to such a row never gets to the end of it. What is given waits until this program is there, and kills it."""
+        dialect = self.studio.engine.dialect
+        named = name_of_engine(dialect, table) if table in ("jobs", "receipts") else table  # type: ignore[arg-type]
+        if dialect.name == "sqlite":
+            self._write(f"CREATE TRIGGER endless BEFORE {verb} ON {named} WHEN {when} BEGIN {ENDLESS}; END")
+        else:
+            self._write("CREATE FUNCTION endless() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3600); RETURN NEW; END $$")
+            self._write(f"CREATE TRIGGER endless BEFORE {verb} ON {named} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION endless()")
+        yield self._killed
+        if dialect.name == "postgresql":
+            # A session that is busy does not see that its client is gone.
+            self._read("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'")
+        self._write("DROP TRIGGER endless" if dialect.name == "sqlite" else f"DROP TRIGGER endless ON {named}")
+
+    def _killed(self, program: Program) -> None:
+        self.until(lambda: self._stuck(program), f"{program.name} is where it will never get on")
+        program.kill()
+
+    def _stuck(self, program: Program) -> bool:
+        if self.studio.engine.dialect.name == "postgresql":
+            return self._read(f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{program.name}' AND wait_event = 'PgSleep'") != []
+        file = sqlite3.connect(str(self.studio.engine.url.database), timeout=1.0, isolation_level=None)
+        try:
+            file.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            # For a second nobody else could write: no transaction of this small house takes that long.
+            return True
+        finally:
+            file.close()
+        return False
+
+    def _read(self, sql: str) -> list[object]:
+        with reading(self.studio.engine).begin() as tx:
+            return [tuple(row) for row in tx.execute(text(sql))]
+
+    def _write(self, sql: str) -> None:
+        with self.studio.engine.begin() as tx:
+            tx.exec_driver_sql(sql)
+
+
+@contextmanager
+def house(url: str, images: FakeImages, directory: Path) -> Iterator[House]:
+    """A house on an empty database. Whatever befell it, who is left ends well, the books balance, and the engine's own are right."""
+    made = House(url, images, directory)
+    try:
+        yield made
+        assert {program.end() for program in made.programs if program.code is None} <= {0}
+        made.sound()
+    finally:
+        made.close()

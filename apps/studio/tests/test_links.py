@@ -1,0 +1,189 @@
+"""Where a provider's link may lead: never into the network of whoever runs the studio."""
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from apps.studio.errors import Hopeless, Trouble
+from apps.studio.providers import Link
+from apps.studio.providers.links import MOST_REDIRECTS, Links, is_public
+from apps.studio.providers.openai import Images
+from apps.studio.tests.images_api import FakeImages, Fault, png
+
+PUBLIC = "https://api.openai.com/v1"
+FILES = "https://files.example/one.png?sig=secret"
+ADDRESS = "93.184.216.34"
+NAMES = {
+    "files.example": [ADDRESS], "other.example": ["2606:2800:220:1::1"], "inside.example": ["10.0.0.7"], "both.example": ["2606:2800:220:1::1", ADDRESS],
+    "half.example": [ADDRESS, "127.0.0.1"],
+    "metadata.example": ["169.254.169.254"], "scoped.example": ["fe80::1%eth0"], "nowhere.example": [],
+}  # fmt: skip
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    del port
+    if host not in NAMES:
+        raise OSError("no such name")
+    return NAMES[host]
+
+
+def image(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, content=png("1024x1024"), headers={"Content-Type": "image/png"})
+
+
+def fetched(url: str, answer: Callable[[httpx.Request], httpx.Response] = image, base_url: str = PUBLIC) -> tuple[bytes, list[httpx.Request]]:
+    """What comes of it, and the requests that left the machine."""
+    sent: list[httpx.Request] = []
+
+    def send(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return answer(request)
+
+    async def asked() -> bytes:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(send)) as http:
+            return await Links(base_url, http, resolve=resolve).fetch(url)
+
+    try:
+        return asyncio.run(asked()), sent
+    except Hopeless as error:
+        error.add_note(f"{len(sent)} sent")
+        raise
+
+
+def test_a_public_link_is_asked_for_at_the_address_that_was_judged() -> None:
+    """A name may mean another address a moment later, so nobody looks it up a second time; the certificate is still the name's."""
+    data, [request] = fetched(FILES)
+    assert data == png("1024x1024")
+    assert request.url == f"https://{ADDRESS}/one.png?sig=secret"
+    assert request.headers["Host"] == "files.example"
+    assert request.extensions["sni_hostname"] == "files.example"
+
+
+def test_an_address_of_six_and_a_port_stay_as_they_are() -> None:
+    _, [request] = fetched("https://other.example:8443/one.png")
+    assert (request.url.host, request.url.port, request.headers["Host"]) == ("2606:2800:220:1::1", 8443, "other.example:8443")
+
+
+def test_an_address_that_cannot_be_reached_leaves_the_next() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if ":" in request.url.host:
+            raise httpx.ConnectError("no route")
+        return image(request)
+
+    _, sent = fetched("https://both.example/one.png", answer)
+    assert [request.url.host for request in sent] == NAMES["both.example"]
+    with pytest.raises(httpx.ConnectError):
+        fetched("https://other.example/one.png", answer)
+
+
+INSIDE = [
+    "https://127.0.0.1/x", "https://localhost/x", "https://10.0.0.7/x", "https://192.168.1.1/x", "https://169.254.169.254/latest/meta-data", "https://0.0.0.0/x",
+    "https://[::1]/x", "https://[::ffff:127.0.0.1]/x", "https://[fd00:ec2::254]/x", "https://[64:ff9b::7f00:1]/x", "https://[2002:7f00:1::]/x",
+    "https://100.64.0.1/x", "https://224.0.0.1/x", "https://inside.example/x", "https://half.example/x", "https://metadata.example/x",
+    "https://scoped.example/x", "https://nowhere.example/x",
+]  # fmt: skip
+FOREIGN = [
+    "http://files.example/x", "ftp://files.example/x", "file:///etc/passwd", "data:image/png;base64,AAAA", "gopher://files.example/x",
+    "//files.example/x", "x", "",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def localhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NAMES, "localhost", ["127.0.0.1"])
+
+
+@pytest.mark.parametrize("url", [*INSIDE, *FOREIGN])
+def test_a_public_providers_link_leads_neither_inside_nor_over_an_open_wire(url: str) -> None:
+    with pytest.raises(Hopeless) as caught:
+        fetched(url)
+    assert caught.value.__notes__ == ["0 sent"]
+
+
+@pytest.mark.parametrize("url", [*INSIDE, *FOREIGN[:5]])
+def test_a_redirect_leads_no_further_than_a_link(url: str) -> None:
+    with pytest.raises(Hopeless) as caught:
+        fetched(FILES, lambda _: httpx.Response(302, headers={"Location": url}))
+    assert caught.value.__notes__ == ["1 sent"]
+
+
+@pytest.mark.parametrize("url", ["https://[::1", "https://files.example:port/x", "https://files.example/\x00", "https://" + "a" * 70_000])
+def test_a_link_that_is_no_address_is_hopeless(url: str) -> None:
+    with pytest.raises(Hopeless):
+        fetched(url)
+    # A redirect to one is a broken answer.
+    with pytest.raises((Hopeless, httpx.RemoteProtocolError)):
+        fetched(FILES, lambda _: httpx.Response(302, headers={"Location": url}))
+
+
+def test_numbers_that_only_a_resolver_reads_as_an_address_are_judged_by_what_they_mean() -> None:
+    """Decimal, octal and short forms of 127.0.0.1 are names to us, and the resolver's answer is what counts."""
+
+    async def asked(host: str) -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(image)) as http:
+            await Links(PUBLIC, http).fetch(f"https://{host}/x")
+
+    for host in ("2130706433", "0177.0.0.1", "127.1", "0x7f.0.0.1"):
+        with pytest.raises((Hopeless, Trouble)):
+            asyncio.run(asked(host))
+
+
+def test_a_name_that_is_not_known_now_is_trouble() -> None:
+    with pytest.raises(Trouble, match=r"unknown\.example"):
+        fetched("https://unknown.example/x")
+
+
+def test_a_relative_redirect_is_followed_by_name() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return image(request) if request.url.path == "/two.png" else httpx.Response(307, headers={"Location": "/two.png"})
+
+    _, sent = fetched(FILES, answer)
+    assert [(request.headers["Host"], request.url.path) for request in sent] == [("files.example", "/one.png"), ("files.example", "/two.png")]
+
+
+def test_redirects_without_end_end() -> None:
+    with pytest.raises(Hopeless, match="redirects") as caught:
+        fetched(FILES, lambda _: httpx.Response(302, headers={"Location": FILES}))
+    assert caught.value.__notes__ == [f"{MOST_REDIRECTS + 1} sent"]
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1:9000/v1", "http://images:9000/v1", "https://images.internal/v1"])
+def test_a_provider_of_ones_own_network_gives_links_into_it(base_url: str) -> None:
+    _, [request] = fetched("https://10.0.0.7/one.png", base_url=base_url)
+    assert request.url == "https://10.0.0.7/one.png"
+
+
+def test_a_provider_behind_tls_gives_no_link_over_an_open_wire() -> None:
+    with pytest.raises(Hopeless):
+        fetched("http://10.0.0.7/one.png", base_url="https://images.internal/v1")
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:image/png;base64,AAAA"])
+def test_over_real_http_too_a_redirect_keeps_to_http(images: FakeImages, location: str) -> None:
+    async def asked() -> bytes:
+        provider = Images(images.url, images.api_key, None)
+        async with provider.open():
+            return await provider.fetch(Link(images.put(png("1024x1024"))))
+
+    images.fail_links(Fault.redirected(location))
+    with pytest.raises(Hopeless, match=r"leads (on )?to"):
+        asyncio.run(asked())
+
+
+def test_over_real_http_a_public_providers_link_never_reaches_this_machine(images: FakeImages) -> None:
+    async def asked() -> bytes:
+        provider = Images(PUBLIC, images.api_key, None)
+        async with provider.open():
+            return await provider.fetch(Link(images.put(png("1024x1024")).replace("http:", "https:")))
+
+    with pytest.raises(Hopeless, match="no host of the internet"):
+        asyncio.run(asked())
+    assert images.headers == []
+
+
+@pytest.mark.parametrize(
+    ("address", "public"), [("8.8.8.8", True), ("2606:4700::1111", True), ("64:ff9b::808:808", True), ("172.16.0.1", False), ("ff02::1", False)])
+def test_public_is_what_the_internet_reaches(address: str, public: bool) -> None:
+    assert is_public(address) is public

@@ -1,0 +1,85 @@
+"""A process that dies while it keeps an image leaves the whole image under its name, or none; what else it leaves is in nobody's way."""
+
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from apps.studio.originals import Originals
+
+# Keeps one image, and dies by its own hand at one point of it. What may not grow kills its writer, or is a full disk to one that does not mind the signal.
+KEEPER = """
+import asyncio, os, resource, signal, sys
+from pathlib import Path
+import obstore
+from apps.studio.errors import Trouble
+from apps.studio.originals import Originals
+
+directory, source, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+rename = obstore.rename
+
+def dead(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def named_and_dead(*given, **options):
+    rename(*given, **options)
+    dead()
+
+if point in ("amid the writing", "full"):
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN if point == "full" else signal.SIG_DFL)
+else:
+    obstore.rename = dead if point == "before it is named" else named_and_dead
+try:
+    asyncio.run(Originals.in_directory(directory).keep("job-0", source.read_bytes()))
+except Trouble as trouble:
+    sys.exit(str(trouble))
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A picture of three megabytes, so that one may die in the middle of it."""
+    file, to = tmp_path / "source.png", io.BytesIO()
+    Image.frombytes("RGB", (1024, 1024), os.urandom(1024 * 1024 * 3)).save(to, "PNG", compress_level=0)
+    file.write_bytes(to.getvalue())
+    return file
+
+
+def keep(directory: Path, source: Path, point: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", KEEPER, str(directory), str(source), point], capture_output=True, text=True, timeout=60, check=False)
+
+
+def names(directory: Path) -> dict[str, int]:
+    """Everything in the originals, with its size; numbers that tell nothing apart are left out."""
+    return {file.name.partition("-")[0]: file.stat().st_size for file in (directory / "originals").iterdir()}
+
+
+@pytest.mark.parametrize(("point", "end", "leaves"), [
+    ("amid the writing", signal.SIGXFSZ, ("staged", 2**20)), ("before it is named", signal.SIGKILL, ("staged", None)),
+    ("after it was named", signal.SIGKILL, ("job", None)),
+])
+def test_a_death_leaves_the_whole_image_or_none(tmp_path: Path, source: Path, point: str, end: int, leaves: tuple[str, int | None]) -> None:
+    directory, data = tmp_path / "files", source.read_bytes()
+    assert keep(directory, source, point).returncode == -end
+    assert names(directory) == {leaves[0]: leaves[1] or len(data)}
+    originals = Originals.in_directory(directory)
+    found = asyncio.run(originals.find("job-0"))
+    assert (found is not None) == (leaves[0] == "job")
+    kept = asyncio.run(originals.keep("job-0", data))
+    assert found in {None, kept}
+    assert asyncio.run(originals.read("originals/job-0")) == data
+
+
+def test_a_full_disk_is_trouble_in_a_sentence_and_leaves_nothing(tmp_path: Path, source: Path) -> None:
+    full = keep(tmp_path / "files", source, "full")
+    assert "The storage cannot be used for originals/job-0" in full.stderr
+    assert full.stderr.count("\n") == 1
+    assert names(tmp_path / "files") == {}

@@ -1,0 +1,307 @@
+"""The page in a real browser, before the studio as it runs: what somebody sees from the prompt to the picture."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Route, expect, sync_playwright
+
+from apps.studio.order import PRICES
+from apps.studio.people import User
+from apps.studio.prompt_guard import LONGEST
+from apps.studio.tests.images_controls import Fault
+from apps.studio.tests.shop import Shop, eventually, shop
+from apps.studio.tests.visit import PHONE, Visit, has_loaded, in_state
+
+pytestmark = pytest.mark.real
+
+HTML = """<img src=x onerror="document.title='taken'"><b>bold</b> & "quoted" 'words'"""
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with shop(tmp_path_factory.mktemp("shop")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    # Chromium does not start its sandbox for root, as whom containers often run their tests.
+    alone = [] if os.geteuid() else ["--no-sandbox"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=alone)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, studio: Shop) -> Iterator[Visit]:
+    made = Visit(browser, studio)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_a_phone(browser: Browser, studio: Shop) -> Iterator[Visit]:
+    made = Visit(browser, studio, PHONE)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def somebody(studio: Shop) -> User:
+    return studio.user(f"Ada {next(_numbers)}")
+
+
+@pytest.fixture
+def administrator(studio: Shop) -> User:
+    return studio.user(f"Grace {next(_numbers)}", admin=True)
+
+
+# ---------------------------------------------------------------- from the prompt to the picture
+def test_a_prompt_becomes_a_picture(visit: Visit, studio: Shop, somebody: User, tmp_path: Path) -> None:
+    """The card moves by itself, the balance with it; the picture opens large, is saved, and hangs in the gallery."""
+    page = visit.sign_in(somebody)
+    expect(page.get_by_text("Nothing here yet.")).to_be_visible()
+    with studio.images.holding() as gate:
+        card = visit.order("a lighthouse at dusk", "Wide")
+        in_state(card, "running")
+        visit.has_credits("8 credits")
+        gate.set()
+        in_state(card, "completed")
+    has_loaded(card.locator("img"), 1536)
+    visit.has_credits("8 credits")
+    page.screenshot(path=tmp_path / "picture.png", full_page=True)
+
+    card.get_by_role("button", name="Open the picture").click()
+    has_loaded(page.get_by_role("dialog").get_by_alt_text("a lighthouse at dusk"), 1536)
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Download").click()
+    assert saved.value.path().read_bytes().startswith(b"\x89PNG")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+    visit.go("Gallery")
+    has_loaded(page.locator(".tile img"), 1536)
+
+
+def test_a_page_that_is_loaded_again_shows_what_there_is(visit: Visit, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    in_state(visit.order("a boat in the reeds"), "completed")
+    page.reload()
+    in_state(visit.card("a boat in the reeds"), "completed")
+    has_loaded(visit.card("a boat in the reeds").locator("img"), 1024)
+    visit.has_credits("9 credits")
+
+
+def test_it_can_be_used_with_the_keyboard_alone(visit: Visit, somebody: User) -> None:
+    page = visit.page
+    page.goto(visit.studio.url)
+    expect(page.get_by_label("Access key")).to_be_focused()
+    page.keyboard.insert_text(somebody.key or "")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("What is to be drawn?")).to_be_focused()
+    page.keyboard.insert_text("a heron")
+    page.keyboard.press("Control+Enter")
+    in_state(visit.card("a heron"), "completed")
+    expect(page.locator("#told")).to_have_text("Done: a heron")
+    visit.card("a heron").get_by_role("button", name="Open the picture").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_a_double_click_makes_one_job(visit: Visit, studio: Shop, somebody: User) -> None:
+    """It is sent twice, and there is one card and one deduction."""
+    page = visit.sign_in(somebody)
+    page.get_by_label("What is to be drawn?").fill("two foxes")
+    # At the turn of a minute the same wish is a new one.
+    eventually(lambda: datetime.now(UTC).second < 57)
+    page.get_by_role("button", name="Draw it").dblclick()
+    in_state(visit.card("two foxes"), "completed")
+    assert [each.status for each in visit.answered if each.request.method == "POST" and each.url.endswith("/jobs")] == [201, 200]
+    expect(page.locator(".card")).to_have_count(1)
+    assert studio.available(somebody) == 9
+
+
+# ---------------------------------------------------------------- what goes wrong
+def test_a_refused_picture_says_so_and_its_credits_are_kept(visit: Visit, studio: Shop, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    studio.images.block_words.add("gruesome")
+    card = visit.order("a gruesome scene")
+    in_state(card, "rejected")
+    expect(card.locator(".reason")).to_contain_text(re.compile(r"refused.*credits are kept", re.IGNORECASE))
+    expect(card.locator("img")).to_have_count(0)
+    visit.has_credits("9 credits")
+    page.locator("#credits").click()
+    expect(page.get_by_role("dialog").locator("#sums")).to_contain_text("Kept after a refusal1")
+
+
+def test_a_failure_says_when_it_is_tried_again(visit: Visit, studio: Shop, somebody: User) -> None:
+    visit.sign_in(somebody)
+    studio.images.fail(Fault.limited(900))
+    card = visit.order("a slow river")
+    in_state(card, "failed")
+    expect(card.locator(".reason")).to_contain_text(re.compile(r"Tries again at \d\d:\d\d"))
+    expect(card.locator(".try")).to_have_text("1 of 4 tries failed")
+
+
+def test_what_the_server_refuses_is_said_beside_the_form(visit: Visit, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    page.get_by_role("button", name="Draw it").click()
+    expect(page.locator("#order-problem")).to_have_text("The prompt says nothing: write what is to be drawn.")
+    page.get_by_label("Seed").fill("many")
+    visit.order("a wren")
+    expect(page.locator("#order-problem")).to_contain_text("seed")
+    expect(page.locator(".card")).to_have_count(0)
+
+
+def test_too_few_credits_show_the_balance(visit: Visit, studio: Shop) -> None:
+    page = visit.sign_in(studio.user(f"Poor {next(_numbers)}", credits=1))
+    visit.order("a tall tower", "Tall")
+    expect(page.locator("#order-problem")).to_contain_text("The price is 2")
+    expect(page.locator("#order-problem")).to_contain_text("Your balance: 1 credit.")
+    expect(page.locator(".card")).to_have_count(0)
+
+
+def test_html_in_a_prompt_is_shown_as_text(visit: Visit, somebody: User) -> None:
+    """On the card, above the large picture, and in the gallery."""
+    page = visit.sign_in(somebody)
+    card = visit.order(HTML)
+    in_state(card, "completed")
+    card.get_by_role("button", name="Open the picture").click()
+    expect(page.locator("#large-prompt")).to_have_text(HTML)
+    page.keyboard.press("Escape")
+    visit.go("Gallery")
+    expect(page.locator(".tile .words")).to_have_text(HTML)
+    assert page.locator("b:has-text('bold'), img[src=x]").count() == 0
+    assert page.title() == "Studio"
+
+
+def test_a_link_that_has_ended_is_asked_for_anew(visit: Visit, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    ended: list[str] = []
+
+    def first_time(route: Route) -> None:
+        if ended:
+            route.continue_()
+            return
+        ended.append(route.request.url)
+        route.fulfill(status=403, json={"error": "The link has expired.", "reason": "link_expired"})
+
+    page.route("**/images/**", first_time)
+    card = visit.order("a mill by the weir")
+    in_state(card, "completed")
+    has_loaded(card.locator("img"), 1024)
+    assert len(ended) == 1
+    assert [each.status for each in visit.answered if each.url.endswith(f"/jobs/{card.get_attribute('data-id')}")] == [200]
+
+
+def test_a_lost_connection_is_told_and_made_anew(visit: Visit, studio: Shop, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    expect(page.get_by_text("Nothing here yet.")).to_be_visible()
+    studio.close()
+    try:
+        expect(page.get_by_text("reconnecting…")).to_be_visible()
+        visit.order("a lamp in the window")
+        expect(page.locator("#order-problem")).to_contain_text("did not answer")
+    finally:
+        studio.open()
+    expect(page.get_by_text("reconnecting…")).to_be_hidden(timeout=20_000)
+    in_state(visit.order("a lamp in the window"), "completed")
+
+
+# ---------------------------------------------------------------- who it is for
+def test_a_wrong_key_lets_nobody_in(visit: Visit) -> None:
+    page = visit.page
+    page.goto(visit.studio.url)
+    page.get_by_label("Access key").fill("studio_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nobody has this key")
+    expect(page.locator("#create")).to_be_hidden()
+
+
+def test_who_signs_out_leaves_nothing_behind(visit: Visit, studio: Shop, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    in_state(visit.order("a secret garden"), "completed")
+    visit.card("a secret garden").get_by_role("button", name="Open the picture").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Access key")).to_be_visible()
+    assert not re.search("secret garden|/images/", page.content())
+    page.reload()
+    expect(page.get_by_label("Access key")).to_be_visible()
+    visit.sign_in(studio.user(f"Bea {next(_numbers)}"))
+    expect(page.get_by_text("Nothing here yet.")).to_be_visible()
+
+
+def test_a_session_that_is_ended_elsewhere_ends_here_and_keeps_what_is_written(visit: Visit, studio: Shop, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    page.get_by_label("What is to be drawn?").fill("half a thought")
+    studio.people.rekey(somebody.name)
+    expect(page.get_by_role("alert")).to_have_text("Your session has ended: sign in again.")
+    expect(page.locator("#prompt")).to_have_value("half a thought")
+
+
+def test_an_administrator_redrives_a_dead_letter_and_closes_another(visit: Visit, studio: Shop, administrator: User) -> None:
+    page = visit.sign_in(administrator)
+    studio.images.fail(Fault.unauthorized(), Fault.unauthorized())
+    for prompt in ("a broken bridge", "a lost cause"):
+        card = visit.order(prompt)
+        in_state(card, "dead_letter")
+        expect(card.locator(".reason")).to_contain_text("credits are back")
+    visit.has_credits("10 credits")
+
+    visit.go("Review 2")
+    bridge = page.locator(".letter").filter(has_text="a broken bridge")
+    expect(bridge).to_contain_text("401")
+    bridge.get_by_label("Note on: a broken bridge").fill("the key is right again")
+    bridge.get_by_role("button", name="Redrive").click()
+    expect(page.locator(".letter")).to_have_count(1)
+    page.locator(".letter").get_by_role("button", name="Close").click()
+    expect(page.get_by_text("Nothing waits for a decision.")).to_be_visible()
+
+    visit.go("Create")
+    expect(visit.card("a broken bridge")).to_have_count(2)
+    in_state(visit.card("a broken bridge").first, "completed")
+    in_state(visit.card("a broken bridge").last, "dead_letter")
+    visit.has_credits("9 credits")
+
+
+def test_who_is_no_administrator_sees_no_review(visit: Visit, somebody: User) -> None:
+    page = visit.sign_in(somebody)
+    expect(page.get_by_role("link", name="Review")).to_be_hidden()
+    page.goto(f"{visit.studio.url}/#review")
+    expect(page.locator("#create")).to_be_visible()
+    expect(page.locator("#review")).to_be_hidden()
+
+
+# ---------------------------------------------------------------- how it looks
+def test_nothing_scrolls_sideways_on_a_phone(on_a_phone: Visit, studio: Shop, administrator: User, tmp_path: Path) -> None:
+    """In no view, with a picture, a dead letter, and a word that is longer than the screen."""
+    page = on_a_phone.sign_in(administrator)
+    in_state(on_a_phone.order("w" * 300), "completed")
+    studio.images.fail(Fault.unauthorized())
+    in_state(on_a_phone.order("v" * 300), "dead_letter")
+    for view in ("Create", "Gallery", "Review"):
+        on_a_phone.go(view)
+        page.screenshot(path=tmp_path / f"{view}.png")
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], view
+    expect(page.locator(".letter")).to_have_count(1)
+
+
+def test_the_form_says_what_the_order_says(visit: Visit, somebody: User) -> None:
+    """The same sizes at the same prices, and as many characters as are taken."""
+    page = visit.sign_in(somebody)
+    assert dict(page.eval_on_selector_all("[name=size]", "all => all.map(each => [each.value, Number(each.dataset.cost)])")) == PRICES
+    shown = page.locator(".sizes label").all_inner_texts()
+    assert [int(re.findall(r"(\d+) credit", text)[0]) for text in shown] == list(PRICES.values())
+    page.get_by_label("Wide").check()
+    expect(page.locator("#price")).to_have_text("2 credits")
+    page.get_by_label("What is to be drawn?").fill("  ä🦊\n")
+    expect(page.locator("#length")).to_have_text(f"2 of {LONGEST} characters")

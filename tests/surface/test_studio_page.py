@@ -1,0 +1,109 @@
+"""The studio's page is true: what it draws, what it lists, and what its commands print while a reader follows it to the first picture."""
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from apps.studio.answers import STATUS
+from apps.studio.main import HTTP
+from apps.studio.order import PRICES
+from apps.studio.settings import Settings
+from apps.studio.tests.images_api import FakeImages
+from interlock import Lifecycle
+from tests.surface.terminal import ROOT, Terminal, a_database, free_port
+from tests.surface.test_docs import Block, blocks
+
+STUDIO = ROOT / "apps" / "studio"
+README = STUDIO / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+ASKED_FOR = {
+    ("queued", "running"), ("queued", "rejected"), ("running", "completed"), ("running", "failed"), ("failed", "queued"), ("failed", "dead_letter"),
+    ("running", "rejected"),
+}
+
+
+# ---------------------------------------------------------------- what it lists
+@pytest.mark.parametrize("page", [STUDIO / "lifecycle.md", README], ids=lambda page: page.name)
+def test_an_image_has_the_arrows_that_were_asked_for_and_no_other(page: Path) -> None:
+    drawn = Lifecycle.load(page, "image")
+    assert {(arrow.source, arrow.target) for arrow in drawn.arrows} == ASKED_FOR
+    assert len(drawn.arrows) == len(ASKED_FOR)
+
+
+def test_the_page_lists_every_setting() -> None:
+    assert re.findall(r"^\| `(STUDIO_\w+)`", TEXT, re.MULTILINE) != []
+    assert {f"STUDIO_{name.upper()}" for name in Settings.model_fields} == set(re.findall(r"^\| `(STUDIO_\w+)`", TEXT, re.MULTILINE))
+
+
+def test_the_page_lists_every_address() -> None:
+    source = (STUDIO / "api.py").read_text(encoding="utf-8")
+    served = {(methods or "GET", path) for path, methods in re.findall(r'Route\("([^"]+)", .+?(?:, methods=\["(\w+)"\])?\),\n', source)}
+    assert served | {("GET", "/")} == set(re.findall(r"^\| `([A-Z]+) (/[^`]*)`", TEXT, re.MULTILINE))
+
+
+def test_the_page_lists_every_reason_of_a_refusal() -> None:
+    """Those of an order by their status, and every other code that any answer has."""
+    rows = {int(status): set(re.findall(r"`(\w+)`", reasons)) for each, reasons in re.findall(r"^\| ([\d, ]+) \| ([^|]+) \|", TEXT, re.MULTILINE)
+            for status in each.split(", ") if "`" in reasons}
+    for code, status in STATUS.items():
+        assert code in rows[status] or code in ("user_unknown", "not_redrivable"), code
+    sources = [path.read_text(encoding="utf-8") for path in STUDIO.glob("*.py")]
+    said = {code for source in sources for code in re.findall(r'(?:Wrong|_error)\(\d+, "(\w+)"', source)}
+    assert said - {"broken"} <= set().union(*rows.values())
+
+
+def test_the_page_lists_every_price() -> None:
+    rows = re.findall(r"^\| ((?:`\d+x\d+`(?:, )?)+) \| (\d+) \|$", TEXT, re.MULTILINE)
+    assert {size: int(price) for sizes, price in rows for size in re.findall(r"\d+x\d+", sizes)} == PRICES
+
+
+def test_what_the_page_sets_in_a_file_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = [block for block in blocks(README) if block.language == "env"]
+    assert shown
+    for block in shown:
+        (tmp_path / ".env").write_text(block.text, encoding="utf-8")
+        assert Settings.read().bucket == ("pictures", "studio")
+
+
+# ---------------------------------------------------------------- the page, run
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[str]:
+    with a_database(postgres_url, "page_of_the_studio") as url:
+        yield url
+
+
+def reading(block: Block, terminal: Terminal, port: int, after: Block | None) -> None:
+    """One block. What runs on is ended before it is started anew, as the page says."""
+    started = "$ python -m apps.studio run\n"
+    if started in block.text:
+        terminal.close()
+        block = replace(block, text=block.text.replace(started, f"$ python -m apps.studio run --http 127.0.0.1:{port}\n"))
+    if block.text.startswith("# moderation.py\n"):
+        terminal.write("moderation.py", block.text)
+    else:
+        terminal.read(block, after)
+
+
+def test_the_page_of_the_studio_runs(tmp_path: Path, database: str) -> None:
+    """From top to bottom, as a reader would: with the local provider first, then with an Images API behind it."""
+    page, port = blocks(README), free_port()
+    assert {block.language for block in page} <= {"console", "python", "text", "mermaid", "env"}
+    with FakeImages() as images:
+        instead = {
+            HTTP: f"127.0.0.1:{port}", "sk-the-key-of-your-account": images.api_key, "https://api.openai.com/v1": images.url,
+            "postgresql://localhost/studio": database}
+        terminal = Terminal(tmp_path, instead, {"STUDIO_API_URL": images.url})
+        try:
+            for block, after in zip(page, [*page[1:], None], strict=True):
+                reading(block, terminal, port, after)
+        finally:
+            terminal.close()
+        assert [asked.prompt for asked in images.asked] == ["a fox in the snow"]
+    for name, size in (("lighthouse.png", (1024, 1024)), ("harbour.png", (1536, 1024))):
+        assert Image.open(io.BytesIO((tmp_path / name).read_bytes())).size == size
