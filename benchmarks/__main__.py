@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--jobs N] [--history N] [--only STORE] [--postgres URL]`: prints a table, and writes JSON with --json FILE."""
+"""`python -m benchmarks [--part PART] [--only STORE] [--jobs N] [--history N] [--postgres URL]`: prints tables, and writes JSON with --json FILE."""
 
 import argparse
 import json
@@ -10,13 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import courier
+from . import courier, studio
 from .bench import Bench, Figure
 from .databases import backend_cpu, postgres, postgres_floor, sqlite, sqlite_floor
 from .reconcile import Followed, follow
 from .worker import Worked, work
 
 STORES = ("postgresql", "sqlite", "sqlite+pysqlite3")
+PARTS = ("stores", "worker", "reconciler", "courier", "studio")
 
 
 def measure(bench: Bench, floor: list[Figure], jobs: int) -> list[Figure]:
@@ -46,7 +47,9 @@ def run(name: str, directory: Path, given: argparse.Namespace) -> tuple[list[Fig
             bench.enqueue_in_bulk(history)
             bench.drain(1000)
         floor = postgres_floor(where, jobs, 250) if server else sqlite_floor(where, name, jobs, 250)
-        figures = list(floor) if given.worker_only else measure(bench, floor, jobs)
+        figures = measure(bench, floor, jobs) if "stores" in given.part else list(floor)
+        if "worker" not in given.part:
+            return figures, []
         used: Callable[[], float] | None = partial(backend_cpu, where) if server else None
         return figures, work(name, where, "bench" if server else "interlock", jobs=jobs, many=given.many, cpu=used)
 
@@ -79,12 +82,22 @@ def show_followed(followed: list[Followed], console: Console) -> None:
 
 def followed_on(name: str, directory: Path, given: argparse.Namespace) -> list[Followed]:
     """The librarian's reconciler, on a database of its own."""
-    if not given.follow or name == "sqlite+pysqlite3":
+    if "reconciler" not in given.part or name == "sqlite+pysqlite3":
         return []
     apart = directory / "followed"
     apart.mkdir(exist_ok=True)
     with postgres(apart, given.postgres) if name == "postgresql" else sqlite(apart, name) as (_, where):
         return [follow(name, where, directory, given.follow)]
+
+
+def drawn_on(name: str, directory: Path, given: argparse.Namespace) -> list[studio.Drawn]:
+    """The studio, on a database of its own."""
+    if "studio" not in given.part or name == "sqlite+pysqlite3":
+        return []
+    apart = directory / "drawn"
+    apart.mkdir(exist_ok=True)
+    with postgres(apart, given.postgres) if name == "postgresql" else sqlite(apart, name) as (_, where):
+        return [studio.draw(name, where, directory, given.images)]
 
 
 def main() -> None:
@@ -94,34 +107,34 @@ def main() -> None:
     parser.add_argument("--only", choices=STORES, action="append")
     parser.add_argument("--postgres", metavar="URL", help="measure this server instead of one of our own; schemas bench and bench_floor are dropped")
     parser.add_argument("--many", type=int, default=200_000, help="jobs after which the worker's memory is read; 0 leaves that out")
-    parser.add_argument("--worker-only", action="store_true", help="measure the worker, and of the stores only their floor")
-    parser.add_argument("--follow", type=int, default=10_000, help="downloads that the reconciler follows; 0 leaves that out")
-    parser.add_argument("--follow-only", action="store_true", help="measure the reconciler alone")
-    parser.add_argument("--courier-only", action="store_true", help="measure the courier alone: one large file, beside curl")
+    parser.add_argument("--part", choices=PARTS, action="append", help="measure this part alone; more than once for more of them")
+    parser.add_argument("--follow", type=int, default=10_000, help="downloads that the reconciler follows")
+    parser.add_argument("--images", type=int, default=1_000, help="images that the studio makes, its provider answering at once")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
+    given.part = given.part or PARTS
     console = Console()
     figures: list[Figure] = []
     worked: list[Worked] = []
     followed: list[Followed] = []
+    drawn: list[studio.Drawn] = []
+    carried: list[courier.Carried] = []
     with tempfile.TemporaryDirectory() as directory:
-        for name in () if given.courier_only else given.only or STORES:
+        for name in given.only or STORES:
             console.print(f"measuring {name} …")
-            if not given.follow_only:
+            if {"stores", "worker"} & set(given.part):
                 of_store, of_worker = run(name, Path(directory), given)
                 figures += of_store
                 worked += of_worker
             followed += followed_on(name, Path(directory), given)
-        carried = [] if given.only or given.follow_only or given.worker_only else courier.carry(Path(directory))
-    if not given.follow_only and not given.courier_only:
-        show(figures, console)
-        show_worked(worked, console)
-    if not given.courier_only:
-        show_followed(followed, console)
-    if carried:
-        courier.show(carried, console)
+            drawn += drawn_on(name, Path(directory), given)
+        if "courier" in given.part and not given.only:
+            carried += courier.carry(Path(directory))
+    for measured, shown in ((figures, show), (worked, show_worked), (followed, show_followed), (carried, courier.show), (drawn, studio.show)):
+        if measured:
+            shown(measured, console)
     if given.json:
-        given.json.write_text(json.dumps([each.as_json() for each in (*figures, *worked, *followed, *carried)], indent=1))
+        given.json.write_text(json.dumps([each.as_json() for each in (*figures, *worked, *followed, *carried, *drawn)], indent=1))
 
 
 if __name__ == "__main__":
