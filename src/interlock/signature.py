@@ -127,7 +127,10 @@ def check_run(name: str, fn: Callable[..., Any]) -> inspect.Signature:
     parameters = list(whole.parameters.values())
     if not parameters or parameters[0].kind not in _BY_PLACE:
         raise UsageError(f"{name} takes no run: write it as (run: Run, …) for async def, or (run: SyncRun, …) for def.")
-    annotation = _annotation(fn, parameters[0], f"The annotation of {name}'s run cannot be read", "Import Run or SyncRun from interlock")
+    try:
+        annotation = _annotation(fn, parameters[0])
+    except NameError as error:
+        raise UsageError(f"The annotation of {name}'s run cannot be read: {error}. Import Run or SyncRun from interlock.") from None
     if annotation in _VALUES:
         first = f"its first parameter is {annotation.__name__}"
         raise UsageError(f"{name} takes no run, since {first}: write it as (run: Run, …) for async def, or (run: SyncRun, …) for def.")
@@ -140,8 +143,7 @@ def check_run(name: str, fn: Callable[..., Any]) -> inspect.Signature:
 def admission(name: str, fn: Callable[..., None]) -> Callable[..., None]:
     """An `admit` function as it is called: with the transaction, the new job, and the payload. One that names no `Enqueued` second is not told of the job."""
     parameters = list(inspect.signature(fn).parameters.values())[:2]
-    second = parameters[1] if len(parameters) == 2 and parameters[1].kind in _BY_PLACE else None
-    if second is not None and _annotation(fn, second, f"The annotation of {second.name} in {name}'s admit cannot be read", "Import its class") is Enqueued:
+    if len(parameters) == 2 and parameters[1].kind in _BY_PLACE and _is_enqueued(name, fn, parameters[1]):
         return fn
 
     def unaware(tx: object, job: Enqueued, *args: object, **kwargs: object) -> None:
@@ -151,15 +153,25 @@ def admission(name: str, fn: Callable[..., None]) -> Callable[..., None]:
     return unaware
 
 
-def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter, unread: str, remedy: str) -> Any:
+def _is_enqueued(name: str, fn: Callable[..., None], parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is for the new job. What cannot be read is part of the payload, unless it names the class."""
+    try:
+        annotation = _annotation(fn, parameter)
+    except Exception as error:  # noqa: BLE001 - an annotation is any expression
+        if Enqueued.__name__ not in str(parameter.annotation):
+            return False
+        raise UsageError(f"The annotation of {parameter.name} in {name}'s admit cannot be read: {error}. Import Enqueued from interlock.") from None
+    if annotation is not Enqueued and Enqueued in get_args(annotation):
+        raise UsageError(f"{parameter.name} in {name}'s admit may be an Enqueued and may be none: annotate it as Enqueued, since there always is a new job.")
+    return annotation is Enqueued
+
+
+def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     if not isinstance(parameter.annotation, str):
         return parameter.annotation
     # Alone, since another annotation may name a class that comes later.
     alone = types.SimpleNamespace(__annotations__={"this": parameter.annotation})
-    try:
-        return get_type_hints(alone, globalns=inspect.unwrap(fn).__globals__)["this"]
-    except NameError as error:
-        raise UsageError(f"{unread}: {error}. {remedy}.") from None
+    return get_type_hints(alone, globalns=getattr(inspect.unwrap(fn), "__globals__", {}))["this"]
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from interlock import App, Backoff, External, InterlockError, Job, Kind, Lifecycle, PayloadError, Run, SyncRun, Tx
+from interlock import App, Backoff, Enqueued, External, InterlockError, Job, Kind, Lifecycle, PayloadError, Run, SyncRun, Tx
 from interlock.database import FALLBACK, choose_url
 from interlock.errors import UsageError
 
@@ -198,6 +199,35 @@ def test_functions_inside_a_transaction_are_plain(app: App[Tx]) -> None:
     for register in (kind.commit, kind.admit, kind.on_enter("FAILED")):
         with pytest.raises(UsageError, match="write it with def"):
             register(function)
+
+
+def test_admit_is_told_of_the_job_by_its_annotation_alone(app: App[Tx]) -> None:
+    """One that cannot be read is the payload's, unless it names the class."""
+    job = Enqueued("01", created=True)
+    told: list[tuple[object, ...]] = []
+
+    class Callable:
+        def __call__(self, tx: object, name: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+            told.append((tx, name))
+
+    def aware(tx: object, job: Enqueued, name: str) -> None:
+        told.append((tx, job, name))
+
+    for number, fn in enumerate((Callable(), functools.partial(Callable()), aware)):
+        kind: Any = app.job(kind=f"kind{number}")(greet)
+        kind.admit(fn)
+        kind.declaration.admit("tx", job, "Ann")
+    assert told == [("tx", "Ann"), ("tx", "Ann"), ("tx", job, "Ann")]
+
+
+@pytest.mark.parametrize(("annotation", "word"), [("gone.Enqueued", "cannot be read"), ("Enqueued | None", "annotate it as Enqueued")])
+def test_an_enqueued_that_cannot_be_meant_is_refused(app: App[Tx], annotation: str, word: str) -> None:
+    def admit(tx: object, job: object) -> None: ...
+
+    admit.__annotations__["job"] = annotation
+    kind: Any = app.job()(greet)
+    with pytest.raises(UsageError, match=word):
+        kind.admit(admit)
 
 
 def test_a_hook_stands_on_a_state_that_a_move_enters(app: App[Tx]) -> None:
