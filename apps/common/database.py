@@ -23,6 +23,7 @@ from sqlalchemy import (
     inspect,
     select,
     table,
+    text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -66,7 +67,9 @@ def connect(url: str) -> Engine:
     """The engine of this database. It opens nothing yet. A transaction on SQLite begins as a writer, unless it says that it only `reads`."""
     # An error of the database would show what was to be stored: tokens, names, ids.
     if not url.startswith("sqlite"):
-        return create_engine(f"postgresql+psycopg://{url.partition('://')[2]}", hide_parameters=True, execution_options=COUNTED)
+        # Whatever the server's own default is: who waits for a row's lock must see what its holder wrote.
+        return create_engine(
+            f"postgresql+psycopg://{url.partition('://')[2]}", hide_parameters=True, execution_options=COUNTED, isolation_level="READ COMMITTED")
     engine = create_engine(url, connect_args={"timeout": BUSY}, hide_parameters=True, execution_options=COUNTED)
 
     # Python's driver begins late, and a reader that turns writer halfway finds the file busy without being let wait for it.
@@ -124,6 +127,16 @@ def turn(tx: Connection, name: str) -> None:
     """Wait for one's turn at something of this name, until the transaction ends. On SQLite a writer has it already."""
     if tx.dialect.name == "postgresql":
         tx.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
+
+
+def create_view(tx: Connection, view: Table, sql: str) -> None:
+    """Create this view, unless it is there already; if it has other columns than this code knows, anew. The SQL names the engine's own as {jobs_now}."""
+    there = inspect(tx).has_table(view.name)
+    if there and [column["name"] for column in inspect(tx).get_columns(view.name)] == view.c.keys():
+        return
+    if there:
+        tx.execute(text(f"DROP VIEW {view.name}"))
+    tx.execute(text(sql.format(jobs_now=name_of_engine(tx.dialect, "jobs_now"))))
 
 
 # ---------------------------------------------------------------- statements

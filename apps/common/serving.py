@@ -15,24 +15,16 @@ LINGER = 5
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
-class BadAddress(Exception):
-    """It is no address to listen at, in one sentence."""
-
-
-class Taken(Exception):
-    """Nobody can listen there, in one sentence."""
-
-
-def listening(address: str) -> socket.socket:
-    """A socket at HOST:PORT, so that a port which is taken is known before anything else begins."""
+def listening(address: str, bad: type[Exception], taken: type[Exception]) -> socket.socket:
+    """A socket at HOST:PORT, so that a port which is taken is known before anything else begins. What is no address is `bad`, one for nobody is `taken`."""
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found["port"]) > 65_535:
-        raise BadAddress(f"{address!r} is no address to listen at: give HOST:PORT, as in 127.0.0.1:8099.")
+        raise bad(f"{address!r} is no address to listen at: give HOST:PORT, as in 127.0.0.1:8099.")
     host, port = found["v6"] or found["host"], int(found["port"])
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if found["v6"] else socket.AF_INET)
     except OSError as error:
-        raise Taken(f"Nobody can listen at {address}: {error.strerror or error}. Give another address.") from None
+        raise taken(f"Nobody can listen at {address}: {error.strerror or error}. Give another address.") from None
 
 
 def url_of(http: socket.socket) -> str:

@@ -1,10 +1,8 @@
 """What Yandex's servers answer, or fail to, in the courier's own errors."""
 
-import math
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-
 import httpx
+
+from apps.common.pauses import pause
 
 from .errors import CourierError, Refusal, Trouble, Unsent
 
@@ -44,13 +42,5 @@ def strange() -> Trouble:
 
 def retry_after(response: httpx.Response) -> float | None:
     """The seconds for which the server wants to be left alone, if it says so: in seconds, or as a date. Never more than LONGEST."""
-    said = response.headers.get("Retry-After", "")
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(said)
-        except (ValueError, OverflowError):
-            return None
-        seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return min(max(seconds, 0.0), LONGEST) if math.isfinite(seconds) else None
+    asked = pause(response.headers.get("Retry-After", ""))
+    return None if asked is None else min(asked, LONGEST)

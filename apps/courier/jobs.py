@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine
+from typing_extensions import override
 
+from apps.common.application import Application
 from interlock import App, Backoff, Fail, InterlockError, Job, Kind, Lifecycle, Refused, Retry, Run, Snooze
 
 from . import tables, words
@@ -34,25 +36,17 @@ Alert = Kind[[int, str], None, Connection]
 
 
 @dataclass(frozen=True)
-class Courier:
+class Courier(Application):
     """The app with its three kinds, its own way to the database, and the outside."""
 
-    app: App[Connection]
-    engine: Engine
     outside: Outside
     deliver: Deliver
     tell: Tell
     alert: Alert
 
-    def migrate(self) -> None:
-        """Bring the database to this code's version. Running it again changes nothing."""
-        self.app.migrate()
+    @override
+    def _make_tables(self) -> None:
         tables.migrate(self.engine)
-
-    def close(self) -> None:
-        """Give back every connection of this process."""
-        self.app.close()
-        self.engine.dispose()
 
 
 def build(settings: Settings, engine: Engine, outside: Outside) -> Courier:

@@ -1,21 +1,18 @@
 """The courier's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
 
 import asyncio
-import logging
-import os
 import sys
 import traceback
 from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import DBAPIError
 
 from apps.common import telling
-from apps.common.database import no_tables, place, there, unasked, usable
-from interlock import InterlockError
+from apps.common.database import no_tables, there
+from apps.common.program import ended, logged, made, migrated, private, program
 
 from .assembly import assembled
 from .desk import Desk
@@ -26,17 +23,11 @@ from .settings import Settings
 from .status_page import page
 from .tables import orders
 
-PROGRAM = "python -m apps.courier"
 TARGET = "apps.courier.app:app"
 """By which a worker's child imports the app: what may have killed a worker runs alone in one."""
 SLOTS = 8
 
-commands = typer.Typer(
-    name="courier", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]}, help="A library on Yandex Disk, whose files a Telegram bot delivers.",
-    epilog="Settings come from the environment and from the file .env: see the README. Every command exits with 0 if all is well, with 1 if the answer is no "
-    "or something went wrong, and with 2 if it was called wrongly.",
-)
+commands = program("courier", "A library on Yandex Disk, whose files a Telegram bot delivers.", settings="the environment and from the file .env")
 
 
 class NotReady(CourierError):
@@ -49,9 +40,7 @@ def opened() -> Generator[tuple[Courier, Settings]]:
     """The courier of the environment's settings. It opens nothing yet."""
     settings = Settings.read()
     hide(settings.secrets)
-    with usable("courier", BadSettings):
-        courier = assembled(settings)
-    with closing(courier):
+    with made("courier", lambda: assembled(settings), BadSettings) as courier:
         yield courier, settings
 
 
@@ -79,15 +68,8 @@ def remark(text: str) -> None:
 def migrate() -> None:
     """Bring the database to this code's version. Running it again changes nothing."""
     # The file holds tokens, so it is for its user alone.
-    before = os.umask(0o077)
-    try:
-        with opened() as (courier, _):
-            # A server that is away is said to be so now; the engine would go on asking for a while.
-            courier.engine.connect().close()
-            courier.migrate()
-            say(f"The courier's tables are ready at {place(courier.engine)}.")
-    finally:
-        os.umask(before)
+    with private(), opened() as (courier, _):
+        say(migrated("courier", courier))
 
 
 @commands.command(short_help="Ask Telegram and Yandex Disk whether all is well")
@@ -133,33 +115,16 @@ def worker(slots: Annotated[int, typer.Option(metavar="N", min=1, help="Files th
 @contextmanager
 def _logging() -> Generator[None]:
     """The log goes to stderr, a line each, without a secret in it."""
-    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    before = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    quiet()
-    try:
+    with logged():
+        quiet()
         yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
 
 
 # ---------------------------------------------------------------- the program
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; what is to be said against it is one sentence, and no traceback ever shows a secret."""
-    code: int | str | None = 0
     try:
-        commands(args=None if arguments is None else list(arguments), prog_name=PROGRAM)
-    except SystemExit as end:
-        code = end.code
-    except (CourierError, InterlockError) as error:
-        remark(f"courier: {error}")
-        code = 2 if isinstance(error, BadSettings | BotRefused) else 1
-    except DBAPIError as error:
-        remark(f"courier: {unasked(error, 'courier')}")
-        code = 1
+        code = ended(commands, arguments, CourierError, lambda error: isinstance(error, BadSettings | BotRefused), remark=remark)
     except Exception:  # noqa: BLE001 - nobody expected it, and printed by itself it could show an address with a token
         sys.stderr.write(scrub(traceback.format_exc()))
         code = 1

@@ -5,10 +5,10 @@ import re
 from typing import Annotated, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, NoDecode
 
-from apps.common.settings import VISIBLE, is_address, is_database, sentences, unknown
+from apps.common.settings import address, database, from_variables, read, variable, visible
 
 from .errors import BadSettings
 
@@ -16,6 +16,7 @@ PREFIX = "COURIER_"
 CLOUD = "api.telegram.org"
 """Telegram's own Bot API server."""
 CLOUD_LARGEST, LOCAL_LARGEST = 50 * 2**20, 2000 * 2**20
+UNFIT = "no token has"
 _BOT_TOKEN = re.compile(r"\d+:[\w-]{20,}", re.ASCII)
 _RENEWAL = ("yandex_client_id", "yandex_client_secret", "yandex_refresh_token")
 _MISSING = {
@@ -28,11 +29,7 @@ _MISSING = {
 class Settings(BaseSettings):
     """All of it, checked. The environment comes first, then the file `.env` of the working directory. An empty value is none."""
 
-    # `ignore` is for the variables of others in `.env`; a mistyped one of ours is found by `read`.
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True,
-        validate_default=True,
-    )
+    model_config = from_variables(PREFIX)
 
     bot_token: SecretStr
     admins: Annotated[tuple[int, ...], NoDecode]
@@ -65,18 +62,7 @@ class Settings(BaseSettings):
     @classmethod
     def read(cls) -> Self:
         """The settings of the variables that begin with COURIER_. `BadSettings` says in one sentence for each what cannot be used, and shows no secret."""
-        faults: list[str] = []
-        try:
-            faults += [f"{name} is no setting: see the README for the names." for name in unknown(cls)]
-            settings = cls.model_validate({})
-        except (OSError, UnicodeDecodeError):
-            raise BadSettings("The file .env cannot be read: see that it is yours, and that it is text in UTF-8.") from None
-        except ValidationError as error:
-            faults += sentences(error, PREFIX, _MISSING)
-            raise BadSettings(" ".join(faults)) from None
-        if faults:
-            raise BadSettings(" ".join(faults))
-        return settings
+        return read(cls, BadSettings, _MISSING)
 
     # ---------------------------------------------------------------- each of them
     @field_validator("bot_token")
@@ -116,12 +102,12 @@ class Settings(BaseSettings):
     @field_validator("yandex_token", "yandex_client_secret", "yandex_refresh_token")
     @classmethod
     def _secret(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return None if given is None else SecretStr(_visible(given.get_secret_value(), info))
+        return None if given is None else SecretStr(visible(given.get_secret_value(), variable(cls, info), UNFIT))
 
     @field_validator("yandex_client_id")
     @classmethod
     def _client_id(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else _visible(given, info)
+        return None if given is None else visible(given, variable(cls, info), UNFIT)
 
     @field_validator("yandex_refresh_token")
     @classmethod
@@ -143,19 +129,12 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _database_url(cls, given: str) -> str:
-        if not is_database(given.strip()):
-            raise ValueError("COURIER_DATABASE_URL names neither SQLite nor PostgreSQL: write sqlite:///courier.db, or postgresql://user:password@host/name.")
-        return given.strip()
+        return database(given, "courier")
 
     @field_validator("telegram_url", "yandex_url", "yandex_oauth_url")
     @classmethod
     def _address(cls, given: str, info: ValidationInfo) -> str:
-        url = given.strip().rstrip("/")
-        if not is_address(url):
-            raise ValueError(
-                f"{_variable(info)} is no address to send a token to: write https:// and a host; http:// is for a server of your own network, "
-                "as in http://127.0.0.1:8081.")
-        return url
+        return address(given, variable(cls, info), "token", "http://127.0.0.1:8081")
 
     @field_validator("ttl")
     @classmethod
@@ -163,16 +142,3 @@ class Settings(BaseSettings):
         if not (math.isfinite(given) and given > 0):
             raise ValueError("COURIER_TTL is no time to wait: give the seconds that a delivery may wait, above zero.")
         return given
-
-
-# ---------------------------------------------------------------- what is wrong with them
-def _variable(info: ValidationInfo) -> str:
-    return f"{PREFIX}{(info.field_name or '').upper()}"
-
-
-def _visible(given: str, info: ValidationInfo) -> str:
-    """Fit for a header: a line break in one would end up in an error message."""
-    value = given.strip()
-    if not VISIBLE.fullmatch(value):
-        raise ValueError(f"{_variable(info)} has characters that no token has: copy it again, without blanks.")
-    return value

@@ -1,20 +1,17 @@
 """The library as its staff see it, at the command line: everybody's downloads, and people by their names."""
 
 import re
-import uuid
 
 from sqlalchemy import Text, cast, select
 
 from apps.common.database import no_tables, there
+from apps.common.ids import SHORTEST, beginning
 
 from .errors import LibrarianError, NotFound
 from .library import Download, Library, User
 from .tables import download_jobs, downloads, users
 
 PROGRAM = "python -m apps.librarian"
-SHORTEST = 8
-"""Characters that the beginning of an id must have to mean it."""
-_BEGINNING = re.compile(rf"[0-9a-f-]{{{SHORTEST},35}}")
 
 
 class Miscalled(LibrarianError):
@@ -90,9 +87,6 @@ class Desk(Library):
 
 
 def _beginning(id: str) -> str:
-    try:
-        return str(uuid.UUID(id))
-    except ValueError:
-        if _BEGINNING.fullmatch(id.lower()):
-            return id.lower()
-    raise Miscalled(f"{id!r} is no download's id: `list` shows them, and their first {SHORTEST} characters or more will do.")
+    if (sought := beginning(id)) is None:
+        raise Miscalled(f"{id!r} is no download's id: `list` shows them, and their first {SHORTEST} characters or more will do.")
+    return sought

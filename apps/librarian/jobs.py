@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine
+from typing_extensions import override
 
+from apps.common.application import Application
 from apps.common.database import connect
 from interlock import Answer, App, Backoff, Complete, External, Failed, Going, Job, Kind, Lifecycle, Retry, Snooze, SyncRun
 
@@ -47,23 +49,15 @@ class Media:
 
 
 @dataclass(frozen=True)
-class Librarian:
+class Librarian(Application):
     """The app with its two kinds, and its own way to the database."""
 
-    app: App[Connection]
-    engine: Engine
     fetch: Fetch
     remove: Remove
 
-    def migrate(self) -> None:
-        """Bring the database to this code's version. Running it again changes nothing."""
-        self.app.migrate()
+    @override
+    def _make_tables(self) -> None:
         tables.migrate(self.engine)
-
-    def close(self) -> None:
-        """Give back every connection of this process."""
-        self.app.close()
-        self.engine.dispose()
 
 
 def build(settings: Settings, client: Client, *, lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = None) -> Librarian:

@@ -1,24 +1,23 @@
 """The librarian's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
 
-import socket
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import DBAPIError
 
-from apps.common.database import place, unasked, usable
+from apps.common.database import place
+from apps.common.ids import SHORTEST
+from apps.common.program import ended, made, migrated, program
 from apps.common.telling import as_json, moment, plain, remark, say, shortened, table, width
-from interlock import InterlockError
 
 from .assembly import assembled
-from .desk import PROGRAM, SHORTEST, Desk, Miscalled
+from .desk import Desk, Miscalled
 from .errors import BadName, BadSettings, BadSource, Banned, CredentialsRefused, LibrarianError, LoginRefused, UnknownMedia
 from .following import EVERY, followed
 from .jobs import BATCH, Librarian
@@ -34,12 +33,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help=f"The download's id, or its first {SHORTEST} characters or more.")]
 HttpOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; only this machine reaches 127.0.0.1.")]
 
-commands = typer.Typer(
-    name="librarian", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]}, help="A library of books whose downloads follow qBittorrent.",
-    epilog="Settings come from the environment: see the README. Every command exits with 0 if all is well, with 1 if the answer is no or something went wrong, "
-    "and with 2 if it was called wrongly.",
-)
+commands = program("librarian", "A library of books whose downloads follow qBittorrent.", settings="the environment")
 people = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The library's users.")
 shelves = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The library's books.")
 commands.add_typer(people, name="user", short_help="Add a user")
@@ -51,9 +45,7 @@ commands.add_typer(shelves, name="book", short_help="Add a book")
 def opened() -> Generator[tuple[Librarian, Settings]]:
     """The librarian of the environment's settings. It opens nothing yet."""
     settings = Settings.from_env()
-    with usable("librarian", BadSettings):
-        librarian = assembled(settings)
-    with closing(librarian):
+    with made("librarian", lambda: assembled(settings), BadSettings) as librarian:
         yield librarian, settings
 
 
@@ -71,10 +63,7 @@ def staffed() -> Generator[Desk]:
 def migrate() -> None:
     """Bring the database to this code's version. Running it again changes nothing."""
     with opened() as (librarian, _):
-        # A server that is away is said to be so now; the engine would go on asking for a while.
-        librarian.engine.connect().close()
-        librarian.migrate()
-        say(plain(f"The librarian's tables are ready at {place(librarian.engine)}."))
+        say(plain(migrated("librarian", librarian)))
 
 
 @people.command("add")
@@ -238,6 +227,8 @@ def serve(http: HttpOption = HTTP) -> None:
 
 
 def _run(http: str | None, *, works: bool) -> None:
+    from apps.common.serving import listening
+
     from .serving import until_signal
 
     with opened() as (librarian, settings):
@@ -245,38 +236,17 @@ def _run(http: str | None, *, works: bool) -> None:
         follows = (
             f"following qBittorrent at {settings.qbittorrent_url}, every {settings.poll:g} s up to {BATCH} downloads at once",
             f"the library is at {place(librarian.engine)}, its downloads in {settings.downloads}")
-        until_signal(librarian, lambda text: say(plain(text)), follows=follows if works else None, http=None if http is None else _listening(http))
-
-
-def _listening(address: str) -> socket.socket:
-    from apps.common.serving import BadAddress, Taken, listening
-
-    try:
-        return listening(address)
-    except BadAddress as error:
-        raise Miscalled(str(error)) from None
-    except Taken as error:
-        raise LibrarianError(str(error)) from None
+        address = None if http is None else listening(http, Miscalled, LibrarianError)
+        until_signal(librarian, lambda text: say(plain(text)), follows=follows if works else None, http=address)
 
 
 # ---------------------------------------------------------------- the program
-def _is_about_them(error: Exception) -> bool:
-    """Whether the credentials are to be mended."""
-    return isinstance(error, CredentialsRefused | LoginRefused) and not isinstance(error, Banned)
+def _sentence(error: Exception) -> str:
+    """Its sentence, and if the credentials are to be mended, where they stand."""
+    about_them = isinstance(error, CredentialsRefused | LoginRefused) and not isinstance(error, Banned)
+    return f"{error} They stand in LIBRARIAN_QBITTORRENT_USERNAME and LIBRARIAN_QBITTORRENT_PASSWORD." if about_them else str(error)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; what is to be said against it is one sentence, never a traceback."""
-    code: int | str | None = 0
-    try:
-        commands(args=None if arguments is None else list(arguments), prog_name=PROGRAM)
-    except SystemExit as end:
-        code = end.code
-    except (LibrarianError, InterlockError) as error:
-        named = " They stand in LIBRARIAN_QBITTORRENT_USERNAME and LIBRARIAN_QBITTORRENT_PASSWORD." if _is_about_them(error) else ""
-        remark(f"librarian: {error}{named}")
-        code = 2 if isinstance(error, CALLED_WRONGLY) else 1
-    except DBAPIError as error:
-        remark(f"librarian: {unasked(error, 'librarian')}")
-        code = 1
-    raise SystemExit(code)
+    raise SystemExit(ended(commands, arguments, LibrarianError, lambda error: isinstance(error, CALLED_WRONGLY), told=_sentence))

@@ -18,13 +18,11 @@ from sqlalchemy import (
     UniqueConstraint,
     case,
     exists,
-    inspect,
     select,
-    text,
     update,
 )
 
-from apps.common.database import JobId, Utc, insert, name_of_engine, now, of_engine
+from apps.common.database import JobId, Utc, create_view, insert, now, of_engine
 
 MEDIA_TYPES = ("text", "audio")
 ACTIVE = ("queued", "downloading")
@@ -88,12 +86,7 @@ def migrate(engine: Engine) -> None:
     with engine.begin() as tx:
         metadata.create_all(tx)
         users_by_name.create(tx, checkfirst=True)
-        there = inspect(tx).has_table(download_jobs.name)
-        if there and [column["name"] for column in inspect(tx).get_columns(download_jobs.name)] == download_jobs.c.keys():
-            return
-        if there:
-            tx.execute(text("DROP VIEW download_jobs"))
-        tx.execute(text(VIEW.format(jobs_now=name_of_engine(tx.dialect, "jobs_now"))))
+        create_view(tx, download_jobs, VIEW)
 
 
 # ---------------------------------------------------------------- a torrent, under its lock

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import select
 
-from apps.common.database import insert, name_of_engine
+from apps.common.database import insert
+from apps.common.tests.kits import Kit
 from apps.courier import tables
 from apps.courier.assembly import assembled
 from apps.courier.catalogue import Catalogue, Page
@@ -19,7 +20,6 @@ from apps.courier.jobs import Courier
 from apps.courier.settings import Settings
 from apps.courier.tests.bot_api import FakeTelegram
 from apps.courier.tests.yandex import FakeDisk, Generated
-from interlock import App
 from interlock.testing import KitClock, KitWorker, fresh
 
 ADMIN, READER, STRANGER = 1, 7, 99
@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Office:
+class Office(Kit):
     """The courier at one database, between its two outsides."""
 
     courier: Courier
@@ -48,8 +48,8 @@ class Office:
     _updates: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
 
     @property
-    def app(self) -> App[Connection]:
-        return self.courier.app
+    def application(self) -> Courier:
+        return self.courier
 
     # ------------------------------------------------------------ people and files
     def moment(self) -> Moment:
@@ -90,37 +90,9 @@ class Office:
     def ordered(self, user_id: int, file_id: int, nonce: str) -> Shown:
         return self.desk.order(user_id, file_id, nonce)[0]
 
-    # ------------------------------------------------------------ time
-    def run(self) -> None:
-        """Do all that is due by the test's clock."""
-        self.worker.run_until_idle()
-
-    def later(self, seconds: float) -> None:
-        """Let time pass, then do all that is due."""
-        self.clock.advance(seconds)
-        self.run()
-
-    # ------------------------------------------------------------ what became of it
-    def state(self, job_id: str) -> str:
-        return self.app.get(job_id).state
-
-    def path(self, job_id: str) -> list[tuple[str | None, str | None]]:
-        """The arrows that a job has walked."""
-        return [(entry.from_state, entry.to_state) for entry in self.app.history(job_id) if entry.n == 0]
-
-    def rows(self, sql: str, **params: Any) -> list[tuple[Any, ...]]:
-        """What the database itself says."""
-        with self.courier.engine.begin() as tx:
-            return [tuple(row) for row in tx.execute(text(sql), params)]
-
-    def write(self, sql: str, **params: Any) -> None:
-        with self.courier.engine.begin() as tx:
-            tx.execute(text(sql), params)
-
     def stored(self) -> dict[str, int]:
         """How many rows there are of everything."""
-        jobs = name_of_engine(self.courier.engine.dialect, "jobs")
-        return {name: self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in (*tables.metadata.tables, jobs)}
+        return self.counted(*tables.metadata.tables)
 
 
 def settings(url: str, telegram: FakeTelegram, yandex: FakeDisk, **given: Any) -> Settings:

@@ -1,12 +1,10 @@
 """A delivery from its order to its end: what is sent, how often, and what is known of it whatever dies in between."""
 
 import hashlib
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
+from apps.common.tests.kits import meanwhile
 from apps.courier import words
 from apps.courier.desk import Shown
 from apps.courier.tests.bot_api import Document
@@ -14,7 +12,7 @@ from apps.courier.tests.kit import CLAIMED, DELIVERED, FOLDER, READER, STREAMED,
 from apps.courier.tests.test_taxonomy import documents, told
 from apps.courier.tests.yandex import Generated
 from interlock import Refused
-from interlock.testing import Crashed, Point
+from interlock.testing import Point
 
 OTHER = 8
 LEASE = 15.0
@@ -23,31 +21,7 @@ CONTENT = b"It is a truth " * 50_000
 
 def crash(office: Office, point: Point) -> None:
     """A worker dies there, and its lease ends."""
-    office.worker.crash_at(point, kind="deliver")
-    with pytest.raises(Crashed):
-        office.run()
-    office.clock.advance(LEASE + 1)
-
-
-@contextmanager
-def meanwhile(do: Callable[[], None]) -> Iterator[None]:
-    """Done in a thread of its own while the block runs; what it raises is raised at the end of the block."""
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            do()
-        except BaseException as error:  # noqa: BLE001 - raised where the test is
-            raised.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-    for error in raised:
-        raise error
+    office.crash(point, "deliver", LEASE)
 
 
 def arrived(office: Office, user: int = READER) -> list[Document]:

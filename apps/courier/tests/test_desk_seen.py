@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from apps.common.tests.kits import meanwhile
 from apps.courier import desk as desks
 from apps.courier import tables
 from apps.courier.desk import WorkerAge
 from apps.courier.redact import who
 from apps.courier.tests.kit import ADMIN, QUEUED, READER, STRANGER, Office
-from apps.courier.tests.test_delivery import meanwhile
 from interlock.testing import Crashed, Point
 
 NOBODYS = "00000000-0000-7000-8000-000000000000"

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
+from apps.common.tests.kits import meanwhile
 from apps.courier import telegram as telegrams
 from apps.courier import words
 from apps.courier.tests.kit import BEGUN, FOLDER, READER, STREAMED, Office
-from apps.courier.tests.test_delivery import CONTENT, OTHER, arrived, meanwhile
+from apps.courier.tests.test_delivery import CONTENT, OTHER, arrived
 from apps.courier.tests.test_taxonomy import ENOUGH, documents, told
 from interlock.testing import KitWorker
 

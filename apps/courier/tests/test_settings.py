@@ -1,12 +1,13 @@
 """Promises about settings: what is read, what is refused, in which words, and that no secret is ever among them."""
 
-import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from apps.common.tests import variables
 from apps.courier.errors import BadSettings
 from apps.courier.settings import CLOUD_LARGEST, LOCAL_LARGEST, Settings
 
@@ -15,32 +16,12 @@ REFRESH, SECRET, ACCESS = "canary-refresh-token", "canary-client-secret", "canar
 ENOUGH = {"BOT_TOKEN": TOKEN, "ADMINS": "7", "FOLDER": "/Library", "YANDEX_TOKEN": ACCESS}
 RENEWAL = {"YANDEX_CLIENT_ID": "canary-client", "YANDEX_CLIENT_SECRET": SECRET, "YANDEX_REFRESH_TOKEN": REFRESH}
 Read = Callable[..., Settings]
+refusal = partial(variables.refusal, BadSettings)
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Read:
-    """The settings of these variables, in an empty directory. What is None is not set."""
-    for name in [name for name in os.environ if name.startswith("COURIER_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-
-    def given(**variables: str | None) -> Settings:
-        with monkeypatch.context() as patch:
-            for name, value in (ENOUGH | variables).items():
-                if value is not None:
-                    patch.setenv(f"COURIER_{name}", value)
-            return Settings.read()
-
-    return given
-
-
-def refusal(read: Read, **variables: str | None) -> str:
-    with pytest.raises(BadSettings) as refused:
-        read(**variables)
-    assert refused.value.__cause__ is None
-    assert refused.value.__suppress_context__ or refused.value.__context__ is None
-    assert "canary" not in str(refused.value)
-    return str(refused.value)
+    return variables.reader(monkeypatch, tmp_path, "COURIER_", Settings.read, **ENOUGH)
 
 
 # ---------------------------------------------------------------- what is read
@@ -132,18 +113,6 @@ def test_half_of_what_renews_a_token_is_refused(read: Read, lacks: str, token: s
 
 def test_a_faulty_token_is_not_also_called_missing(read: Read) -> None:
     assert "Nothing lets" not in refusal(read, YANDEX_TOKEN="canary canary")
-
-
-@pytest.mark.parametrize("inside", [False, True], ids=["environment", "file"])
-def test_a_mistyped_variable_is_named(read: Read, tmp_path: Path, *, inside: bool) -> None:
-    if inside:
-        (tmp_path / ".env").write_text("COURIER_TLL=60\n", encoding="utf-8")
-    assert refusal(read, **({} if inside else {"TLL": "canary"})) == "COURIER_TLL is no setting: see the README for the names."
-
-
-def test_a_file_that_is_no_text_is_refused(read: Read, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_bytes(b"COURIER_FOLDER=\xff\xfecanary\n")
-    assert refusal(read).startswith("The file .env cannot be read: ")
 
 
 # ---------------------------------------------------------------- secrets

@@ -13,7 +13,6 @@ For measurements it runs on its own, with one large file whose bytes are made as
 """
 
 import argparse
-import asyncio
 import json
 import posixpath
 import re
@@ -21,7 +20,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from urllib.parse import quote
 
 from aiohttp import hdrs, web
@@ -76,20 +75,6 @@ class FakeDisk(Controls):
     def __init__(self, port: int = 0) -> None:
         super().__init__()
         self.ports: dict[Host, int] = {"api": port, "downloader": 0, "storage": 0}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._runners: list[web.AppRunner] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self.up()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.down()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     @property
     def url(self) -> str:
@@ -102,14 +87,6 @@ class FakeDisk(Controls):
     def at(self, host: Host) -> str:
         return f"http://127.0.0.1:{self.ports[host]}"
 
-    def up(self) -> None:
-        """Listen again, at the ports it had."""
-        asyncio.run_coroutine_threadsafe(self._up(), self._loop).result()
-
-    def down(self) -> None:
-        """Stop listening and cut every connection: the next is refused."""
-        asyncio.run_coroutine_threadsafe(self._down(), self._loop).result()
-
     async def _up(self) -> None:
         apps: dict[Host, web.Application] = {host: web.Application() for host in self.ports}
         apps["api"].router.add_get("/v1/disk/resources", self._at("resources", self._resources))
@@ -118,16 +95,7 @@ class FakeDisk(Controls):
         apps["downloader"].router.add_get("/disk/{signature}/{name}", self._redirect)
         apps["storage"].router.add_get("/rdisk/{signature}/{name}", self._content)
         for host, app in apps.items():
-            # A client that goes away ends its answer, and the end of the server waits for nobody.
-            runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
-            self._runners.append(runner)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", self.ports[host]).start()
-            self.ports[host] = runner.addresses[0][1]
-
-    async def _down(self) -> None:
-        while self._runners:
-            await self._runners.pop().cleanup()
+            self.ports[host] = await self._listen(app, self.ports[host])
 
     # ---------------------------------------------------------------- the API
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from apps.common.tests.servers import Served
+
 Where = Literal["resources", "download", "content", "token"]
 Host = Literal["api", "downloader", "storage"]
 PIECE = 1 << 20
@@ -125,10 +127,11 @@ def canonical(path: str) -> str | None:
     return None if not rest or ".." in rest.split("/") else "/" + posixpath.normpath("/" + rest).strip("/")
 
 
-class Controls:
+class Controls(Served):
     """What a test does to the disk, at any time and from its own thread. A fault counts `times`, and faults of one place take their turns."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.client_id, self.client_secret = "courier-app", secrets.token_hex(16)
         self.token, self.refresh_token = "y0_" + secrets.token_hex(20), "1:" + secrets.token_hex(20)
         self.expires_in = 31_536_000

@@ -5,16 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Connection, text
-
-from apps.common.database import name_of_engine
+from apps.common.tests.kits import Kit
 from apps.librarian.jobs import Client, Librarian, build
 from apps.librarian.library import Download, Library, Started
 from apps.librarian.settings import Settings
 from apps.librarian.tests.qbittorrent import FakeQbittorrent, Record
-from interlock import App
 from interlock.testing import KitClock, KitWorker, fresh
 
 POLL = 15.0
@@ -46,7 +42,7 @@ def complete(record: Record, state: str = "stalledUP") -> None:
 
 
 @dataclass(frozen=True)
-class Branch:
+class Branch(Kit):
     """The librarian at one database."""
 
     librarian: Librarian
@@ -70,36 +66,16 @@ class Branch:
         return self.library.cancel(self.app.get(id).payload["request"]["user_id"], id)
 
     @property
-    def app(self) -> App[Connection]:
-        return self.librarian.app
-
-    def run(self) -> None:
-        """Do all that is due by the test's clock."""
-        self.worker.run_until_idle()
+    def application(self) -> Librarian:
+        return self.librarian
 
     def later(self, seconds: float = POLL) -> None:
         """Let time pass, then do all that is due."""
-        self.clock.advance(seconds)
-        self.run()
-
-    def rows(self, sql: str, **params: Any) -> list[tuple[Any, ...]]:
-        """What the database itself says."""
-        with self.librarian.engine.begin() as tx:
-            return [tuple(row) for row in tx.execute(text(sql), params)]
-
-    def write(self, sql: str, **params: Any) -> None:
-        with self.librarian.engine.begin() as tx:
-            tx.execute(text(sql), params)
+        super().later(seconds)
 
     def stored(self) -> dict[str, int]:
         """How many rows there are of everything."""
-        jobs = name_of_engine(self.librarian.engine.dialect, "jobs")
-        names = ("users", "books", "media_assets", "downloads", "torrents", "download_jobs", jobs)
-        return {name: self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in names}
-
-    def path(self, id: str) -> list[tuple[str | None, str | None]]:
-        """The arrows that a job has walked."""
-        return [(entry.from_state, entry.to_state) for entry in self.app.history(id) if entry.n == 0]
+        return self.counted("users", "books", "media_assets", "downloads", "torrents", "download_jobs")
 
     def removals(self) -> list[str]:
         """The states of all removals, oldest first."""

@@ -1,0 +1,18 @@
+"""How long a server wants to be left alone."""
+
+import math
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+
+def pause(said: str) -> float | None:
+    """The seconds that a header Retry-After asks for, if it can be read: in seconds, or as a date."""
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(said)
+        except (ValueError, OverflowError):
+            return None
+        seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -1,0 +1,91 @@
+"""A program of commands: what is to be said against one is one sentence, and its exit code says whether all is well."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from typing import TypeVar
+
+import typer
+from sqlalchemy.exc import DBAPIError
+
+from interlock import InterlockError
+
+from .application import Application
+from .database import place, unasked, usable
+from .telling import remark
+
+Made = TypeVar("Made", bound=Application)
+
+
+def program(name: str, help: str, *, settings: str) -> typer.Typer:
+    """Commands of this name, of which there are none yet. `settings` says where their settings come from."""
+    return typer.Typer(
+        name=name, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]}, help=help,
+        epilog=f"Settings come from {settings}: see the README. Every command exits with 0 if all is well, with 1 if the answer is no "
+        "or something went wrong, and with 2 if it was called wrongly.",
+    )
+
+
+def ended(
+    commands: typer.Typer, arguments: Sequence[str] | None, own: type[Exception], called_wrongly: Callable[[Exception], bool], *,
+    remark: Callable[[str], None] = remark, told: Callable[[Exception], str] = str,
+) -> int | str | None:
+    """Run the command, and answer its exit code. What it raises of the application's `own` errors, or of the engine's, is remarked as it is `told`."""
+    app = str(commands.info.name)
+    try:
+        commands(args=None if arguments is None else list(arguments), prog_name=f"python -m apps.{app}")
+    except SystemExit as end:
+        return end.code
+    except (own, InterlockError) as error:
+        remark(f"{app}: {told(error)}")
+        return 2 if called_wrongly(error) else 1
+    except DBAPIError as error:
+        remark(f"{app}: {unasked(error, app)}")
+        return 1
+    return 0
+
+
+# ---------------------------------------------------------------- what a command works on
+@contextmanager
+def made(app: str, make: Callable[[], Made], bad: type[Exception]) -> Generator[Made]:
+    """The application that is made so, closed at the end. A database that can never be used is `bad`, in one sentence."""
+    with usable(app, bad):
+        application = make()
+    with closing(application):
+        yield application
+
+
+def migrated(app: str, application: Application) -> str:
+    """Bring its database to this code's version, and say in one sentence that this is done."""
+    # A server that is away is said to be so now; the engine would go on asking for a while.
+    application.engine.connect().close()
+    application.migrate()
+    return f"The {app}'s tables are ready at {place(application.engine)}."
+
+
+@contextmanager
+def private() -> Generator[None]:
+    """Whatever files are made meanwhile are for their user alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def logged() -> Generator[None]:
+    """Meanwhile the log goes to stderr, a line each."""
+    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)

@@ -1,0 +1,51 @@
+"""Servers for tests, over real HTTP on loopback: their event loop has a thread of its own."""
+
+import asyncio
+import threading
+from typing import Self
+
+from aiohttp import web
+
+
+class Served:
+    """Answers from the moment it is entered until it is left."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._runners: list[web.AppRunner] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def up(self) -> None:
+        """Listen again, where it did before."""
+        asyncio.run_coroutine_threadsafe(self._up(), self._loop).result()
+
+    def down(self) -> None:
+        """Stop listening and cut every connection: the next is refused."""
+        asyncio.run_coroutine_threadsafe(self._down(), self._loop).result()
+
+    async def _up(self) -> None:
+        raise NotImplementedError
+
+    async def _listen(self, app: web.Application, port: int) -> int:
+        """Answer with this at a port, or at any that is free for 0. Which it is."""
+        # A client that goes away ends its answer, and the end of the server waits for nobody.
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
+        self._runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        return runner.addresses[0][1]
+
+    async def _down(self) -> None:
+        while self._runners:
+            await self._runners.pop().cleanup()
