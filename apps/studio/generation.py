@@ -26,13 +26,15 @@ class Generation:
         self._run, self._provider, self._originals, self._order = run, provider, originals, order
 
     async def kept(self) -> Kept:
-        """The image, in its place. An answer that was received once is never asked for again; an image that is there is never replaced."""
+        """The image, in its place. Once it is there, or a link to it is stored, nobody is asked for it again; an image that is there is never replaced."""
         made = await self._run.effect(GENERATE, on_doubt=self._found)(self._made)
         if made.kept is not None:
             return made.kept
         return await self._run.step(STORE, self._fetched, made.link or "")
 
     async def _made(self) -> Made:
+        # An image for which there is no room would be paid for at each attempt.
+        await self._originals.ready()
         answer = await self._provider.generate(self._order, key=self._run.job_id)
         # An image itself is kept within the call, so that its receipt is small and says where it is.
         return Made(link=answer.url) if isinstance(answer, Link) else Made(kept=await self._originals.keep(self._run.job_id, answer))

@@ -1,12 +1,15 @@
 """One kind of job: it makes an image, and whatever becomes of it, its credits follow in the same transaction."""
 
+import random
 from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, select
+from typing_extensions import override
 
+from apps.common.application import Application
 from apps.common.database import insert, of_engine
 from interlock import App, Backoff, Enqueued, Fail, Job, Kind, Lifecycle, Reject, Retry, Run
 
@@ -45,23 +48,15 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Studio:
+class Studio(Application):
     """The app with its kind, its own way to the database, and what it works with."""
 
-    app: App[Connection]
-    engine: Engine
     image: Image
     means: Means
 
-    def migrate(self) -> None:
-        """Bring the database to this code's version. Running it again changes nothing."""
-        self.app.migrate()
+    @override
+    def _make_tables(self) -> None:
         tables.migrate(self.engine)
-
-    def close(self) -> None:
-        """Give back every connection of this process."""
-        self.app.close()
-        self.engine.dispose()
 
 
 def build(url: str, engine: Engine, means: Means, *, lifespan: Lifespan | None = None) -> Studio:
@@ -74,8 +69,8 @@ def build(url: str, engine: Engine, means: Means, *, lifespan: Lifespan | None =
 
 
 @contextmanager
-def judged() -> Generator[None]:
-    """What the provider said, as the engine's answers."""
+def judged(attempt: int) -> Generator[None]:
+    """What the provider said at this attempt, as the engine's answers."""
     try:
         yield
     except Blocked as error:
@@ -83,7 +78,12 @@ def judged() -> Generator[None]:
     except Hopeless as error:
         raise Fail(str(error)) from None
     except Trouble as error:
-        raise Retry(str(error), after=None if error.retry_after is None else min(error.retry_after, LONGEST_WAIT)) from None
+        raise Retry(str(error), after=None if error.retry_after is None else _pause(error.retry_after, attempt)) from None
+
+
+def _pause(asked: float, attempt: int) -> float:
+    """As long as the provider asked for, and never less than our own pause, which grows: else a busy one would have everything buried within a second."""
+    return min(max(asked, BACKOFF.delay(attempt, random.random())), LONGEST_WAIT)
 
 
 def _image(app: App[Connection], means: Means) -> Image:
@@ -92,7 +92,7 @@ def _image(app: App[Connection], means: Means) -> Image:
     @app.job(
         kind="image", lifecycle=lifecycle, tries=MAX_RETRIES, lease=LEASE, max_runtime=LONGEST, backoff=BACKOFF, key_until=["dead_letter"])
     async def image(run: Run, order: Order) -> Kept:
-        with judged():
+        with judged(run.attempt):
             return await Generation(run, means.provider, means.originals, order).kept()
 
     return image
@@ -105,7 +105,8 @@ def _credits(image: Image, guard: PromptGuard) -> None:
     def admitted(tx: Connection, job: Enqueued, order: Order) -> None:  # pyright: ignore[reportUnusedFunction]
         guard.validate(order.prompt)
         order.params.check()
-        _driven_again(tx, job.id)
+        if not _driven_again(tx, job.id):
+            order.check_price()
         ledger.reserve(tx, order.user_id, job.id, order.cost)
         size, seed = order.params.size, order.params.seed
         tx.execute(orders.insert().values(job_id=job.id, user_id=order.user_id, prompt=order.prompt, size=size, seed=seed, cost=order.cost))
@@ -125,12 +126,12 @@ def _credits(image: Image, guard: PromptGuard) -> None:
         ledger.settle(tx, job.id, "release")
 
 
-def _driven_again(tx: Connection, id: str) -> None:
-    """A job that repeats another is that one's review: only of a dead letter, and only once."""
+def _driven_again(tx: Connection, id: str) -> bool:
+    """Whether a job repeats another. If so it is that one's review: only of a dead letter, and only once."""
     job = of_engine(tx.dialect, "jobs", "id", "redrive_of", "state")
     old = tx.scalar(select(job.c.redrive_of).where(job.c.id == id))
     if old is None:
-        return
+        return False
     if tx.scalar(select(job.c.state).where(job.c.id == old)) != "dead_letter":
         raise Refusal("not_redrivable", f"Job {old} is no dead letter: only one that was buried is driven again.")
     # Who did it stands in the new job's history already, in this very transaction.
@@ -140,3 +141,4 @@ def _driven_again(tx: Connection, id: str) -> None:
     review = tx.execute(insert(tx, reviews).values(decision).on_conflict_do_nothing())
     if review.rowcount != 1:
         raise Refusal("not_redrivable", f"Somebody has decided about job {old} already: `dead show {old}` says what.")
+    return True

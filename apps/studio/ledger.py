@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Connection, func, literal, select
+from sqlalchemy import Connection, func, literal, select, update
 
 from .errors import Refusal, StudioError
 from .tables import Entry, entries, users
@@ -42,12 +42,23 @@ def grant(tx: Connection, user_id: int, amount: int, note: str | None) -> None:
 
 def reserve(tx: Connection, user_id: int, job_id: str, amount: int) -> None:
     """Set credits aside for a job, or refuse. The user's row is locked first: of many at once, no more succeed than there are credits for."""
-    if tx.scalar(select(users.c.id).where(users.c.id == user_id).with_for_update(key_share=True)) is None:
+    # Written, and not just locked: a caller's own transaction that sees an old snapshot is refused by the database then, instead of counting it.
+    locked = update(users).where(users.c.id == user_id).values(admin=users.c.admin).returning(users.c.id)
+    _affordable(tx, user_id, amount, tx.scalar(locked))
+    tx.execute(entries.insert().values(user_id=user_id, job_id=job_id, entry="reserve", amount=amount))
+
+
+def afford(tx: Connection, user_id: int, amount: int) -> None:
+    """Refuse what a user cannot pay. Nothing is set aside: another order may spend the same credits next."""
+    _affordable(tx, user_id, amount, tx.scalar(select(users.c.id).where(users.c.id == user_id)))
+
+
+def _affordable(tx: Connection, user_id: int, amount: int, found: int | None) -> None:
+    if found is None:
         raise Refusal("user_unknown", f"There is no user {user_id}: add one first.")
     available = balance(tx, user_id).available
     if available < amount:
         raise Refusal("credits_insufficient", f"The price is {amount}, and of your credits {available} can be used: ask an administrator for more.")
-    tx.execute(entries.insert().values(user_id=user_id, job_id=job_id, entry="reserve", amount=amount))
 
 
 def settle(tx: Connection, job_id: str, entry: Settled, note: str | None = None) -> None:

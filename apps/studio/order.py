@@ -45,6 +45,11 @@ class Order:
     """Credits, by the price of the day on which it was ordered."""
     params: Params = field(default_factory=Params)
 
+    def check_price(self) -> None:
+        """`Refusal` unless it is what this costs today."""
+        if self.cost != PRICES[self.params.size]:
+            raise Refusal("params_invalid", f"An image of {self.params.size} costs {PRICES[self.params.size]} credits, and not {self.cost}.")
+
     def key(self, at: datetime) -> str:
         """The same wish of the same user within one minute has the same key."""
         minute = f"{at.astimezone(UTC):%Y-%m-%dT%H:%M}"

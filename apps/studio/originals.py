@@ -5,8 +5,11 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
+import tempfile
+import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +25,11 @@ from .picture import BadPicture, examined
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
 
-PREFIX = "originals"
+PREFIX, STAGED = "originals", "staged"
+ROOM = 64 * 2**20
+"""Bytes that must be free before an image is asked for: twice the largest."""
+ABANDONED = 86_400.0
+"""Seconds after which what is staged is nobody's any more: no write takes that long."""
 CLIENT: "ClientConfig" = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=60)}
 # A job that fails is tried again anyway: only a hiccup is bridged here.
 RETRY: "RetryConfig" = {"max_retries": 2, "retry_timeout": timedelta(seconds=60)}
@@ -48,11 +55,11 @@ class Originals:
     """
 
     def __init__(self, store: ObjectStore | None, directory: Path | None = None) -> None:
-        self._given, self._directory = store, directory
+        self._given, self._directory, self._swept = store, directory, False
 
     @classmethod
     def in_directory(cls, directory: Path) -> Self:
-        """In a directory, which is made when the first image comes, for its owner alone."""
+        """In a directory, which is made when the first image is wanted, for its owner alone."""
         return cls(None, directory.absolute())
 
     @classmethod
@@ -73,6 +80,11 @@ class Originals:
             return cls(S3Store(bucket, prefix=prefix or None, config=config, client_options=client, retry_config=RETRY))
         except (BaseError, ValueError) as error:
             raise BadSettings(f"The bucket cannot be used: {_short(error)}. Look at the S3 settings.") from None
+
+    async def ready(self) -> None:
+        """An image could be kept now, as far as one can know: `Trouble` for a directory that cannot be written or is nearly full. A bucket is not asked."""
+        if self._directory is not None:
+            await asyncio.to_thread(_writable, self._directory)
 
     async def keep(self, job_id: str, data: bytes) -> Kept:
         """This image, in its place for good; or the one that is there already. `BadPicture` for what is none."""
@@ -124,13 +136,17 @@ class Originals:
     def _link(self, directory: Path, path: str, data: bytes) -> None:
         """On a disk a name may outlive a power failure that its bytes do not: they are made to last first, and named then."""
         _made(directory)
-        store, staged = self._store(), f"{PREFIX}/staged-{secrets.token_hex(8)}"
-        obstore.put(store, staged, data)
-        _synced(directory / staged)
+        if not self._swept:
+            _sweep(directory / STAGED)
+            self._swept = True
+        store, staged = self._store(), f"{STAGED}/{secrets.token_hex(8)}"
         try:
+            obstore.put(store, staged, data)
+            _synced(directory / staged)
             obstore.rename(store, staged, path, overwrite=False)
-        except AlreadyExistsError:
-            obstore.delete(store, staged)
+        except BaseException:
+            with suppress(OSError):
+                (directory / staged).unlink()
             raise
         _synced(directory / PREFIX)
 
@@ -155,10 +171,29 @@ def _described(path: str, data: bytes) -> Kept:
 
 def _made(directory: Path) -> None:
     """The directories, if they are not there: for their owner alone, and to last."""
-    for each in (directory, directory / PREFIX):
+    for each in (directory, directory / PREFIX, directory / STAGED):
         if not each.exists():
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
             _synced(each.parent)
+
+
+def _writable(directory: Path) -> None:
+    with _troubled(PREFIX):
+        _made(directory)
+        for each in (directory / PREFIX, directory / STAGED):
+            # It has no name, where the system can do that: whoever dies here leaves nothing.
+            tempfile.TemporaryFile(dir=each).close()
+        free = shutil.disk_usage(directory).free
+    if free < ROOM:
+        raise Trouble(f"The storage has {free >> 20} MiB free, where at least {ROOM >> 20} are wanted before an image is asked for: make room.")
+
+
+def _sweep(staged: Path) -> None:
+    """Remove what processes have left that died amid a write."""
+    for left in staged.iterdir():
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                left.unlink()
 
 
 def _synced(path: Path) -> None:

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from apps.common.database import insert, reading
 
@@ -13,7 +13,7 @@ from . import ledger
 from .errors import Conflict, NotFound, StudioError
 from .jobs import Studio
 from .ledger import Balance, Line
-from .tables import sessions, users
+from .tables import entries, sessions, users
 
 LONGEST = 100
 """Characters of a name."""
@@ -83,7 +83,7 @@ class People:
         """Whose key this is, and a token that says so for thirty days."""
         token = secrets.token_urlsafe(32)
         with self._engine.begin() as tx:
-            user = _by_key(tx, key)
+            user = _by_key(tx, key, held=True)
             tx.execute(delete(sessions).where(sessions.c.user_id == user.id, sessions.c.expires_at <= now))
             tx.execute(sessions.insert().values(token_hash=_hash(token), user_id=user.id, expires_at=now + SESSION))
         return user, token
@@ -114,6 +114,11 @@ class People:
         with self._reading.begin() as tx:
             return ledger.balance(tx, user_id)
 
+    def grants(self, user_id: int) -> int:
+        """How often a user was given credits: cheap, so that it may be asked often."""
+        with self._reading.begin() as tx:
+            return tx.scalar(select(func.count()).where(entries.c.user_id == user_id, entries.c.entry == "grant")) or 0
+
     def statement(self, user_id: int, limit: int = 50) -> list[Line]:
         """A user's entries, the newest first."""
         with self._reading.begin() as tx:
@@ -123,15 +128,17 @@ class People:
 _USERS = select(users.c.id, users.c.name, users.c.admin)
 
 
-def _one(tx: Connection, fits: ColumnElement[bool], missing: str) -> User:
-    found = tx.execute(_USERS.where(fits)).one_or_none()
+def _one(tx: Connection, fits: ColumnElement[bool], missing: str, *, held: bool = False) -> User:
+    """Who fits. Of one who is held, nobody changes the key before the transaction has ended."""
+    found = tx.execute(_USERS.where(fits).with_for_update(read=True, key_share=True) if held else _USERS.where(fits)).one_or_none()
     if found is None:
         raise NotFound(missing)
     return User(*found)
 
 
-def _by_key(tx: Connection, key: str) -> User:
-    return _one(tx, users.c.key_hash == _hash(key), "Nobody has this key: give the one that was shown when the user was added, or ask for a new one.")
+def _by_key(tx: Connection, key: str, *, held: bool = False) -> User:
+    missing = "Nobody has this key: give the one that was shown when the user was added, or ask for a new one."
+    return _one(tx, users.c.key_hash == _hash(key), missing, held=held)
 
 
 def _by_name(tx: Connection, name: str) -> User:

@@ -102,4 +102,5 @@ def _unknown(sentence: str) -> Wrong:
 
 
 def _secure(request: Request) -> bool:
-    return request.url.scheme == "https"
+    """Whether the browser came over TLS. Behind a proxy that ends it, only the page's own origin may say so."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")

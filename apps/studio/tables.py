@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-from apps.common.database import JobId, Utc, insert, name_of_engine, now, turn
+from apps.common.database import JobId, Utc, create_view, insert, now, turn
 
 Entry = Literal["grant", "reserve", "capture", "forfeit", "release"]
 metadata = MetaData()
@@ -84,7 +84,7 @@ jobs = Table(
 )
 VIEW = """
 CREATE VIEW studio_jobs AS
-SELECT j.id, o.user_id AS "userId", o.prompt, o.size, o.seed, o.cost, j.state AS status, j.tries - j.tries_left AS "retryCount", j.tries AS "maxRetries",
+SELECT o.job_id AS id, o.user_id AS "userId", o.prompt, o.size, o.seed, o.cost, j.state AS status, j.tries - j.tries_left AS "retryCount", j.tries AS "maxRetries",
   j.idempotency_key AS "idempotencyKey", j.created_at AS "createdAt", j.started_at AS "startedAt", j.updated_at AS "updatedAt",
   j.finished_at AS "finishedAt", j.due_at AS "dueAt", a.path AS "resultUrl", j.last_error AS "lastError", j.version, j.redrive_of AS "redriveOf"
 FROM studio_orders o JOIN {jobs_now} j ON j.id = o.job_id LEFT JOIN studio_assets a ON a.job_id = o.job_id
@@ -116,12 +116,7 @@ def migrate(engine: Engine) -> None:
         if fresh:
             _seal(tx)
         tx.execute(insert(tx, secret).values(id=1, value=secrets.token_hex(32)).on_conflict_do_nothing())
-        there = inspect(tx).has_table(jobs.name)
-        if there and [column["name"] for column in inspect(tx).get_columns(jobs.name)] == jobs.c.keys():
-            return
-        if there:
-            tx.execute(text("DROP VIEW studio_jobs"))
-        tx.execute(text(VIEW.format(jobs_now=name_of_engine(tx.dialect, "jobs_now"))))
+        create_view(tx, jobs, VIEW)
 
 
 def _seal(tx: Connection) -> None:

@@ -2,34 +2,46 @@
 
 import { $, arrange, mark, put, stamp, tell } from "./dom.js";
 import { thumbnail } from "./picture.js";
-import { STATUS, again, ago, credits, excerpt, pixels, whole } from "./words.js";
+import { ask } from "./server.js";
+import { STATUS, again, ago, credits, excerpt, pixels, reason, whole } from "./words.js";
 
 const MARKS = { queued: "clock", running: "brush", failed: "again", rejected: "shield", dead_letter: "cross" };
 const TOLD = {
   completed: (job) => `Done: ${excerpt(job.prompt)}`,
-  rejected: (job) => `Refused: ${excerpt(job.prompt)}. ${job.reason ?? ""}`,
-  dead_letter: (job) => `Not made: ${excerpt(job.prompt)}. ${job.reason ?? ""}`,
+  rejected: (job) => `Refused: ${excerpt(job.prompt)}. ${reason(job) ?? ""}`,
+  dead_letter: (job) => `Not made: ${excerpt(job.prompt)}. ${reason(job) ?? ""}`,
 };
+const PATIENCE = 10_000;
+const NOBODY = "Nobody is drawing at the moment.";
 
 export class Cards {
   #cards = new Map();
   #jobs = new Map();
   #reuse;
+  #waiting = new Map();
+  #asked = 0;
+  #nobody = false;
 
   constructor(reuse) {
     this.#reuse = reuse;
-    setInterval(() => this.#tick(), 5000);
+    setInterval(() => this.#tick(), 1000);
   }
 
   clear() {
     this.#cards.clear();
     this.#jobs.clear();
+    this.#waiting.clear();
+    this.#nobody = false;
     arrange($("jobs"), []);
     $("no-jobs").hidden = true;
   }
 
   get oldest() {
     return this.#sorted().at(-1)?.id;
+  }
+
+  promptOf(id) {
+    return this.#jobs.get(id)?.prompt;
   }
 
   /** Show these as they are now. What is older than what is shown already changes nothing. */
@@ -68,8 +80,8 @@ export class Cards {
     const card = stamp("card");
     card.dataset.id = job.id;
     card.querySelector(".words").textContent = job.prompt;
-    const seed = job.seed === null ? "" : ` · seed ${job.seed}`;
-    card.querySelector(".size").textContent = `${pixels(job.size)} · ${credits(job.cost)}${seed}`;
+    card.querySelector(".size").textContent = `${pixels(job.size)} · ${credits(job.cost)}`;
+    put(card.querySelector(".seed"), job.seed === null ? null : `seed ${job.seed}`);
     const use = card.querySelector(".again");
     use.setAttribute("aria-label", `Use again: ${excerpt(job.prompt)}`);
     use.addEventListener("click", () => this.#reuse(job));
@@ -92,8 +104,9 @@ export class Cards {
     put(card.querySelector(".status"), STATUS[job.status] ?? job.status);
     const trying = ["queued", "running", "failed"].includes(job.status) && job.retryCount > 0;
     put(card.querySelector(".try"), trying ? `${job.retryCount} of ${job.maxRetries} tries failed` : null);
-    const when = job.status === "failed" ? again(job.dueAt) : null;
-    put(card.querySelector(".reason"), [job.reason, when].filter(Boolean).join(" "));
+    const nobody = this.#nobody && this.#waiting.has(job.id);
+    const when = job.status === "failed" && !nobody ? again(job.dueAt) : null;
+    put(card.querySelector(".reason"), [reason(job), when, nobody && `${NOBODY} It keeps its place.`].filter(Boolean).join(" "));
     const time = card.querySelector("time");
     time.dateTime = job.createdAt;
     time.title = whole(job.createdAt);
@@ -101,6 +114,29 @@ export class Cards {
   }
 
   #tick() {
-    for (const [id, job] of this.#jobs) this.#text(this.#cards.get(id), job);
+    if (document.hidden) return;
+    for (const [id, job] of this.#jobs) {
+      // Counted from when this page saw it wait: the server's clock is another.
+      const waits = job.status === "queued" || (job.status === "failed" && new Date(job.dueAt) <= Date.now());
+      if (!waits) this.#waiting.delete(id);
+      else if (!this.#waiting.has(id)) this.#waiting.set(id, Date.now());
+      this.#text(this.#cards.get(id), job);
+    }
+    this.#look();
+  }
+
+  /** What waits for long is asked about: it may be that nobody draws. */
+  async #look(now = Date.now()) {
+    if (!this.#waiting.size) this.#nobody = false;
+    if (now - this.#asked < PATIENCE || Math.min(...this.#waiting.values()) > now - PATIENCE) return;
+    this.#asked = now;
+    try {
+      const { told } = await ask("/health", { even: [503] });
+      const nobody = told?.worker === false && this.#waiting.size > 0;
+      if (nobody && !this.#nobody) tell(NOBODY);
+      this.#nobody = nobody;
+    } catch {
+      // That the studio does not answer is told by the stream.
+    }
   }
 }

@@ -41,11 +41,3 @@ export function tell(sentence) {
   // The same sentence twice is two events, and an unchanged text would be told once.
   place.textContent = place.textContent === sentence ? `${sentence}\u00a0` : sentence;
 }
-
-export function dialogs() {
-  for (const dialog of document.querySelectorAll("dialog")) {
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
-    });
-  }
-}

@@ -1,11 +1,13 @@
 // Pictures by signed links. A link ends after a while, so a fresh one is asked for when it has ended or an image will not load.
 
+import { leaveFor, raise } from "./dialogs.js";
 import { $, element, put } from "./dom.js";
 import { ask } from "./server.js";
-import { credits, pixels, whole } from "./words.js";
+import { credits, fileName, pixels, whole } from "./words.js";
 
 const SLACK = 10_000;
 const fresh = new Map();
+const hanging = new WeakMap();
 
 /** Whether a link still opens its picture. */
 export function lives(link, now = Date.now()) {
@@ -47,9 +49,10 @@ export function thumbnail(picture) {
   const button = element("button", { type: "button", className: "open" });
   button.setAttribute("aria-label", `Open the picture: ${picture.prompt}`);
   hang(button, picture);
+  hanging.set(button, picture);
   button.addEventListener("click", () => {
     if (button.classList.contains("gone")) hang(button, picture);
-    else open(picture);
+    else open(button);
   });
   return button;
 }
@@ -66,9 +69,28 @@ function hang(button, picture) {
 }
 
 let opened = null;
+let shown = null;
 
-export function open(picture) {
-  opened = picture;
+function open(button) {
+  turn(button);
+  raise($("large"));
+}
+
+/** The one so many places further in its list, if there is one. */
+function beside(steps) {
+  const all = [...(shown?.closest("ul")?.querySelectorAll(".open:not(.gone)") ?? [])];
+  return all[all.indexOf(shown) + steps];
+}
+
+function step(steps) {
+  const next = beside(steps);
+  if (next) turn(next);
+}
+
+/** Show this one large. */
+function turn(button) {
+  const picture = hanging.get(button);
+  [opened, shown] = [picture, button];
   const image = $("large-picture");
   for (const [place, name] of [[image, "src"], [$("large-save"), "href"]]) place.removeAttribute(name);
   image.alt = picture.prompt;
@@ -78,15 +100,18 @@ export function open(picture) {
   const cost = picture.cost == null ? [] : [credits(picture.cost)];
   $("large-facts").textContent = [pixels(picture.size), ...cost, ...seed, whole(picture.at)].join(" · ");
   put($("large-problem"), null);
-  $("large").showModal();
+  $("large-save").download = fileName(picture.prompt);
+  for (const [id, steps] of [["large-before", -1], ["large-after", 1]]) $(id).disabled = !beside(steps);
   show(image, picture.id, picture.link, () => put($("large-problem"), "The picture did not load: close it, and open it again."));
 }
 
 /** Nothing of who was here stays. */
 export function forget() {
-  opened = null;
+  opened = shown = null;
   fresh.clear();
-  for (const [id, name] of [["large-picture", "src"], ["large-picture", "alt"], ["large-save", "href"]]) $(id).removeAttribute(name);
+  for (const [id, name] of [["large-picture", "src"], ["large-picture", "alt"], ["large-save", "href"], ["large-save", "download"]]) {
+    $(id).removeAttribute(name);
+  }
   for (const id of ["large-prompt", "large-facts"]) $(id).textContent = "";
 }
 
@@ -98,13 +123,19 @@ export function viewer(reuse) {
     if (lives(save.href)) return;
     event.preventDefault();
     try {
-      element("a", { href: await linkOf(opened.id, null), download: "" }).click();
+      element("a", { href: await linkOf(opened.id, null), download: save.download }).click();
     } catch (error) {
       put($("large-problem"), error.message);
     }
   });
   $("large-again").addEventListener("click", () => {
-    $("large").close();
+    leaveFor($("large"), "#create");
     reuse(opened);
+  });
+  $("large-before").addEventListener("click", () => step(-1));
+  $("large-after").addEventListener("click", () => step(1));
+  $("large").addEventListener("keydown", ({ key }) => {
+    if (key === "ArrowLeft") step(-1);
+    if (key === "ArrowRight") step(1);
   });
 }

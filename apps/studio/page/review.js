@@ -2,7 +2,7 @@
 
 import { $, arrange, put, stamp, tell } from "./dom.js";
 import { ask } from "./server.js";
-import { ago, credits, excerpt, pixels } from "./words.js";
+import { ago, credits, excerpt, pixels, short } from "./words.js";
 
 export class Review {
   #letters = new Map();
@@ -13,6 +13,7 @@ export class Review {
     this.#letters.clear();
     arrange($("dead"), []);
     put($("review-count"), null);
+    put($("review-note"), null);
     $("no-dead").hidden = true;
   }
 
@@ -48,7 +49,8 @@ export class Review {
     note.id = `note-${job.id}`;
     const label = letter.querySelector("label");
     label.htmlFor = note.id;
-    label.textContent = `Note on: ${excerpt(job.prompt)}`;
+    label.querySelector(".unseen").textContent = ` on: ${excerpt(job.prompt)}`;
+    note.addEventListener("input", () => put(letter.querySelector(".problem"), null));
     letter.querySelector("form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#decide(letter, job, event.submitter?.value ?? "close", note.value.trim());
@@ -59,14 +61,18 @@ export class Review {
   async #decide(letter, job, verb, note) {
     const buttons = [...letter.querySelectorAll("button")];
     for (const button of buttons) button.disabled = true;
+    put($("review-note"), null);
+    let answer;
     try {
-      await ask(`/dead-letters/${encodeURIComponent(job.id)}/${verb}`, { method: "POST", body: verb === "redrive" ? { reason: note } : { note } });
+      answer = await ask(`/dead-letters/${encodeURIComponent(job.id)}/${verb}`, { method: "POST", body: verb === "redrive" ? { reason: note } : { note } });
     } catch (error) {
       put(letter.querySelector(".problem"), error.message);
       for (const button of buttons) button.disabled = false;
       return;
     }
-    tell(`${verb === "redrive" ? "Driven again" : "Closed"}: ${excerpt(job.prompt)}`);
+    const said = verb === "redrive" ? `Ordered again as ${short(answer.told.id)}: ${excerpt(job.prompt)}` : `Closed: ${excerpt(job.prompt)}`;
+    tell(said);
+    put($("review-note"), said);
     this.#letters.delete(job.id);
     this.#arrange();
     $("review-title").focus();

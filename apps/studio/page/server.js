@@ -9,7 +9,8 @@ export class Refused extends Error {
   }
 }
 
-export async function ask(address, { method = "GET", body } = {}) {
+/** `even` names statuses that are answers too, and no refusals. */
+export async function ask(address, { method = "GET", body, even = [] } = {}) {
   const sent = body === undefined ? {} : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   let answer;
   try {
@@ -18,7 +19,7 @@ export async function ask(address, { method = "GET", body } = {}) {
     throw new Refused("The studio did not answer: look at your connection, and try again.", 0, null);
   }
   const told = await answer.json().catch(() => null);
-  if (answer.ok) return { status: answer.status, told };
+  if (answer.ok || even.includes(answer.status)) return { status: answer.status, told };
   throw new Refused(told?.error ?? `The studio answered ${answer.status}, and did not say why: try again.`, answer.status, told?.reason ?? null);
 }
 
@@ -29,7 +30,7 @@ const LATEST = 15000;
 export class Stream {
   #source = null;
   #timer = null;
-  #wait = SOONEST;
+  #wait = 0;
   #hears;
 
   /** `hears` has the functions job(job), credits(balance), connected(yes or no) and ended(), when the session is over. */
@@ -42,7 +43,7 @@ export class Stream {
     const source = new EventSource("/events");
     this.#source = source;
     source.addEventListener("open", () => {
-      this.#wait = SOONEST;
+      this.#wait = 0;
       this.#hears.connected(true);
     });
     source.addEventListener("job", (event) => this.#hears.job(JSON.parse(event.data)));
@@ -63,7 +64,7 @@ export class Stream {
 
   #later() {
     this.#timer = setTimeout(() => this.#again(), this.#wait);
-    this.#wait = Math.min(this.#wait * 2, LATEST);
+    this.#wait = Math.min(Math.max(this.#wait * 2, SOONEST), LATEST);
   }
 
   async #again() {

@@ -1,12 +1,15 @@
 // The page: who is signed in, which view is shown, and what its forms send.
 
+import { Book } from "./book.js";
 import { Cards } from "./cards.js";
-import { $, arrange, dialogs, element, put, tell } from "./dom.js";
+import { dialogs } from "./dialogs.js";
+import { $, element, put, tell } from "./dom.js";
 import { Gallery } from "./gallery.js";
+import { remember, remembered } from "./memory.js";
 import { forget, viewer } from "./picture.js";
 import { Review } from "./review.js";
-import { Stream, ask } from "./server.js";
-import { ENTRIES, LONGEST, SUMS, ago, credits, length, whole } from "./words.js";
+import { Refused, Stream, ask } from "./server.js";
+import { LARGEST_SEED, LONGEST, credits, length } from "./words.js";
 
 const PAGE = 100;
 const ENDED = "Your session has ended: sign in again.";
@@ -14,6 +17,7 @@ let user = null;
 let balance = null;
 
 const cards = new Cards(reuse);
+const book = new Book((id) => cards.promptOf(id), showBalance);
 const gallery = new Gallery();
 const review = new Review();
 const stream = new Stream({
@@ -24,8 +28,12 @@ const stream = new Stream({
   },
   credits: showBalance,
   connected(yes) {
+    const before = $("connection").hidden;
     $("connection").hidden = yes;
-    if (yes) same();
+    // At once when it is cut, too: it may be that the session has ended.
+    if (yes || before) same();
+    if (yes) mended(0);
+    if (yes && !before) refreshView();
   },
   ended: () => leave(ENDED),
 });
@@ -40,6 +48,7 @@ function soon(part) {
 // ---------------------------------------------------------------- who is signed in
 async function enter({ user: known, credits: theirs }) {
   user = known;
+  remember(true);
   $("who").textContent = user.name;
   $("review-link").hidden = !user.admin;
   $("account").hidden = $("views").hidden = false;
@@ -66,11 +75,12 @@ document.addEventListener("visibilitychange", () => {
 });
 
 function leave(why) {
+  if (why === null || why === ENDED) remember(false);
   user = null;
   stream.close();
-  for (const part of [cards, gallery, review]) part.clear();
+  for (const part of [cards, gallery, review, book]) part.clear();
   forget();
-  for (const id of ["told", "who", "entries"]) $(id).replaceChildren();
+  for (const id of ["told", "who"]) $(id).replaceChildren();
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   $("account").hidden = $("views").hidden = $("connection").hidden = true;
   put($("sign-in-problem"), why);
@@ -79,8 +89,17 @@ function leave(why) {
 
 /** What went wrong, beside the form that caused it; when the session is over, that is said at the door. */
 function wrong(place, error) {
-  if (error.status === 401 && user) leave(ENDED);
-  else put(place, error.message);
+  if (error.status === 401 && user) return leave(ENDED);
+  put(place, error.message);
+  if (place.id === "order-problem") trouble = error.status;
+}
+
+/** What is said beside the order ends with its cause, which is known by the status of the answer; without one, anything does. */
+let trouble = null;
+function mended(status) {
+  if (status !== undefined && status !== trouble) return;
+  trouble = null;
+  put($("order-problem"), null);
 }
 
 $("sign-in-form").addEventListener("submit", async (event) => {
@@ -98,6 +117,7 @@ $("sign-in-form").addEventListener("submit", async (event) => {
     $("key").select();
   }
 });
+$("key").addEventListener("input", () => put($("sign-in-problem"), null));
 
 $("sign-out").addEventListener("click", async () => {
   try {
@@ -107,8 +127,7 @@ $("sign-out").addEventListener("click", async () => {
   }
   // Who leaves by themselves leaves nothing behind. A session that just ended keeps what is written.
   order.reset();
-  measure();
-  put($("order-problem"), null);
+  edited();
   leave(null);
 });
 
@@ -125,12 +144,19 @@ function route() {
     if (link.hash === `#${shown}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (shown === "gallery") gallery.refresh();
-  if (shown === "review") review.refresh();
-  if (shown === "sign-in") $("key").focus();
+  refreshView();
+  if (!user) $("key").focus();
 }
 
-addEventListener("hashchange", route);
+function refreshView() {
+  if (user && view() === "gallery") gallery.refresh();
+  if (user && view() === "review") review.refresh();
+}
+
+addEventListener("hashchange", () => {
+  route();
+  scrollTo(0, 0);
+});
 $("skip").addEventListener("click", (event) => {
   // It leads into the view that is shown: its own address would be another view's.
   event.preventDefault();
@@ -153,23 +179,47 @@ function reuse({ prompt, size, seed }) {
   $("prompt").value = prompt;
   for (const each of order.elements.size) each.checked = each.value === size;
   $("seed").value = seed ?? "";
-  measure();
+  edited();
   $("prompt").focus();
+}
+
+/** Another wish: what was said of the last one is not of this. */
+function edited() {
+  measure();
+  mended();
+  note(null);
+}
+
+let noted;
+function note(sentence) {
+  clearTimeout(noted);
+  put($("order-note"), sentence);
+}
+
+/** The same wish again is the same order until the minute is over. */
+function already() {
+  const sentence = "You have ordered this already, a moment ago.";
+  tell(sentence);
+  note(`${sentence} For another one, change the seed, or wait for the next minute.`);
+  noted = setTimeout(note, 60_000 - (Date.now() % 60_000), null);
 }
 
 function wish() {
   const seed = $("seed").value.trim();
-  // What is no number goes as it is: the server says what is wrong with it.
-  return { prompt: $("prompt").value, size: order.elements.size.value, ...(seed && { seed: /^-?\d{1,15}$/.test(seed) ? Number(seed) : seed }) };
+  if (seed && !(/^\d{1,10}$/.test(seed) && Number(seed) <= LARGEST_SEED)) {
+    throw new Refused(`The seed cannot be used: give a whole number from 0 to ${LARGEST_SEED}, or none.`, 400, "params_invalid");
+  }
+  return { prompt: $("prompt").value, size: order.elements.size.value, ...(seed && { seed: Number(seed) }) };
 }
 
-order.addEventListener("input", measure);
+order.addEventListener("input", edited);
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) order.requestSubmit();
 });
 order.addEventListener("submit", async (event) => {
   event.preventDefault();
-  put($("order-problem"), null);
+  mended();
+  note(null);
   const whose = user;
   // The button stays as it is: sent twice within a minute, the same wish is one job, and the page shows one card.
   try {
@@ -177,7 +227,8 @@ order.addEventListener("submit", async (event) => {
     if (user !== whose) return;
     cards.take([told]);
     cards.point(told.id);
-    tell(status === 201 ? "Ordered." : "You have ordered this already, a moment ago.");
+    if (status === 201) tell("Ordered.");
+    else already();
   } catch (error) {
     wrong($("order-problem"), error);
     if (error.status === 402) await poor(error);
@@ -192,8 +243,8 @@ async function poor(error) {
     // The reason is shown all the same; the balance comes with the stream.
     return;
   }
-  const place = $("order-problem");
-  place.replaceChildren(element("span", { text: error.message }), element("b", { text: `Your balance: ${credits(balance.available)}.` }));
+  wrong($("order-problem"), error);
+  $("order-problem").replaceChildren(element("span", { text: error.message }), element("b", { text: `Your balance: ${credits(balance.available)}.` }));
 }
 
 async function older() {
@@ -213,33 +264,14 @@ $("older-jobs").addEventListener("click", older);
 
 // ---------------------------------------------------------------- credits
 function showBalance(told) {
+  if (balance && balance.available !== told.available) mended(402);
   balance = told;
   $("available").textContent = balance.available;
   $("available-word").textContent = balance.available === 1 ? "credit" : "credits";
-  arrange($("sums"), SUMS.map(([name, title]) => {
-    const row = element("div");
-    row.append(element("dt", { text: title }), element("dd", { text: String(balance[name]) }));
-    return row;
-  }));
+  book.sums(balance);
 }
 
-$("credits").addEventListener("click", async () => {
-  put($("book-problem"), null);
-  $("account-book").showModal();
-  try {
-    const { told } = await ask("/credits");
-    showBalance(told.balance);
-    arrange($("entries"), told.entries.map((entry) => {
-      const row = element("li");
-      const time = element("time", { dateTime: entry.at, title: whole(entry.at), text: ago(entry.at) });
-      const what = element("span", { text: [ENTRIES[entry.entry] ?? entry.entry, entry.note].filter(Boolean).join(" · ") });
-      row.append(what, time, element("b", { text: String(entry.amount) }));
-      return row;
-    }));
-  } catch (error) {
-    wrong($("book-problem"), error);
-  }
-});
+$("credits").addEventListener("click", () => book.open().catch((error) => wrong($("book-problem"), error)));
 
 // ---------------------------------------------------------------- the beginning
 dialogs();
@@ -248,7 +280,8 @@ measure();
 // What others' orders came to is no part of this user's stream.
 setInterval(() => user?.admin && !document.hidden && review.refresh(), 20_000);
 try {
-  await enter((await ask("/session")).told);
+  if (remembered()) await enter((await ask("/session")).told);
+  else leave(null);
 } catch (error) {
   leave(error.status === 401 ? null : error.message);
 }

@@ -18,7 +18,11 @@ from .replies import retry_after
 MOST_REDIRECTS = 5
 GONE = frozenset({403, 404, 410})
 TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""IPv6 addresses that stand for the IPv4 address in their last four bytes."""
+"""IPv6 addresses that stand for the IPv4 address in their last four bytes: all that a network without IPv4 knows of such a host."""
+UNICAST = ipaddress.ip_network("2000::/3")
+"""All that the internet has of IPv6. Outside are what is local, and every old way to write an IPv4 address."""
+TUNNELS = ipaddress.ip_network("2002::/16")
+"""Within it, addresses that lead to an IPv4 address all the same. Nobody keeps images there."""
 NO_ADDRESS = "The link to the image, or where it leads on to, is no address. Drive the job again, which makes a new image."
 NOT_ASKED = "It was not asked for. Check STUDIO_API_URL: a provider of one's own network gives links into it, any other must not."
 
@@ -35,8 +39,10 @@ def is_public(address: str) -> bool:
     """Whether it is a host of the internet: nobody's own network, nor this machine."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ipaddress.IPv4Address(ip.packed[-4:]) if ip in TRANSLATED else None)
-        ip = inner or ip
+        inner = ip.ipv4_mapped or (ipaddress.IPv4Address(ip.packed[-4:]) if ip in TRANSLATED else None)
+        if inner is None:
+            return ip.is_global and ip in UNICAST and ip not in TUNNELS
+        ip = inner
     return ip.is_global and not ip.is_multicast
 
 

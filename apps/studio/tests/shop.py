@@ -1,4 +1,4 @@
-"""The studio as people meet it: `run` in a process of its own, which a test may stop and start again, before an Images API of its own."""
+"""The studio as people meet it: `run` or `serve` in a process of its own, which a test may stop and start again, before an Images API of its own."""
 
 import os
 import signal
@@ -35,8 +35,8 @@ def eventually(check: Callable[[], T], within: float = 30.0) -> T:
 class Shop:
     """One studio: its process, its people, and who draws for it."""
 
-    def __init__(self, people: People, images: FakeImages, settings: Settings, log: Path) -> None:
-        self.people, self.images, self._settings, self._log = people, images, settings, log
+    def __init__(self, people: People, images: FakeImages, settings: Settings, log: Path, command: str = "run") -> None:
+        self.people, self.images, self._settings, self._log, self._command = people, images, settings, log, command
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
@@ -55,7 +55,7 @@ class Shop:
         address = self.url.removeprefix("http://") or "127.0.0.1:0"
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "apps.studio", "run", "--http", address], cwd=ROOT, start_new_session=True,
+                [sys.executable, "-m", "apps.studio", self._command, "--http", address], cwd=ROOT, start_new_session=True,
                 env=os.environ | {f"STUDIO_{name}": value for name, value in told.items()}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         self.url = eventually(self._listening)
@@ -84,8 +84,8 @@ class Shop:
 
 
 @contextmanager
-def shop(directory: Path) -> Iterator[Shop]:
-    """A studio that is open."""
+def shop(directory: Path, command: str = "run") -> Iterator[Shop]:
+    """A studio that is open; with `serve`, one in which nobody draws."""
     with ExitStack() as stack:
         images = stack.enter_context(FakeImages())
         # Made here, and not read: no .env of the working directory counts.
@@ -95,7 +95,7 @@ def shop(directory: Path) -> Iterator[Shop]:
         )  # fmt: skip
         studio = stack.enter_context(closing(assembled(settings)))
         studio.migrate()
-        made = Shop(People(studio), images, settings, directory / "studio.log")
+        made = Shop(People(studio), images, settings, directory / "studio.log", command)
         stack.callback(made.close)
         made.open()
         yield made

@@ -2,11 +2,11 @@
 
 import pytest
 
-from apps.studio import counter
 from apps.studio.counter import Created
 from apps.studio.errors import Conflict, NotFound
 from apps.studio.jobs import SAFE_BLOCK
 from apps.studio.ledger import Balance
+from apps.studio.order import PRICES
 from apps.studio.tests.kit import PROMPT, Atelier
 from apps.studio.tests.scenes import IN_STATE
 
@@ -16,7 +16,7 @@ NO_ID = "01900000-0000-7000-8000-000000000000"
 def test_the_same_wish_is_the_same_job_when_its_price_has_changed_meanwhile(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
     ann = atelier.user(credits=5)
     first = atelier.counter.create_job(ann.id, PROMPT)
-    monkeypatch.setattr(counter, "PRICES", {"1024x1024": 3})
+    monkeypatch.setitem(PRICES, "1024x1024", 3)
     before = atelier.stored()
     assert atelier.counter.create_job(ann.id, PROMPT) == Created(first.id, created=False)
     assert (atelier.stored(), atelier.balance(ann)) == (before, Balance(5, 4, 1, 0, 0))

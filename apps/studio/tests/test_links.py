@@ -1,6 +1,7 @@
 """Where a provider's link may lead: never into the network of whoever runs the studio."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import httpx
@@ -81,6 +82,7 @@ def test_an_address_that_cannot_be_reached_leaves_the_next() -> None:
 INSIDE = [
     "https://127.0.0.1/x", "https://localhost/x", "https://10.0.0.7/x", "https://192.168.1.1/x", "https://169.254.169.254/latest/meta-data", "https://0.0.0.0/x",
     "https://[::1]/x", "https://[::ffff:127.0.0.1]/x", "https://[fd00:ec2::254]/x", "https://[64:ff9b::7f00:1]/x", "https://[2002:7f00:1::]/x",
+    "https://[fec0::1]/x", "https://[::127.0.0.1]/x", "https://[64:ff9b:1::7f00:1]/x", "https://[::ffff:0:7f00:1]/x", "https://[2001:0:4136:e378::1]/x",
     "https://100.64.0.1/x", "https://224.0.0.1/x", "https://inside.example/x", "https://half.example/x", "https://metadata.example/x",
     "https://scoped.example/x", "https://nowhere.example/x",
 ]  # fmt: skip
@@ -183,7 +185,38 @@ def test_over_real_http_a_public_providers_link_never_reaches_this_machine(image
     assert images.headers == []
 
 
-@pytest.mark.parametrize(
-    ("address", "public"), [("8.8.8.8", True), ("2606:4700::1111", True), ("64:ff9b::808:808", True), ("172.16.0.1", False), ("ff02::1", False)])
+PROXIES = "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_no_proxy_hears_of_a_link(images: FakeImages, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """It would look the name up by itself, and ask an address that nobody has judged."""
+    async def asked() -> bytes:
+        provider = Images(images.url, images.api_key, None, timeout=5.0)
+        async with provider.open():
+            return await provider.fetch(Link(images.put(png("1024x1024")).replace("http:", f"{scheme}:")))
+
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        for name in (*PROXIES, "NO_PROXY"):
+            monkeypatch.delenv(name.lower(), raising=False)
+            monkeypatch.delenv(name, raising=False)
+        for name in PROXIES:
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        if scheme == "http":
+            assert asyncio.run(asked()) == png("1024x1024")
+        else:
+            # The fake has no TLS. It was asked, and that is enough.
+            with pytest.raises(Trouble, match="ConnectError"):
+                asyncio.run(asked())
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+@pytest.mark.parametrize(("address", "public"), [
+    ("8.8.8.8", True), ("2606:4700::1111", True), ("64:ff9b::808:808", True), ("::ffff:8.8.8.8", True), ("172.16.0.1", False), ("ff02::1", False),
+    ("ff0e::1", False), ("fec0::1", False), ("::8.8.8.8", False), ("::ffff:0:808:808", False), ("64:ff9b:1::808:808", False), ("64:ff9b::a00:7", False),
+    ("2002:808:808::1", False), ("2002:7f00:1::", False), ("2001:0:808:808::1", False), ("5f00::1", False), ("2001:db8::1", False),
+])
 def test_public_is_what_the_internet_reaches(address: str, public: bool) -> None:
     assert is_public(address) is public

@@ -1,18 +1,21 @@
 """The originals, in a directory and in a bucket: an image is written once, whole, under its job's id, and never replaced."""
 
 import asyncio
+import errno
 import hashlib
 import io
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import obstore
 import pytest
 from PIL import Image
 
 from apps.studio.errors import BadSettings, NotFound, Trouble
-from apps.studio.originals import Kept, Originals
+from apps.studio.originals import ROOM, Kept, Originals
 from apps.studio.picture import BadPicture
 from apps.studio.tests.s3_api import FakeS3, conflict, denied, half, lost, slow_down
 
@@ -147,9 +150,9 @@ def test_the_bytes_last_before_the_name_does_and_the_name_before_the_answer(tmp_
     monkeypatch.setattr(os, "fsync", seen)
     asyncio.run(Originals.in_directory(place).keep(JOB, RED))
     above, files, names, image = (each.stat().st_ino for each in (tmp_path, place, place / "originals", place / PATH))
-    assert synced == [(above, False), (files, False), (image, False), (names, True)]
+    assert synced == [(above, False), (files, False), (files, False), (image, False), (names, True)]
     asyncio.run(Originals.in_directory(place).find(JOB))
-    assert synced[4:] == [(names, True)], "whoever wrote it may have died before that"
+    assert synced[5:] == [(names, True)], "whoever wrote it may have died before that"
 
 
 def test_a_directory_that_cannot_be_used_is_trouble_in_a_sentence(tmp_path: Path) -> None:
@@ -159,6 +162,64 @@ def test_a_directory_that_cannot_be_used_is_trouble_in_a_sentence(tmp_path: Path
         with pytest.raises(Trouble, match="The storage cannot be used") as trouble:
             asyncio.run(attempt)
         assert "\n" not in str(trouble.value)
+
+
+def broken_sync(descriptor: int) -> None:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EIO, "the disk is ill")
+
+
+def broken_rename(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, "the disk is ill")
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.parametrize(("place", "name", "broken"), [(os, "fsync", broken_sync), (obstore, "rename", broken_rename)], ids=["sync", "rename"])
+def test_a_write_that_fails_takes_what_it_has_staged_away(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, name: str, broken: Callable[..., None], *, stuck: bool) -> None:
+    """If it can; either way the first trouble is what is told."""
+    def immovable(_: Path) -> None:
+        raise PermissionError("it stays")
+
+    monkeypatch.setattr(place, name, broken)
+    if stuck:
+        monkeypatch.setattr(Path, "unlink", immovable)
+    with pytest.raises(Trouble, match="the disk is ill"):
+        asyncio.run(Originals.in_directory(tmp_path).keep(JOB, RED))
+    assert len([*(tmp_path / "staged").iterdir(), *(tmp_path / "originals").iterdir()]) == stuck
+
+
+# ---------------------------------------------------------------- room
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Says how many bytes are free on every disk."""
+    usage = shutil.disk_usage("/")
+    return lambda free: monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+
+
+def test_a_directory_is_ready_while_there_is_room_and_is_left_as_it_was(tmp_path: Path, free: Callable[[int], None]) -> None:
+    originals = Originals.in_directory(tmp_path / "files")
+    for _ in range(2):
+        free(ROOM)
+        asyncio.run(originals.ready())
+        assert [each.name for each in sorted((tmp_path / "files").rglob("*"))] == ["originals", "staged"]
+        free(ROOM - 1)
+        with pytest.raises(Trouble, match="63 MiB free, where at least 64"):
+            asyncio.run(originals.ready())
+
+
+@pytest.mark.parametrize("file", ["files", "files/originals", "files/staged"])
+def test_a_directory_that_cannot_be_written_is_not_ready(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("a file in its place")
+    with pytest.raises(Trouble, match="The storage cannot be used"):
+        asyncio.run(Originals.in_directory(tmp_path / "files").ready())
+
+
+def test_a_bucket_is_ready_without_being_asked(s3: FakeS3, free: Callable[[int], None]) -> None:
+    free(0)
+    asyncio.run(bucket(s3).ready())
+    assert s3.asked == []
 
 
 def test_what_a_disk_has_damaged_is_trouble_and_not_replaced(tmp_path: Path) -> None:

@@ -58,13 +58,13 @@ def keep(directory: Path, source: Path, point: str) -> subprocess.CompletedProce
 
 
 def names(directory: Path) -> dict[str, int]:
-    """Everything in the originals, with its size; numbers that tell nothing apart are left out."""
-    return {file.name.partition("-")[0]: file.stat().st_size for file in (directory / "originals").iterdir()}
+    """Every file there is, by where it is, with its size."""
+    return {file.parent.name: file.stat().st_size for file in directory.rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize(("point", "end", "leaves"), [
     ("amid the writing", signal.SIGXFSZ, ("staged", 2**20)), ("before it is named", signal.SIGKILL, ("staged", None)),
-    ("after it was named", signal.SIGKILL, ("job", None)),
+    ("after it was named", signal.SIGKILL, ("originals", None)),
 ])
 def test_a_death_leaves_the_whole_image_or_none(tmp_path: Path, source: Path, point: str, end: int, leaves: tuple[str, int | None]) -> None:
     directory, data = tmp_path / "files", source.read_bytes()
@@ -72,10 +72,20 @@ def test_a_death_leaves_the_whole_image_or_none(tmp_path: Path, source: Path, po
     assert names(directory) == {leaves[0]: leaves[1] or len(data)}
     originals = Originals.in_directory(directory)
     found = asyncio.run(originals.find("job-0"))
-    assert (found is not None) == (leaves[0] == "job")
+    assert (found is not None) == (leaves[0] == "originals")
     kept = asyncio.run(originals.keep("job-0", data))
     assert found in {None, kept}
     assert asyncio.run(originals.read("originals/job-0")) == data
+
+
+def test_what_a_death_has_left_is_removed_when_it_can_be_nobodys(tmp_path: Path, source: Path) -> None:
+    directory, data = tmp_path / "files", source.read_bytes()
+    for _ in range(2):
+        keep(directory, source, "before it is named")
+    old, young = (directory / "staged").iterdir()
+    os.utime(old, (0, 0))
+    asyncio.run(Originals.in_directory(directory).keep("job-1", data))
+    assert list((directory / "staged").iterdir()) == [young]
 
 
 def test_a_full_disk_is_trouble_in_a_sentence_and_leaves_nothing(tmp_path: Path, source: Path) -> None:

@@ -1,6 +1,9 @@
 """The transitions of an image, from its pickup on: what triggers each, and what is done in its transaction. Its creation is in `test_creation.py`."""
 
 import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -158,6 +161,37 @@ def test_the_api_out_of_reach_is_trouble_too(atelier: Atelier) -> None:
     atelier.images.up()
     atelier.later(ENOUGH)
     assert atelier.state(job) == "completed"
+    sound(atelier)
+
+
+@contextmanager
+def full(_: Atelier) -> Iterator[None]:
+    usage = shutil.disk_usage("/")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**20))
+        yield
+
+
+@contextmanager
+def unwritable(atelier: Atelier) -> Iterator[None]:
+    atelier.directory.mkdir()
+    (atelier.directory / "staged").write_text("a file in its place")
+    yield
+    (atelier.directory / "staged").unlink()
+
+
+@pytest.mark.parametrize("storage", [full, unwritable], ids=lambda storage: storage.__name__)
+def test_without_room_for_an_image_nobody_is_asked_for_it(atelier: Atelier, storage: Callable[[Atelier], AbstractContextManager[None]]) -> None:
+    """It would be paid for at each attempt, and lost."""
+    job = queued(atelier)
+    with storage(atelier):
+        atelier.run()
+        assert (atelier.path(job), atelier.rows(SEEN, job=job)) == (FAILED, [("failed", 1, None)])
+        assert "The storage" in (atelier.app.get(job).last_error or "")
+        atelier.later(ENOUGH)
+        assert (atelier.rows(SEEN, job=job), atelier.images.asked) == ([("failed", 2, None)], [])
+    atelier.later(ENOUGH)
+    assert (atelier.state(job), len(atelier.images.asked)) == ("completed", 1)
     sound(atelier)
 
 

@@ -1,12 +1,27 @@
 """Somebody at the page, in a real browser."""
 
-from playwright.sync_api import Browser, Locator, Page, Response, ViewportSize, expect
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Locator, Page, Response, ViewportSize, expect, sync_playwright
 
 from apps.studio.people import User
 from apps.studio.tests.shop import Shop, eventually
 
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 360, "height": 740}
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    # It does not start its sandbox for root, as whom containers often run their tests.
+    alone = [] if os.geteuid() else ["--no-sandbox"]
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=alone)
+        yield launched
+        launched.close()
 
 
 class Visit:
