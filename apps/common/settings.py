@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -33,7 +34,7 @@ def read(settings: type[Read], bad: type[Exception], missing: Mapping[str, str] 
     """
     faults: list[str] = []
     try:
-        faults += [f"{name} is no setting: see the README for the names." for name in _unknown(settings)]
+        faults += [f"{name} is no setting: {_meant(name, settings)}" for name in _unknown(settings)]
         found = settings.model_validate({})
     except (OSError, UnicodeDecodeError):
         raise bad("The file .env cannot be read: see that it is yours, and that it is text in UTF-8.") from None
@@ -54,6 +55,12 @@ def _unknown(settings: type[BaseSettings]) -> list[str]:
     prefix = _prefix(settings)
     given = {*os.environ, *DotEnvSettingsSource(settings).env_vars}
     return sorted({name.upper() for name in given if name.upper().startswith(prefix)} - {prefix + name.upper() for name in settings.model_fields})
+
+
+def _meant(name: str, settings: type[BaseSettings]) -> str:
+    """What to do about a mistyped variable."""
+    near = get_close_matches(name.removeprefix(_prefix(settings)), map(str.upper, settings.model_fields), n=1)
+    return f"did you mean {_prefix(settings)}{near[0]}?" if near else "see the README for the names."
 
 
 def _sentences(error: ValidationError, settings: type[BaseSettings], missing: Mapping[str, str]) -> Iterable[str]:
@@ -85,6 +92,8 @@ def visible(given: str, name: str, otherwise: str) -> str:
 
 def database(given: str, app: str) -> str:
     """The URL of a database, of a kind that can be used."""
+    if given.strip().startswith("postgres://"):
+        raise ValueError(f"{app.upper()}_DATABASE_URL begins with postgres://, which is not known: write postgresql://.")
     if not _is_database(given.strip()):
         raise ValueError(
             f"{app.upper()}_DATABASE_URL names neither SQLite nor PostgreSQL: write sqlite:///{app}.db, or postgresql://user:password@host/name.")

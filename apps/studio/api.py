@@ -16,6 +16,7 @@ from . import body, events
 from .answers import HANDLERS, SEALED, Told, Wrong, camel
 from .counter import Counter
 from .gallery import Gallery, Job
+from .health import Health
 from .jobs import Studio
 from .order import Params
 from .pages import pages
@@ -26,8 +27,8 @@ from .viewing import Viewing
 
 MOST = 100
 """Things in one answer."""
-LATE = 120.0
-"""Seconds for which a job may be due while none runs, before somebody should look."""
+AT_ONCE = 8
+"""Orders that are judged and stored at the same time. A slow moderation model keeps others waiting who order, and nobody else."""
 JOB = ("id", "prompt", "size", "seed", "cost", "status", "retryCount", "maxRetries", "createdAt", "startedAt", "updatedAt", "finishedAt", "dueAt", "version")
 
 
@@ -48,7 +49,7 @@ def api(studio: Studio, *, stop: asyncio.Event | None = None, now: Callable[[], 
         Route("/dead-letters", desk.dead_letters),
         Route("/dead-letters/{id}/redrive", desk.redrive, methods=["POST"]),
         Route("/dead-letters/{id}/close", desk.close, methods=["POST"]),
-        Route("/health", desk.health),
+        Route("/health", Health(studio, now).health),
         *pages(),
     ]
     made = Starlette(routes=routes, exception_handlers=HANDLERS)
@@ -60,7 +61,7 @@ class Api:
     """What each address answers. Functions that are no coroutines run in threads, as the studio's verbs must."""
 
     def __init__(self, studio: Studio, stop: asyncio.Event, now: Callable[[], datetime]) -> None:
-        self._app, self._kind, self._stop, self._now = studio.app, studio.image.name, stop, now
+        self._stop, self._now, self._ordering = stop, now, asyncio.Semaphore(AT_ONCE)
         self._people, self._counter, self._gallery, self._review = People(studio), Counter(studio, now=now), Gallery(studio, now=now), Review(studio)
         self._door = Door(self._people, now)
 
@@ -90,7 +91,9 @@ class Api:
         user = await run_in_threadpool(self._door.user, request)
         given = await body.read(request, "prompt", "size", "seed")
         params = Params(given.text("size", Params.size), given.whole("seed"))
-        return await run_in_threadpool(self._create, user, given.text("prompt"), params)
+        prompt = given.text("prompt")
+        async with self._ordering:
+            return await run_in_threadpool(self._create, user, prompt, params)
 
     def _create(self, user: User, prompt: str, params: Params) -> Response:
         made = self._counter.create_job(user.id, prompt, params)
@@ -153,19 +156,6 @@ class Api:
 
     def _letter(self, letter: DeadLetter) -> dict[str, object]:
         return {**camel(letter), "job": self._job(letter.job)}
-
-    # ------------------------------------------------------------ monitors
-    def health(self, _: Request) -> Response:
-        """Whether images are made, for anybody: so no name is in it. 503 if they are not, since monitors look no further."""
-        status = self._app.status()
-        worker = any(self._kind in seen.facts.kinds and seen.alive for seen in status.workers)
-        depths = [depth for depth in status.depths if depth.kind == self._kind]
-        stuck = sum(each.kind == self._kind for each in status.stuck)
-        idle = any(depth.oldest > LATE for depth in depths) and not any(depth.running for depth in depths)
-        ok = worker and not stuck and not idle
-        told = {"ok": ok, "worker": worker, "moves": not stuck and not idle}
-        counted = {"due": sum(depth.due for depth in depths), "running": sum(depth.running for depth in depths)}
-        return Told({**told, **counted}, 200 if ok else 503)
 
 
 def _limit(request: Request) -> int:

@@ -1,15 +1,15 @@
 """The studio as its staff see it, at the command line: everybody's jobs, by the beginnings of their ids."""
 
 import getpass
-import re
-import uuid
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Select, Text, cast
 
-from apps.common.database import no_tables, reading, there, usable
+from apps.common.database import no_tables, reading, there
+from apps.common.ids import SHORTEST, beginning
+from apps.common.program import made
 
 from .assembly import assembled
 from .counter import Counter
@@ -22,9 +22,6 @@ from .settings import Settings
 from .tables import jobs
 
 PROGRAM = "python -m apps.studio"
-SHORTEST = 8
-"""Characters that the beginning of an id must have to mean it."""
-_BEGINNING = re.compile(rf"[0-9a-f-]{{{SHORTEST},35}}")
 
 
 class Miscalled(StudioError):
@@ -80,9 +77,7 @@ class Desk:
 def opened() -> Generator[tuple[Studio, Settings]]:
     """The studio of the environment's settings. It opens nothing yet."""
     settings = Settings.read()
-    with usable("studio", BadSettings):
-        studio = assembled(settings)
-    with closing(studio):
+    with made("studio", lambda: assembled(settings), BadSettings) as studio:
         yield studio, settings
 
 
@@ -102,9 +97,6 @@ def operator() -> str:
 
 
 def _beginning(id: str) -> str:
-    try:
-        return str(uuid.UUID(id))
-    except ValueError:
-        if _BEGINNING.fullmatch(id.lower()):
-            return id.lower()
-    raise Miscalled(f"{id[:200]!r} is no job's id: `jobs` shows them, and their first {SHORTEST} characters or more will do.")
+    if (sought := beginning(id)) is None:
+        raise Miscalled(f"{id[:200]!r} is no job's id: `jobs` shows them, and their first {SHORTEST} characters or more will do.")
+    return sought

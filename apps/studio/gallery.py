@@ -1,15 +1,15 @@
 """The gallery: what has become of a user's orders, and the images themselves. Whatever is another's is not found, as what does not exist."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from sqlalchemy import RowMapping, select
+from sqlalchemy import RowMapping, select, type_coerce
 
+from apps.common.database import Utc, of_engine, reading
 from apps.common.database import now as wall_clock
-from apps.common.database import of_engine, reading
 
 from . import tables
 from .errors import NotFound
@@ -19,9 +19,11 @@ from .tables import assets, jobs, orders
 
 MOST = 500
 """Rows that are told at once."""
+Changes = dict[str, datetime]
+"""Of each job by its id, when it changed last. The engine's tables refuse a change that does not make this moment grow."""
 REASONS = {
     "failed": "A try went wrong. It is tried again by itself.",
-    "rejected": "It was refused as unsafe, so its credits are kept.",
+    "rejected": "It was refused as unsafe, so its credits are not given back.",
     "dead_letter": "It could not be made, and its credits are back.",
 }
 
@@ -80,8 +82,9 @@ class Gallery:
 
     def __init__(self, studio: Studio, *, now: Callable[[], datetime] = wall_clock) -> None:
         self._reading, self._now = reading(studio.engine), now
-        job = of_engine(studio.engine.dialect, "jobs", "id", "version")
-        self._versions = select(orders.c.job_id, job.c.version).join(job, job.c.id == orders.c.job_id)
+        job = of_engine(studio.engine.dialect, "jobs", "id", "updated_at", "finished_at")
+        self._changes = select(orders.c.job_id, type_coerce(job.c.updated_at, Utc)).join(job, job.c.id == orders.c.job_id)
+        self._finished_at = job.c.finished_at
 
     # ------------------------------------------------------------ jobs
     def jobs(self, user_id: int, *, limit: int = 50, before: str | None = None) -> list[Job]:
@@ -100,16 +103,39 @@ class Gallery:
             raise NotFound(_missing(id))
         return job_of(found)
 
-    def versions(self, user_id: int, limit: int = 100) -> dict[str, int]:
-        """The newest jobs of a user, each with a number that grows whenever it moves: cheap, so that it may be asked often."""
-        asked = self._versions.where(orders.c.user_id == user_id).order_by(orders.c.job_id.desc()).limit(_bounded(limit))
-        with self._reading.begin() as tx:
-            return dict(tx.execute(asked).all())
-
     @staticmethod
     def reason(job: Job) -> str | None:
         """Why it is not made, or not yet, in words for its user; never in the provider's."""
         return REASONS.get(job.status)
+
+    def these(self, user_id: int, ids: Collection[str]) -> list[Job]:
+        """Those of a user's jobs that have one of these ids, the oldest first."""
+        found: list[Job] = []
+        with self._reading.begin() as tx:
+            for some in _chunks(ids):
+                found += map(job_of, tx.execute(VIEW.where(jobs.c.userId == user_id, jobs.c.id.in_(some))).mappings())
+        return sorted(found, key=lambda job: job.id)
+
+    # ------------------------------------------------------------ what changes
+    def changes(self, user_id: int, limit: int = 100) -> Changes:
+        """When each of a user's newest jobs changed last: cheap, so that it may be asked often."""
+        asked = self._changes.where(orders.c.user_id == user_id).order_by(orders.c.job_id.desc()).limit(_bounded(limit))
+        with self._reading.begin() as tx:
+            return dict(tx.execute(asked).all())
+
+    def changes_of(self, user_id: int, ids: Collection[str]) -> Changes:
+        """The same of those that have one of these ids."""
+        found: Changes = {}
+        with self._reading.begin() as tx:
+            for some in _chunks(ids):
+                found.update(tx.execute(self._changes.where(orders.c.user_id == user_id, orders.c.job_id.in_(some))).all())
+        return found
+
+    def changes_of_unended(self, user_id: int) -> Changes:
+        """The same of all that have not ended. It walks through all that the user ever ordered: not to be asked often."""
+        asked = self._changes.where(orders.c.user_id == user_id, self._finished_at.is_(None))
+        with self._reading.begin() as tx:
+            return dict(tx.execute(asked).all())
 
     # ------------------------------------------------------------ images
     def assets(self, user_id: int, limit: int = 50, before: str | None = None) -> list[Asset]:
@@ -174,6 +200,12 @@ def _id(id: str) -> str:
 
 def _missing(id: str) -> str:
     return f"You have no image {id[:40]}: look at the list of yours."
+
+
+def _chunks(ids: Collection[str]) -> Iterator[list[str]]:
+    """Few enough for one statement each."""
+    every = list(ids)
+    return (every[at : at + MOST] for at in range(0, len(every), MOST))
 
 
 def _bounded(limit: int) -> int:

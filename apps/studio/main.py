@@ -1,41 +1,36 @@
 """The studio's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
 
+import asyncio
 import logging
-import os
-import socket
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import DBAPIError
 
-from apps.common.database import place, unasked
+from apps.common.program import ended, logged, migrated, private, program
 from apps.common.telling import plain, remark, say
-from interlock import InterlockError
 
 from . import books
 from .accounts import lists, purse, users
 from .dead import dead
 from .desk import PROGRAM, Desk, Miscalled, opened, staffed
-from .errors import BadSettings, Refusal, StudioError
+from .errors import BadSettings, Refusal, StudioError, Trouble
+from .jobs import Studio
 from .ordering import ordering
+from .settings import Settings
 
 TARGET = "apps.studio.app:app"
 """By which a worker's child imports the app: what may have killed a worker runs alone in one."""
 HTTP = "127.0.0.1:8077"
 SLOTS = 4
+NOBODY = "00000000-0000-0000-0000-000000000000"
+"""A job that there is not: whoever says so of its picture can be asked."""
 
 HttpOption = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; only this machine reaches 127.0.0.1.")]
 SlotsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Pictures that are made at once.")]
 
-commands = typer.Typer(
-    name="studio", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]}, help="Pictures from prompts, paid with credits.",
-    epilog="Settings come from the environment and from the file .env: see the README. Every command exits with 0 if all is well, with 1 if the answer is no "
-    "or something went wrong, and with 2 if it was called wrongly.",
-)
+commands = program("studio", "Pictures from prompts, paid with credits.", settings="the environment and from the file .env")
 
 
 # ---------------------------------------------------------------- the database
@@ -43,15 +38,8 @@ commands = typer.Typer(
 def migrate() -> None:
     """Bring the database to this code's version. Running it again changes nothing."""
     # The file holds prompts, and the key that links are signed with, so it is for its user alone.
-    before = os.umask(0o077)
-    try:
-        with opened() as (studio, _):
-            # A server that is away is said to be so now; the engine would go on asking for a while.
-            studio.engine.connect().close()
-            studio.migrate()
-            say(plain(f"The studio's tables are ready at {place(studio.engine)}."))
-    finally:
-        os.umask(before)
+    with private(), opened() as (studio, _):
+        say(plain(migrated("studio", studio)))
     remark(f"Next: add a user with `{PROGRAM} user add NAME --credits 20`.")
 
 
@@ -95,6 +83,8 @@ def worker(slots: SlotsOption = SLOTS) -> None:
 
 
 def _run(http: str | None, slots: int | None) -> None:
+    from apps.common.serving import listening
+
     from .serving import until_signal
 
     with _logging(), opened() as (studio, settings):
@@ -102,37 +92,33 @@ def _run(http: str | None, slots: int | None) -> None:
         studio.app.target = TARGET
         who = "the local provider" if settings.provider == "local" else settings.api_url
         works = (f"making up to {slots} {'picture' if slots == 1 else 'pictures'} at once with {who}", f"the originals are in {settings.storage}")
-        listening = None if http is None else _listening(http)
-        until_signal(studio, lambda text: say(plain(text)), works=None if slots is None else works, slots=slots or SLOTS, http=listening)
+        if slots is not None:
+            _storage(studio, settings)
+        address = None if http is None else listening(http, Miscalled, StudioError)
+        until_signal(studio, lambda text: say(plain(text)), works=None if slots is None else works, slots=slots or SLOTS, http=address)
 
 
-def _listening(address: str) -> socket.socket:
-    from apps.common.serving import BadAddress, Taken, listening
-
+def _storage(studio: Studio, settings: Settings) -> None:
+    """A directory that cannot be used ends it now; a bucket that is away may come back, and what is ordered waits for it."""
+    originals = studio.means.originals
     try:
-        return listening(address)
-    except BadAddress as error:
-        raise Miscalled(str(error)) from None
-    except Taken as error:
-        raise StudioError(str(error)) from None
+        asyncio.run(originals.ready())
+        if settings.bucket is not None:
+            asyncio.run(originals.find(NOBODY))
+    except Trouble as trouble:
+        if settings.bucket is None:
+            raise StudioError(f"STUDIO_STORAGE names {settings.storage!r}, which cannot be used. {trouble}") from None
+        remark(f"{trouble} The studio goes on without it: what is ordered is tried again, as after any trouble.")
 
 
 @contextmanager
 def _logging() -> Generator[None]:
     """The log goes to stderr, a line each."""
-    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    before = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
     # One would log the links to images, and whoever has one has the image; the other says what is said here already.
     for talkative in ("httpx", "uvicorn.error"):
         logging.getLogger(talkative).setLevel(logging.WARNING)
-    try:
+    with logged():
         yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
 
 
 # ---------------------------------------------------------------- the program
@@ -149,15 +135,4 @@ def _called_wrongly(error: Exception) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; what is to be said against it is one sentence, never a traceback."""
-    code: int | str | None = 0
-    try:
-        commands(args=None if arguments is None else list(arguments), prog_name=PROGRAM)
-    except SystemExit as end:
-        code = end.code
-    except (StudioError, InterlockError) as error:
-        remark(f"studio: {error}")
-        code = 2 if _called_wrongly(error) else 1
-    except DBAPIError as error:
-        remark(f"studio: {unasked(error, 'studio')}")
-        code = 1
-    raise SystemExit(code)
+    raise SystemExit(ended(commands, arguments, StudioError, _called_wrongly))

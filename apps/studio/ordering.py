@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
+from apps.common.ids import SHORTEST
 from apps.common.telling import as_json, moment, plain, remark, say, shortened, table, width
 
-from .desk import PROGRAM, SHORTEST, Desk, Miscalled, operator, staffed
+from .desk import PROGRAM, Desk, Miscalled, operator, staffed
 from .errors import StudioError
 from .gallery import Job
 from .order import PRICES, Params
-from .telling import ACTIVE, IdArgument, JsonOption, amount, how_it_stands
+from .telling import ACTIVE, IdArgument, JsonOption, amount, excerpt, how_it_stands, listed
 
 EVERY = 0.5
 """Seconds between two looks."""
@@ -100,8 +101,11 @@ def list_jobs(
         names = {each.id: each.name for each in desk.people.all()}
     wide = width()
     ids = [job.id for job in found] if wide is None else shortened([job.id for job in found], SHORTEST)
-    rows = [(id, job.status, names[job.user_id], job.size, job.cost, job.prompt) for id, job in zip(ids, found, strict=True)]
-    say(as_json(found, indent=2) if json else table(("id", "status", "user", "size", "cost", "prompt"), rows, width=wide, cut=["prompt", "user"]))
+    rows = [
+        (id, moment(job.created_at), job.status, names[job.user_id], job.size, job.cost, excerpt(job.prompt, wide))
+        for id, job in zip(ids, found, strict=True)]
+    columns = "id", "created", "status", "user", "size", "cost", "prompt"
+    say(as_json(found, indent=2) if json else table(columns, rows, width=wide, cut=["prompt", "user"]))
 
 
 @ordering.command(short_help="Show all that is known of a job")
@@ -109,9 +113,11 @@ def show(id: IdArgument, json: JsonOption = False) -> None:
     """Show all that is known of a job, and where its picture is."""
     with staffed() as desk:
         job = desk.found(id)
-        known = {field.name: getattr(job, field.name) for field in fields(job)} | {"stored_at": desk.stored_at(job)}
-    told = {name: moment(value) if isinstance(value, datetime) else plain(value) for name, value in known.items() if value is not None}
-    say(as_json(known, indent=2) if json else "\n".join(f"{name:<14}{value}" for name, value in told.items()))
+        user = next(each.name for each in desk.people.all() if each.id == job.user_id)
+        known: dict[str, object] = {"id": job.id, "user": user}
+        known |= {field.name: getattr(job, field.name) for field in fields(job)} | {"stored_at": desk.stored_at(job)}
+    told = {name: moment(value) if isinstance(value, datetime) else value for name, value in known.items() if value is not None}
+    say(as_json(known, indent=2) if json else listed(told))
 
 
 @ordering.command(short_help="Save a copy of a picture")
@@ -123,6 +129,8 @@ def save(id: IdArgument, file: Annotated[Path, typer.Argument(metavar="FILE", he
             raise StudioError(f"Job {job.id} is {job.status}, so there is no picture: `follow {job.id}` shows how it goes on.")
         asset = desk.gallery.asset(job.id)
         data = asyncio.run(desk.studio.means.originals.read(asset.path))
+    if file.is_dir():
+        raise Miscalled(f"{str(file)!r} is a directory: give the name of a file, as in picture.png.")
     try:
         with file.open("xb") as out:
             out.write(data)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import RowMapping, Select, and_
+from sqlalchemy import RowMapping, Select, and_, select
 
 from apps.common.database import insert, of_engine, reading
+from interlock import Job as EngineJob
 from interlock import NotFound as NoJob
 from interlock import TransitionRefused
 
@@ -79,12 +80,10 @@ class Review:
             return self._studio.app.redrive(id, by=_readable(by), reason=_readable(reason), fresh=True).id
         except NoJob:
             raise NotFound(_missing(id)) from None
-        except TransitionRefused as error:
-            raise Conflict(str(error)) from error
-        except Refusal as error:
-            if error.code == "not_redrivable":
-                raise Conflict(str(error)) from error
-            raise
+        except (TransitionRefused, Refusal) as error:
+            if isinstance(error, Refusal) and error.code != "not_redrivable":
+                raise
+            raise Conflict(self._why_not(id)) from error
 
     def close(self, id: str, *, by: str, note: str = "") -> None:
         """Leave it as it is, for good. `Conflict` if somebody has decided otherwise already."""
@@ -93,7 +92,25 @@ class Review:
             decision = {"job_id": id, "decision": "closed", "by": _readable(by), "note": _readable(note) or None}
             if tx.execute(insert(tx, reviews).values(decision).on_conflict_do_nothing()).rowcount == 1:
                 return
-        raise Conflict(f"Somebody has decided about job {id} already: `dead show {id}` says what.")
+        raise Conflict(self._why_not(id))
+
+    def _why_not(self, id: str) -> str:
+        """Why this job is not driven again, or closed, by what is known of it by now."""
+        job = self._studio.app.get(id)
+        if job.state != "dead_letter":
+            return f"Job {id} is not driven again: it is {job.state}."
+        letter = self.show(id)
+        if letter.decision is not None:
+            became = "closed" if letter.successor is None else f"driven again as {letter.successor}"
+            return f"Somebody has decided about job {id} already: it was {became}."
+        return f"Job {id} is not driven again yet: the same order is under way{self._under_way(job)}. Wait for its end."
+
+    def _under_way(self, job: EngineJob) -> str:
+        held = of_engine(self._engine.dialect, "jobs", "id", "kind", "unique_key", "phase")
+        fits = held.c.kind == job.kind, held.c.unique_key == job.unique_key, held.c.phase.in_(["pending", "running"])
+        with self._reading.begin() as tx:
+            found: str | None = tx.scalar(select(held.c.id).where(*fits))
+        return "" if found is None else f" as job {found}"
 
 
 def _letter(row: RowMapping) -> DeadLetter:
@@ -108,4 +125,4 @@ def _readable(text: str) -> str:
 
 
 def _missing(id: str) -> str:
-    return f"There is no dead letter {id[:40]}: `dead list` shows those that are left."
+    return f"There is no dead letter {id[:40]}."

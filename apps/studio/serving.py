@@ -5,17 +5,19 @@ import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from apps.common.serving import served, url_of
+from apps.common.serving import LINGER, served, url_of
 from apps.common.signals import Say, signals
 
 from .api import api
 from .jobs import Studio
 
+STOPPING = "stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try"
+
 
 def until_signal(studio: Studio, say: Say, *, works: Sequence[str] | None, slots: int, http: socket.socket | None) -> None:
     """Work, serve, or both, until SIGTERM or SIGINT; then end in good order. A second signal ends the process at once.
 
-    `works` is what a worker says when it is ready, line by line; without it none runs.
+    `works` is what is said of a worker before it is ready, line by line; without it none runs.
     """
     asyncio.run(_until_signal(studio, say, works, slots, http))
 
@@ -32,5 +34,7 @@ async def _until_signal(studio: Studio, say: Say, works: Sequence[str] | None, s
                 # The streams hear of the end as soon as it is wanted: no connection would end by itself.
                 await stack.enter_async_context(served(api(studio, stop=stop), http, stop))
                 say(f"listening at {url_of(http)}")
+            if works is not None:
+                say("the worker is ready")
             await stop.wait()
-            say("stopping: what runs is finished first")
+            say(STOPPING if works is not None else f"stopping: what is being answered may end for up to {LINGER} s; a second signal ends it at once")

@@ -4,15 +4,17 @@ import re
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings
 
-from apps.common.settings import VISIBLE, is_address, is_database, sentences, unknown
+from apps.common.settings import address, database, from_variables, read, variable, visible
 
 from .errors import BadSettings
 
 PREFIX = "STUDIO_"
 S3 = "s3://"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+UNFIT = "cannot be in it"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _KEY = re.compile(r"[\w.=-]+(/[\w.=-]+)*", re.ASCII)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -21,11 +23,7 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 class Settings(BaseSettings):
     """All of it, checked. The environment comes first, then the file `.env` of the working directory. An empty value is none."""
 
-    # `ignore` is for the variables of others in `.env`; a mistyped one of ours is found by `read`.
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True,
-        validate_default=True,
-    )
+    model_config = from_variables(PREFIX)
 
     database_url: str = Field("sqlite:///studio.db", repr=False)
     """Not shown, since it may hold a password."""
@@ -54,32 +52,19 @@ class Settings(BaseSettings):
     @classmethod
     def read(cls) -> Self:
         """The settings of the variables that begin with STUDIO_. `BadSettings` says in one sentence for each what cannot be used, and shows no secret."""
-        faults: list[str] = []
-        try:
-            faults += [f"{name} is no setting: see the README for the names." for name in unknown(cls)]
-            settings = cls.model_validate({})
-        except (OSError, UnicodeDecodeError):
-            raise BadSettings("The file .env cannot be read: see that it is yours, and that it is text in UTF-8.") from None
-        except ValidationError as error:
-            faults += sentences(error, PREFIX, {})
-            raise BadSettings(" ".join(faults)) from None
-        if faults:
-            raise BadSettings(" ".join(faults))
-        return settings
+        return read(cls, BadSettings)
 
     # ---------------------------------------------------------------- each of them
     @field_validator("database_url")
     @classmethod
     def _database_url(cls, given: str) -> str:
-        if not is_database(given.strip()):
-            raise ValueError("STUDIO_DATABASE_URL names neither SQLite nor PostgreSQL: write sqlite:///studio.db, or postgresql://user:password@host/name.")
-        return given.strip()
+        return database(given, "studio")
 
     @field_validator("storage")
     @classmethod
     def _storage(cls, given: str) -> str:
         place = given.strip()
-        if "://" not in place and place and place.isprintable():
+        if not _SCHEME.match(place) and place and place.isprintable():
             return place
         bucket, _, prefix = place.removeprefix(S3).rstrip("/").partition("/")
         if not place.startswith(S3) or not _BUCKET.fullmatch(bucket) or (prefix and not _KEY.fullmatch(prefix)) or {".", ".."} & {*prefix.split("/")}:
@@ -89,24 +74,27 @@ class Settings(BaseSettings):
     @field_validator("s3_endpoint", "api_url")
     @classmethod
     def _address(cls, given: str | None, info: ValidationInfo) -> str | None:
-        if given is None:
-            return None
-        url = given.strip().rstrip("/")
-        if not is_address(url):
-            raise ValueError(
-                f"{_variable(info)} is no address to send a key to: write https:// and a host; http:// is for a server of your own network, "
-                "as in http://127.0.0.1:9000.")
-        return url
+        return None if given is None else address(given, variable(cls, info), "key", "http://127.0.0.1:9000")
 
     @field_validator("s3_secret_key", "api_key")
     @classmethod
     def _secret(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return None if given is None else SecretStr(_visible(given.get_secret_value(), info))
+        return None if given is None else SecretStr(visible(given.get_secret_value(), variable(cls, info), UNFIT))
 
     @field_validator("s3_region", "s3_access_key", "model")
     @classmethod
     def _word(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else _visible(given, info)
+        return None if given is None else visible(given, variable(cls, info), UNFIT)
+
+    @field_validator("s3_endpoint", "s3_region", "s3_access_key", "s3_secret_key")
+    @classmethod
+    def _of_a_bucket(cls, given: str | SecretStr | None, info: ValidationInfo) -> str | SecretStr | None:
+        """Whoever sets one of these wants a bucket, and would find the pictures elsewhere."""
+        storage: object = info.data.get("storage")
+        if given is not None and isinstance(storage, str) and not storage.startswith(S3):
+            name = variable(cls, info)
+            raise ValueError(f"{name} has no effect, since STUDIO_STORAGE names a directory: leave it out, or write s3://bucket/prefix there.")
+        return given
 
     @field_validator("s3_secret_key")
     @classmethod
@@ -131,16 +119,3 @@ class Settings(BaseSettings):
         if given is not None and not _FUNCTION.fullmatch(given.strip()):
             raise ValueError("STUDIO_MODERATOR names no function: write package.module:function.")
         return None if given is None else given.strip()
-
-
-# ---------------------------------------------------------------- what is wrong with them
-def _variable(info: ValidationInfo) -> str:
-    return f"{PREFIX}{(info.field_name or '').upper()}"
-
-
-def _visible(given: str, info: ValidationInfo) -> str:
-    """Fit for a header: a line break in one would end up in an error message."""
-    value = given.strip()
-    if not VISIBLE.fullmatch(value):
-        raise ValueError(f"{_variable(info)} has characters that cannot be in it: copy it again, without blanks.")
-    return value

@@ -84,9 +84,10 @@ jobs = Table(
 )
 VIEW = """
 CREATE VIEW studio_jobs AS
-SELECT o.job_id AS id, o.user_id AS "userId", o.prompt, o.size, o.seed, o.cost, j.state AS status, j.tries - j.tries_left AS "retryCount", j.tries AS "maxRetries",
-  j.idempotency_key AS "idempotencyKey", j.created_at AS "createdAt", j.started_at AS "startedAt", j.updated_at AS "updatedAt",
-  j.finished_at AS "finishedAt", j.due_at AS "dueAt", a.path AS "resultUrl", j.last_error AS "lastError", j.version, j.redrive_of AS "redriveOf"
+SELECT o.job_id AS id, o.user_id AS "userId", o.prompt, o.size, o.seed, o.cost, j.state AS status,
+  j.tries - j.tries_left AS "retryCount", j.tries AS "maxRetries", j.idempotency_key AS "idempotencyKey",
+  j.created_at AS "createdAt", j.started_at AS "startedAt", j.updated_at AS "updatedAt", j.finished_at AS "finishedAt", j.due_at AS "dueAt",
+  a.path AS "resultUrl", j.last_error AS "lastError", j.version, j.redrive_of AS "redriveOf"
 FROM studio_orders o JOIN {jobs_now} j ON j.id = o.job_id LEFT JOIN studio_assets a ON a.job_id = o.job_id
 """
 # From its making on, no entry of the ledger is changed or deleted, by whatever program.

@@ -54,7 +54,14 @@ def test_the_page_lists_every_reason_of_a_refusal() -> None:
         assert code in rows[status] or code in ("user_unknown", "not_redrivable"), code
     sources = [path.read_text(encoding="utf-8") for path in STUDIO.glob("*.py")]
     said = {code for source in sources for code in re.findall(r'(?:Wrong|_error)\(\d+, "(\w+)"', source)}
-    assert said - {"broken"} <= set().union(*rows.values())
+    assert said | {"method_not_allowed"} <= set().union(*rows.values())
+
+
+def test_the_page_has_every_state_by_the_word_that_is_shown_for_it() -> None:
+    source = (STUDIO / "page" / "words.js").read_text(encoding="utf-8")
+    shown = re.findall(r'^  (\w+): "([^"]+)",$', source.partition("export const STATUS = {")[2].partition("}")[0], re.MULTILINE)
+    assert {state for state, _ in shown} == {state for arrow in ASKED_FOR for state in arrow}
+    assert dict(shown) == {state: word for word, state in re.findall(r"^\| ([A-Z][a-z ]+) \| `(\w+)` \|$", TEXT, re.MULTILINE)}
 
 
 def test_the_page_lists_every_price() -> None:

@@ -41,7 +41,7 @@ def test_the_file_is_read_and_the_environment_comes_first(read: Read, tmp_path: 
 def test_a_mistyped_variable_is_named(read: Read, tmp_path: Path, *, inside: bool) -> None:
     if inside:
         (tmp_path / ".env").write_text("EXAMPLE_SIZZE=canary\n", encoding="utf-8")
-    assert refusal(read, **({} if inside else {"SIZZE": "canary"})) == "EXAMPLE_SIZZE is no setting: see the README for the names."
+    assert refusal(read, **({} if inside else {"SIZZE": "canary"})) == "EXAMPLE_SIZZE is no setting: did you mean EXAMPLE_SIZE?"
 
 
 def test_a_file_that_is_no_text_is_refused(read: Read, tmp_path: Path) -> None:
@@ -62,5 +62,5 @@ def test_near_is_ones_own_network_and_a_number_is_no_name(host: str, *, near: bo
 
 def test_every_fault_has_its_sentence(read: Read) -> None:
     said = refusal(read, FOLDER=None, SIZE="canary", SIZZE="canary")
-    first, second = "EXAMPLE_SIZZE is no setting: see the README for the names.", "EXAMPLE_FOLDER is not set: write a folder."
+    first, second = "EXAMPLE_SIZZE is no setting: did you mean EXAMPLE_SIZE?", "EXAMPLE_FOLDER is not set: write a folder."
     assert said.startswith(f"{first} {second} EXAMPLE_SIZE cannot be read: ")

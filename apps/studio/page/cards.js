@@ -36,10 +36,6 @@ export class Cards {
     $("no-jobs").hidden = true;
   }
 
-  get oldest() {
-    return this.#sorted().at(-1)?.id;
-  }
-
   promptOf(id) {
     return this.#jobs.get(id)?.prompt;
   }

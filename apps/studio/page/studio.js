@@ -48,6 +48,7 @@ function soon(part) {
 // ---------------------------------------------------------------- who is signed in
 async function enter({ user: known, credits: theirs }) {
   user = known;
+  paged = undefined;
   remember(true);
   $("who").textContent = user.name;
   $("review-link").hidden = !user.admin;
@@ -247,13 +248,17 @@ async function poor(error) {
   $("order-problem").replaceChildren(element("span", { text: error.message }), element("b", { text: `Your balance: ${credits(balance.available)}.` }));
 }
 
+/** The last job of the last page: the stream shows older ones too, if they have not ended. */
+let paged;
+
 async function older() {
-  const before = cards.oldest;
+  const before = paged;
   const whose = user;
   try {
     const { told } = await ask(`/jobs?${new URLSearchParams({ limit: PAGE, ...(before && { before }) })}`);
     if (user !== whose) return;
     cards.take(told.jobs);
+    paged = told.jobs.at(-1)?.id ?? paged;
     $("older-jobs").hidden = told.jobs.length < PAGE;
   } catch (error) {
     wrong($("order-problem"), error);

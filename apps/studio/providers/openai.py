@@ -63,7 +63,7 @@ class Images(Provider):
             wish["model"] = self._model
         api = self._here.api
         request = api.build_request("POST", f"{self._base_url}/images/generations", json=wish, headers={"Idempotency-Key": key})
-        with self._reached("The provider"):
+        with self._reached(f"The provider at {httpx.URL(self._base_url).netloc.decode()}", "see STUDIO_API_URL"):
             async with asyncio.timeout(self._timeout):
                 response = await api.send(request, stream=True)
                 try:
@@ -77,19 +77,19 @@ class Images(Provider):
     @override
     async def fetch(self, link: Link) -> bytes:
         """What is there, if it is an image. The API key is not sent along."""
-        with self._reached("The host of the image's link"):
+        with self._reached("The host of the image's link", "trying again may help"):
             async with asyncio.timeout(self._timeout):
                 return await self._here.links.fetch(link.url)
 
     @contextmanager
-    def _reached(self, whom: str) -> Generator[None]:
+    def _reached(self, whom: str, what_to_do: str) -> Generator[None]:
         # Not the errors' own words: they may repeat a header or an address, and with it a secret.
         try:
             yield
         except (TimeoutError, httpx.TimeoutException):
-            raise Trouble(f"{whom} did not answer within {self._timeout:g} seconds. Trying again may help.") from None
+            raise Trouble(f"{whom} did not answer within {self._timeout:g} seconds: {what_to_do}.") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Trouble(f"{whom} could not be reached, or broke off ({type(error).__name__}). Trying again may help.") from None
+            raise Trouble(f"{whom} could not be reached, or broke off ({type(error).__name__}): {what_to_do}.") from None
 
     @property
     def _here(self) -> _Opened:

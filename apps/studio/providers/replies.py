@@ -1,12 +1,11 @@
 """What a provider's reply means: the safety filter, trouble that may pass, or trouble that will not."""
 
 import json
-import math
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import cast
 
 import httpx
+
+from apps.common.pauses import pause
 
 from ..errors import Blocked, Hopeless, StudioError, Trouble
 
@@ -37,7 +36,8 @@ def judged(response: httpx.Response, body: bytes, secret: str) -> StudioError:
     if status in (400, 403, 422) and _filtered(error):
         return Blocked(f"The provider's safety filter refuses this prompt{words or '.'}")
     if status in PASSING or status >= 500:
-        return Trouble(f"The provider cannot answer now (status {status}){words or '.'} Trying again may help.", retry_after(response))
+        where = f"The provider at {response.request.url.netloc.decode()}, which is STUDIO_API_URL,"
+        return Trouble(f"{where} cannot answer now (status {status}){words or '.'}", retry_after(response))
     return Hopeless(_hopeless(status, words))
 
 
@@ -56,16 +56,7 @@ def _hopeless(status: int, words: str) -> str:
 
 def retry_after(response: httpx.Response) -> float | None:
     """The seconds for which the provider wants to be left alone, if it says so: in seconds, or as a date."""
-    said = response.headers.get("Retry-After", "")
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(said)
-        except (ValueError, OverflowError):
-            return None
-        seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
+    return pause(response.headers.get("Retry-After", ""))
 
 
 def _filtered(error: dict[str, object]) -> bool:

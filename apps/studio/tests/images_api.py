@@ -13,10 +13,9 @@ import base64
 import io
 import json
 import secrets
-import threading
 import time
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import hdrs, web
 from PIL import Image
@@ -103,19 +102,6 @@ class FakeImages(Controls):
         super().__init__()
         self.port = port
         self.files: dict[str, bytes] = {}
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._runner: web.AppRunner | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self.up()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.down()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     @property
     def host(self) -> str:
@@ -126,28 +112,11 @@ class FakeImages(Controls):
         """The base of the API, as settings name it."""
         return f"{self.host}/v1"
 
-    def up(self) -> None:
-        """Listen again, at the port it had."""
-        asyncio.run_coroutine_threadsafe(self._up(), self._loop).result()
-
-    def down(self) -> None:
-        """Stop listening and cut every connection: the next is refused."""
-        asyncio.run_coroutine_threadsafe(self._down(), self._loop).result()
-
     async def _up(self) -> None:
         app = web.Application(client_max_size=2**20)
         app.router.add_post("/v1/images/generations", self._generations)
         app.router.add_get("/files/{id}", self._file)
-        # A client that goes away ends its answer, and the end of the server waits for nobody.
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-
-    async def _down(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        self.port = await self._listen(app, self.port)
 
     # ---------------------------------------------------------------- generations
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from apps.common.tests.servers import Served
+
 Kind = Literal["status", "hang", "cut", "torn", "garbage", "no_image", "no_base64", "huge", "wrong_type", "redirect"]
 
 
@@ -112,10 +114,11 @@ class Gate:
         await self._open.wait()
 
 
-class Controls:
+class Controls(Served):
     """The test's side of the fake."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.api_key = "sk-test-of-the-studio-0123456789abcdef"
         self.answers: Literal["b64", "url"] = "b64"
         self.picture: bytes | None = None
@@ -133,7 +136,6 @@ class Controls:
         self._link_faults: deque[Fault] = deque()
         self._gate: Gate | None = None
         self._news = threading.Condition()
-        self._loop = asyncio.new_event_loop()
 
     def fail(self, *faults: Fault) -> None:
         """One for each of the next generations, in this order."""

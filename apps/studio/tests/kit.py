@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, text
-
-from apps.common.database import connect, name_of_engine
+from apps.common.database import connect
+from apps.common.tests.kits import Kit
 from apps.studio import books, tables
 from apps.studio.counter import Counter
 from apps.studio.gallery import Gallery
@@ -22,7 +21,6 @@ from apps.studio.prompt_guard import PromptGuard
 from apps.studio.providers.openai import Images
 from apps.studio.review import Review
 from apps.studio.tests.images_api import FakeImages
-from interlock import App
 from interlock.testing import KitClock, KitWorker, fresh
 
 MODEL = "gpt-image-1"
@@ -35,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Atelier:
+class Atelier(Kit):
     """The studio at one database, before one Images API."""
 
     studio: Studio
@@ -50,8 +48,8 @@ class Atelier:
     """Of the originals."""
 
     @property
-    def app(self) -> App[Connection]:
-        return self.studio.app
+    def application(self) -> Studio:
+        return self.studio
 
     # ------------------------------------------------------------ people and orders
     def user(self, credits: int = 10, *, name: str | None = None, admin: bool = False) -> User:
@@ -66,38 +64,10 @@ class Atelier:
     def balance(self, user: User | int) -> Balance:
         return self.people.balance(user if isinstance(user, int) else user.id)
 
-    # ------------------------------------------------------------ time
-    def run(self) -> None:
-        """Do all that is due by the test's clock."""
-        self.worker.run_until_idle()
-
-    def later(self, seconds: float) -> None:
-        """Let time pass, then do all that is due."""
-        self.clock.advance(seconds)
-        self.run()
-
     # ------------------------------------------------------------ what became of it
-    def state(self, job_id: str) -> str:
-        return self.app.get(job_id).state
-
-    def path(self, job_id: str) -> list[tuple[str | None, str | None]]:
-        """The arrows that a job has walked."""
-        return [(entry.from_state, entry.to_state) for entry in self.app.history(job_id) if entry.n == 0]
-
-    def rows(self, sql: str, **params: Any) -> list[tuple[Any, ...]]:
-        """What the database itself says."""
-        with self.studio.engine.begin() as tx:
-            return [tuple(row) for row in tx.execute(text(sql), params)]
-
-    def write(self, sql: str, **params: Any) -> None:
-        with self.studio.engine.begin() as tx:
-            tx.execute(text(sql), params)
-
     def stored(self) -> dict[str, int]:
         """How many rows there are of everything."""
-        dialect = self.studio.engine.dialect
-        engines = [name_of_engine(dialect, "jobs"), name_of_engine(dialect, "audit"), name_of_engine(dialect, "receipts")]
-        return {name: self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in (*tables.metadata.tables, *engines)}
+        return self.counted(*tables.metadata.tables, engines=("jobs", "audit", "receipts"))
 
     def check(self) -> None:
         """The books have no fault, and nor has the engine's own."""

@@ -6,19 +6,19 @@
         s3.objects["originals/…"]
 """
 
-import asyncio
 import hashlib
 import hmac
 import re
-import threading
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, Self
+from typing import Literal
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from aiohttp import web
+
+from apps.common.tests.servers import Served
 
 SKEW = 900
 """Seconds by which a request's clock may be wrong."""
@@ -82,7 +82,7 @@ def error(status: int, code: str) -> web.Response:
 
 
 @dataclass
-class FakeS3:
+class FakeS3(Served):
     """Answers from the moment it is entered until it is left."""
 
     bucket: str = "studio"
@@ -94,18 +94,9 @@ class FakeS3:
     url: str = ""
     _faults: deque[Fault] = field(default_factory=deque[Fault])
 
-    def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._up(), self._loop).result()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._port = 0
 
     def fail(self, *faults: Fault) -> None:
         """What becomes of the next requests, one fault each."""
@@ -121,10 +112,8 @@ class FakeS3:
     async def _up(self) -> None:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_route("*", "/{rest:.*}", self._answer)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._port = await self._listen(app, self._port)
+        self.url = f"http://127.0.0.1:{self._port}"
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()

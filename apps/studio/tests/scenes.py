@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from apps.common.database import connect
+from apps.common.tests.kits import meanwhile
 from apps.studio.jobs import LEASE, Studio, build
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.kit import BEGUN, Atelier
@@ -87,31 +88,7 @@ def elsewhere(atelier: Atelier, **changed: Any) -> Iterator[Studio]:
 # ---------------------------------------------------------------- what befalls a worker
 def crash(atelier: Atelier, point: Point) -> None:
     """A worker dies there, and its lease ends."""
-    atelier.worker.crash_at(point, kind="image")
-    with pytest.raises(Crashed):
-        atelier.run()
-    atelier.clock.advance(LEASE + 1)
-
-
-@contextmanager
-def meanwhile(do: Callable[[], object]) -> Iterator[None]:
-    """Done in a thread of its own while the block runs; what it raises is raised at the end of the block."""
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            do()
-        except BaseException as error:  # noqa: BLE001 - raised where the test is
-            raised.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-    for error in raised:
-        raise error
+    atelier.crash(point, "image", LEASE)
 
 
 def while_asked(atelier: Atelier, do: Callable[[], object]) -> None:

@@ -6,14 +6,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from apps.studio.api import LATE, api
-from apps.studio.jobs import LEASE
+from apps.studio.api import api
 from apps.studio.people import SESSION
 from apps.studio.session import COOKIE
 from apps.studio.tests.clients import JSON, NO_ID, Http, Somebody, refused
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.kit import Atelier
-from interlock.testing import Crashed, Point
 
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For what is decided before any database is asked."""
@@ -92,6 +90,16 @@ def test_a_key_opens_a_session_and_a_cookie_carries_it(ann: Somebody, stranger: 
 def test_over_https_the_cookie_goes_over_nothing_else(ann: Somebody) -> None:
     answer = Http(ann.app, base="https://studio").post("/session", json={"key": ann.key})
     assert "Secure" in answer.headers["set-cookie"].split("; ")
+
+
+@once
+def test_behind_a_proxy_that_ends_tls_the_cookie_goes_over_nothing_else_either(ann: Somebody) -> None:
+    """What arrives here is http then, and the page's own origin says what the browser sees."""
+    for origin, secure in (("https://studio", True), ("HTTPS://studio", True), ("http://studio", False)):
+        came = {"Origin": origin}
+        entered = Http(ann.app).post("/session", json={"key": ann.key}, headers=came)
+        left = Http(ann.app, {"Cookie": f"{COOKIE}={entered.cookies[COOKIE]}"}).delete("/session", headers=came)
+        assert [("Secure" in answer.headers["set-cookie"].split("; ")) for answer in (entered, left)] == [secure, secure], origin
 
 
 def test_a_wrong_key_opens_nothing(atelier: Atelier, stranger: Http) -> None:
@@ -290,19 +298,3 @@ def test_the_page_runs_nothing_but_its_own_files(stranger: Http) -> None:
         for rule in ("default-src 'self'", "img-src 'self'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"):
             assert rule in policy
         assert "unsafe" not in answer.headers["content-security-policy"]
-
-
-def test_health_says_whether_images_are_made(atelier: Atelier, ann: Somebody, stranger: Http) -> None:
-    """To anybody, so no name and no prompt is in it."""
-    answer = stranger.get("/health")
-    assert (answer.status_code, answer.json()) == (503, {"ok": False, "worker": False, "moves": True, "due": 0, "running": 0})
-    ann.create("a hill")
-    atelier.clock.advance(LATE + 1)
-    answer = stranger.get("/health")
-    assert (answer.status_code, answer.json()) == (503, {"ok": False, "worker": False, "moves": False, "due": 1, "running": 0})
-    atelier.worker.crash_at(Point.AFTER_CLAIM)
-    with pytest.raises(Crashed):
-        atelier.run()
-    assert stranger.get("/health").json()["moves"] is True
-    atelier.clock.advance(2 * LEASE + 1)
-    assert stranger.get("/health").json()["moves"] is False

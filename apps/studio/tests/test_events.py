@@ -11,7 +11,9 @@ from sqlalchemy.exc import OperationalError
 
 from apps.studio.answers import Wrong
 from apps.studio.events import EVERY, QUIET, RECENT, Watch, stream
-from apps.studio.people import User
+from apps.studio.gallery import Changes, Gallery
+from apps.studio.people import People, User
+from apps.studio.tables import entries
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.kit import Atelier
 
@@ -38,7 +40,9 @@ async def _heard(look: Callable[[], Any], acts: list[Callable[[], object]]) -> l
         await asyncio.to_thread(acts.pop(0))
         told.append([])
 
-    async for text in stream(look, stop, pause):
+    lines = stream(look, stop, pause)
+    assert await anext(lines) == "retry: 1000\n\n", "a browser is told how soon to come back"
+    async for text in lines:
         told[-1].append(text)
     return told
 
@@ -95,31 +99,125 @@ def test_a_new_order_and_a_grant_are_changes(atelier: Atelier) -> None:
 
 
 def test_a_job_that_moves_while_it_is_read_is_told_once(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The versions were counted before it moved, and the jobs read afterwards."""
+    """The changes were found before it moved, and the jobs read afterwards."""
     ann = atelier.user()
     id, looking = atelier.order(ann), watch(atelier, ann)
-    versions = atelier.gallery.versions
+    changes = atelier.gallery.changes
 
-    def moved(*given: Any) -> dict[str, int]:
-        counted = versions(*given)
+    def moved(*given: Any) -> Changes:
+        found = changes(*given)
         if atelier.state(id) == "queued":
             atelier.run()
-        return counted
+        return found
 
-    monkeypatch.setattr(type(atelier.gallery), "versions", lambda _, *given: moved(*given))
+    monkeypatch.setattr(type(atelier.gallery), "changes", lambda _, *given: moved(*given))
     assert [read(texts) for texts in heard(looking.look, nothing)] == [[("job", {"id": id, "status": "completed"}), credits(9, 0, 1)], []]
 
 
-def test_only_the_newest_jobs_are_followed(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.studio.events.RECENT", 2)
+def test_the_same_wish_that_hurries_a_job_is_told(atelier: Atelier) -> None:
+    """It moves nothing, and yet the job is due at another time than the card says."""
+    ann = atelier.user()
+    id = atelier.order(ann)
+    atelier.images.fail(Fault.limited(70))
+    atelier.run()
+    looking = Watch(atelier.gallery, atelier.people, ann.id, lambda job: {"id": job.id, "due": (job.due_at - atelier.clock.now()).total_seconds()})
+    told = heard(looking.look, lambda: atelier.order(ann), nothing)
+    assert [read(texts)[:1] for texts in told] == [[("job", {"id": id, "due": 70.0})], [("job", {"id": id, "due": 0.0})], []]
+
+
+# ---------------------------------------------------------------- which jobs
+def jobs(texts: list[str]) -> list[tuple[str, str]]:
+    return [(data["id"], data["status"]) for event, data in read(texts) if event == "job"]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the newest, two are followed, so that few tell of many."""
     assert RECENT == 100
+    monkeypatch.setattr("apps.studio.events.RECENT", 2)
+
+
+@pytest.mark.usefixtures("few")
+def test_of_what_has_ended_only_the_newest_is_told(atelier: Atelier) -> None:
     ann = atelier.user()
     ids = [atelier.order(ann, f"number {n}") for n in range(3)]
+    atelier.run()
     told = heard(watch(atelier, ann).look, nothing)
-    assert [event[1].get("id") for event in read(told[0])] == [ids[1], ids[2], None]
-    assert told[1] == []
+    assert [jobs(texts) for texts in told] == [[(ids[1], "completed"), (ids[2], "completed")], []]
 
 
+@pytest.mark.usefixtures("few")
+def test_whatever_has_not_ended_is_followed_to_its_end_however_old(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is made first, when many newer ones wait behind it."""
+    ann = atelier.user()
+    ids, asked = [atelier.order(ann, f"number {n}") for n in range(5)], counted(monkeypatch, Gallery, "changes_of")
+
+    def reject(id: str) -> Callable[[], None]:
+        return lambda: atelier.counter.reject(id, by="olga", reason="no")
+
+    told = heard(watch(atelier, ann).look, reject(ids[0]), nothing, reject(ids[1]), atelier.run, nothing)
+    assert [jobs(texts) for texts in told] == [
+        [(id, "queued") for id in ids], [(ids[0], "rejected")], [], [(ids[1], "rejected")], [(id, "completed") for id in ids[2:]], []]
+    assert [len(behind) for _, behind in asked] == [0, 3, 2, 2, 1, 0], "and no longer"
+
+
+@pytest.mark.usefixtures("few")
+def test_many_new_ones_at_once_are_all_told_and_none_that_ended_behind_them_is_lost(atelier: Atelier) -> None:
+    ann = atelier.user()
+    old, new = atelier.order(ann, "the old one"), list[str]()
+
+    def order() -> None:
+        atelier.run()
+        new.extend(atelier.order(ann, f"number {n}") for n in range(5))
+
+    told = heard(watch(atelier, ann).look, order, nothing)
+    assert [jobs(texts) for texts in told] == [[(old, "queued")], [(old, "completed"), *[(id, "queued") for id in new]], []]
+
+
+# ---------------------------------------------------------------- what it costs
+def counted(monkeypatch: pytest.MonkeyPatch, of: type, name: str) -> list[tuple[Any, ...]]:
+    """What this verb is asked from now on."""
+    asked, verb = list[tuple[Any, ...]](), getattr(of, name)
+    monkeypatch.setattr(of, name, lambda self, *given: (asked.append(given), verb(self, *given))[1])
+    return asked
+
+
+def test_only_what_changed_is_read_and_a_users_history_is_walked_through_once(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = atelier.user()
+    ids = [atelier.order(ann, f"number {n}") for n in range(3)]
+    reads, walks = counted(monkeypatch, Gallery, "these"), counted(monkeypatch, Gallery, "changes_of_unended")
+    heard(watch(atelier, ann).look, nothing, lambda: atelier.counter.reject(ids[1], by="olga", reason="no"), lambda: ids.append(atelier.order(ann)), nothing)
+    assert [sorted(read) for _, read in reads] == [ids[:3], [], [ids[1]], [ids[3]], []]
+    assert len(walks) == 1
+
+
+def test_the_ledger_is_summed_only_when_it_may_have_changed(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, sums = atelier.user(name="ann"), counted(monkeypatch, People, "balance")
+    acts = [nothing, nothing, lambda: atelier.people.grant("ann", 5), nothing, lambda: atelier.order(ann), nothing, atelier.run, nothing]
+    look, summed = watch(atelier, ann).look, list[int]()
+
+    def counting() -> Any:
+        events = look()
+        summed.append(len(sums))
+        return events
+
+    heard(counting, *acts)
+    assert summed == [1, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_an_entry_that_is_seen_later_than_a_newer_one_is_told(atelier: Atelier) -> None:
+    """A transaction that took its number first may end last."""
+    ann = atelier.user()
+
+    def late() -> None:
+        with atelier.studio.engine.begin() as tx:
+            tx.execute(entries.insert().values(id=-1, user_id=ann.id, entry="grant", amount=5))
+
+    (_, told) = heard(watch(atelier, ann).look, late)
+    assert [data["available"] for _, data in read(told)] == [15]
+
+
+# ---------------------------------------------------------------- the line
 def test_a_line_without_news_is_kept_alive() -> None:
     ticks = int(QUIET / EVERY)
     told = heard(list, *[nothing] * (2 * ticks))
@@ -140,29 +238,44 @@ def test_whoever_may_look_no_more_hears_no_more() -> None:
 
 
 @contextmanager
-def database_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def database_away(monkeypatch: pytest.MonkeyPatch, verb: str) -> Iterator[None]:
     with monkeypatch.context() as patch:
         def fail(*_: object) -> None:
             raise OperationalError("SELECT secret", {}, Exception("gone"))
 
-        patch.setattr("apps.studio.gallery.Gallery.versions", fail)
+        patch.setattr(f"apps.studio.{verb}", fail)
         yield
 
 
-def test_a_database_that_goes_and_comes_back_loses_nothing(atelier: Atelier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("verb", [*(f"gallery.Gallery.{name}" for name in ("changes", "changes_of", "these")), "people.People.grants", "people.People.balance"])
+def test_a_database_that_goes_and_comes_back_loses_nothing(
+    atelier: Atelier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str,
+) -> None:
+    """Whichever question is the one that it does not answer."""
     ann = atelier.user()
     id = atelier.order(ann)
-    away = database_away(monkeypatch)
+    away = database_away(monkeypatch, verb)
 
-    def back() -> None:
+    def go() -> None:
         atelier.run()
-        away.__exit__(None, None, None)
+        away.__enter__()
 
-    told = heard(watch(atelier, ann).look, away.__enter__, nothing, back)
-    assert [len(texts) for texts in told] == [2, 0, 0, 2]
-    assert read(told[-1])[0] == ("job", {"id": id, "status": "completed"})
+    told = heard(watch(atelier, ann).look, go, nothing, lambda: away.__exit__(None, None, None), nothing)
+    assert [len(texts) for texts in told] == [2, 0, 0, 2, 0]
+    assert read(told[3]) == [("job", {"id": id, "status": "completed"}), credits(9, 0, 1)]
     assert caplog.text.count("The database cannot be asked: gone") == 1, "once for each time that it is away"
     assert "secret" not in caplog.text
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("verb", ["gallery.Gallery.changes_of_unended", "people.People.balance"])
+def test_a_first_look_that_fails_is_made_again(atelier: Atelier, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    ann = atelier.user()
+    ids = [atelier.order(ann, f"number {n}") for n in range(3)]
+    away = database_away(monkeypatch, verb)
+    away.__enter__()
+    told = heard(watch(atelier, ann).look, lambda: away.__exit__(None, None, None))
+    assert [read(texts) for texts in told] == [[], [*[("job", {"id": id, "status": "queued"}) for id in ids], credits(7, 3)]]
 
 
 def test_what_somebody_wrote_cannot_break_a_line(atelier: Atelier) -> None:

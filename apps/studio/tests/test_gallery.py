@@ -69,21 +69,34 @@ def test_a_limit_that_makes_no_sense_is_bounded(atelier: Atelier, gallery: Galle
         atelier.order(ann, f"a boat, {n}")
     atelier.run()
     told = 1 if limit < 1 else 2
-    assert [len(gallery.jobs(ann.id, limit=limit)), len(gallery.assets(ann.id, limit)), len(gallery.versions(ann.id, limit))] == [told] * 3
+    assert [len(gallery.jobs(ann.id, limit=limit)), len(gallery.assets(ann.id, limit)), len(gallery.changes(ann.id, limit))] == [told] * 3
 
 
-def test_a_version_grows_with_every_move(atelier: Atelier, gallery: Gallery, ann: User) -> None:
+def test_every_change_of_a_job_is_later_than_the_one_before(atelier: Atelier, gallery: Gallery, ann: User) -> None:
+    """Even while the clock stands still."""
     atelier.order(prompt="another's")
     first, second = atelier.order(ann, "one"), atelier.order(ann, "two")
-    assert gallery.versions(ann.id) == {first: 0, second: 0}
-    assert gallery.versions(ann.id, limit=1) == {second: 0}
+    before = gallery.changes(ann.id)
+    assert before == {first: gallery.job(ann.id, first).updated_at, second: gallery.job(ann.id, second).updated_at}
+    assert gallery.changes(ann.id, limit=1) == {second: before[second]}
     atelier.counter.reject(first, by="olga", reason="no")
-    before = gallery.versions(ann.id)
-    assert before == {first: 1, second: 0}
+    after = gallery.changes(ann.id)
+    assert (after[first] > before[first], after[second]) == (True, before[second])
+    assert gallery.changes_of_unended(ann.id) == {second: before[second]}
+    atelier.images.fail(*[Fault.limited(70)] * 2)
     atelier.run()
-    after = gallery.versions(ann.id)
-    assert after[first] == before[first]
-    assert after[second] == gallery.job(ann.id, second).version > before[second]
+    failed = gallery.changes(ann.id)[second]
+    atelier.order(ann, "two")
+    assert before[second] < failed < gallery.changes(ann.id)[second] == gallery.job(ann.id, second).updated_at
+
+
+def test_any_number_of_jobs_is_asked_for_by_their_ids(atelier: Atelier, gallery: Gallery, ann: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.studio.gallery.MOST", 2)
+    ids = [atelier.order(ann, f"a boat, {n}") for n in range(5)]
+    asked = {*ids, NO_ID}
+    assert [job.id for job in gallery.these(ann.id, asked)] == ids
+    assert set(gallery.changes_of(ann.id, asked)) == set(ids)
+    assert (gallery.these(ann.id, []), gallery.changes_of(ann.id, [])) == ([], {})
 
 
 # ---------------------------------------------------------------- another's
@@ -94,7 +107,8 @@ def test_anothers_job_is_not_found_as_one_that_does_not_exist(atelier: Atelier, 
         with pytest.raises(NotFound) as missing:
             gallery.job(bob.id, strange)
         assert str(missing.value) == f"You have no image {strange}: look at the list of yours."
-    assert (gallery.jobs(bob.id), gallery.assets(bob.id), gallery.versions(bob.id)) == ([], [], {})
+    assert (gallery.jobs(bob.id), gallery.assets(bob.id), gallery.these(bob.id, [id])) == ([], [], [])
+    assert (gallery.changes(bob.id), gallery.changes_of(bob.id, [id]), gallery.changes_of_unended(bob.id)) == ({}, {}, {})
 
 
 def test_what_is_no_id_ends_no_page(gallery: Gallery, ann: User) -> None:
@@ -114,7 +128,7 @@ def test_only_a_job_that_is_not_made_has_a_reason(atelier: Atelier, gallery: Gal
         assert job.last_error is None or job.last_error not in (told[job.status] or "")
     assert set(told) == set(IN_STATE)
     assert {state for state, reason in told.items() if reason is None} == {"queued", "running", "completed"}
-    assert "credits are kept" in (told["rejected"] or "")
+    assert "credits are not given back" in (told["rejected"] or "")
     assert "credits are back" in (told["dead_letter"] or "")
     assert "again" in (told["failed"] or "")
 

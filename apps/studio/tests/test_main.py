@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -27,7 +28,6 @@ from apps.studio.tests.images_controls import Fault
 ROOT = Path(__file__).parents[3]
 NO_ID = "01900000-0000-7000-8000-000000000000"
 PATIENCE = 60.0
-CANARY = "canary-s3-secret"
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For what is decided before any database is asked."""
 refused = partial(commands.refused, "studio")
@@ -40,8 +40,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database_url: s
     for name in [name for name in os.environ if name.startswith("STUDIO_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    given = {
-        "DATABASE_URL": database_url, "PROVIDER": "openai", "API_URL": images.url, "API_KEY": images.api_key, "S3_ACCESS_KEY": "x", "S3_SECRET_KEY": CANARY}
+    given = {"DATABASE_URL": database_url, "PROVIDER": "openai", "API_URL": images.url, "API_KEY": images.api_key}
     for name, value in given.items():
         monkeypatch.setenv(f"STUDIO_{name}", value)
     return monkeypatch
@@ -53,7 +52,7 @@ def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], im
 
     def run(*arguments: object) -> Said:
         said = called(main, capsys, *arguments)
-        assert not [secret for secret in (images.api_key, CANARY) if secret in said.out + said.err]
+        assert images.api_key not in said.out + said.err
         return said
 
     return run
@@ -136,7 +135,7 @@ def test_a_database_that_is_away_is_one_sentence_without_its_password(call: Call
 @pytest.mark.parametrize("command", ["migrate", "users", "check", "run", "serve", "worker"])
 def test_settings_that_cannot_do_are_one_sentence(call: Call, environment: pytest.MonkeyPatch, command: str) -> None:
     environment.setenv("STUDIO_STORE", "x")
-    refused(call(command), 2, "STUDIO_STORE is no setting")
+    refused(call(command), 2, "STUDIO_STORE is no setting: did you mean STUDIO_STORAGE?")
     environment.delenv("STUDIO_STORE")
     environment.setenv("STUDIO_BLOCK_LIST", "no-such-file")
     refused(call(command), 2, "STUDIO_BLOCK_LIST names 'no-such-file'")
@@ -219,6 +218,8 @@ def test_a_picture_is_ordered_shown_and_saved(studio: Call, work: Work, tmp_path
     assert (tmp_path / "fox.png").read_bytes() == (tmp_path / "studio-files" / "originals" / id).read_bytes()
     refused(studio("save", id, "fox.png"), 2, "There is a file 'fox.png' already")
     refused(studio("save", id, "none/fox.png"), 2, "cannot be written")
+    for directory in ("", ".", tmp_path):
+        refused(studio("save", id, directory), 2, "is a directory: give the name of a file")
     assert [(asked.prompt, asked.size) for asked in images.asked] == [("a fox", "1536x1024")]
 
 
@@ -234,20 +235,30 @@ def test_jobs_are_listed_newest_first_for_people_and_for_programs(studio: Call) 
     ids = [ordered(studio("create", name, prompt)) for name, prompt in (("ann", "a fox"), ("bob", "a hen"), ("ann", "two\nlines"))]
     lines = studio("jobs").out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ids[::-1]
+    assert lines[0].split() == ["id", "created", "status", "user", "size", "cost", "prompt"]
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  queued ", lines[1])
     assert lines[1].endswith("two lines")
     assert [job["prompt"] for job in json.loads(studio("jobs", "--json", "--user", "bob").out)] == ["a hen"]
     assert [job["id"] for job in json.loads(studio("jobs", "--json", "--limit", "1").out)] == ids[:1:-1]
     refused(studio("jobs", "--user", "eve"), 1, "There is no user 'eve'")
 
 
+def test_a_long_prompt_is_cut_for_people_and_whole_for_programs(studio: Call) -> None:
+    prompt = "a fox and " * 20
+    id = ordered(studio("create", "ann", prompt))
+    assert studio("jobs").out.splitlines()[1].endswith(f"  {prompt[:59]}…")
+    assert json.loads(studio("jobs", "--json").out)[0]["prompt"] == prompt.strip()
+    assert prompt.strip() in studio("show", id).out
+
+
 def test_a_job_is_known_by_the_beginning_of_its_id(studio: Call, work: Work) -> None:
     id = ordered(studio("create", "ann", "a fox"))
     work()
     shown = studio("show", id[:8]).out
-    assert f"{'id':<14}{id}\n" in shown
-    assert f"stored_at     studio-files/originals/{id}" in shown
+    told = dict(re.findall(r"^(\S+) +(.+)$", shown, re.MULTILINE))
+    assert (told["id"], told["user"], told["stored_at"]) == (id, "ann", f"studio-files/originals/{id}")
     known = json.loads(studio("show", id.upper(), "--json").out)
-    assert (known["status"], known["prompt"], known["seed"]) == ("completed", "a fox", None)
+    assert (known["status"], known["user"], known["prompt"], known["seed"]) == ("completed", "ann", "a fox", None)
     refused(studio("show", NO_ID), 1, f"There is no job {NO_ID}: `jobs` shows all there are.")
 
 
@@ -267,6 +278,46 @@ def test_what_is_refused_is_one_sentence_and_deducts_nothing(studio: Call, envir
         ordered(studio("create", "ann", f"fox {number}"))
     refused(studio("create", "ann", "one too many"), 1, "The price is 1, and of your credits 0 can be used")
     assert json.loads(studio("credits", "show", "ann", "--json").out)["balance"]["reserved"] == 5
+
+
+@once
+@pytest.mark.parametrize("case", [
+    ("raise RuntimeError('the model\\nis away')", "RuntimeError: the model is away"), ("return False", "bool"), ("return 7", "int"),
+])
+def test_a_moderator_that_does_not_judge_is_told_to_the_operator(
+    studio: Call, environment: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, case: tuple[str, str],
+) -> None:
+    body, logged = case
+    (tmp_path / "moderation_that_fails.py").write_text(f"def judge(prompt):\n    {body}\n", encoding="utf-8")
+    environment.syspath_prepend(tmp_path)
+    environment.delitem(sys.modules, "moderation_that_fails", raising=False)
+    environment.setenv("STUDIO_MODERATOR", "moderation_that_fails:judge")
+    refused(studio("create", "ann", "a fox"), 1, "nothing was ordered")
+    [record] = [record for record in caplog.records if record.name == "studio"]
+    assert record.levelname == "WARNING"
+    assert logged in record.getMessage()
+    assert json.loads(studio("jobs", "--json").out) == []
+    # Whoever runs it alone has no log but stderr.
+    command = [sys.executable, "-m", "apps.studio", "create", "ann", "a fox"]
+    alone = subprocess.run(command, env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert logged in alone.stderr
+    assert "Traceback" not in alone.stderr
+
+
+@once
+def test_trouble_with_the_provider_says_where_it_is_and_what_to_look_at(studio: Call, work: Work, environment: pytest.MonkeyPatch, images: FakeImages) -> None:
+    images.fail(Fault.trouble(503))
+    busy = ordered(studio("create", "ann", "a fox"))
+    work()
+    near = httpx.URL(images.url).netloc.decode()
+    assert f"The provider at {near}, which is STUDIO_API_URL, cannot answer now (status 503)" in studio("show", busy).out
+    environment.setenv("STUDIO_API_URL", "http://127.0.0.1:1/v1")
+    away = ordered(studio("create", "ann", "a hen"))
+    work()
+    told = studio("show", away).out
+    assert "The provider at 127.0.0.1:1 could not be reached, or broke off (ConnectError): see STUDIO_API_URL.\n" in told
+    assert images.api_key not in told
 
 
 def test_following_tells_each_change_once(studio: Call, work: Work, environment: pytest.MonkeyPatch, images: FakeImages) -> None:
@@ -296,7 +347,10 @@ def test_an_order_that_waits_is_rejected_and_its_credits_are_kept(studio: Call, 
     id = ordered(studio("create", "ann", "a fox"))
     assert studio("reject", id, "--reason", "no foxes").out == f"{id} is rejected; 1 credit is kept.\n"
     assert json.loads(studio("credits", "show", "ann", "--json").out)["balance"]["forfeited"] == 1
-    refused(studio("reject", id, "--reason", "no foxes"), 1, "is not rejected")
+    refused(studio("reject", id, "--reason", "no foxes"), 1, f"studio: Job {id} is not rejected: it is rejected.\n")
+    done = ordered(studio("create", "ann", "a hen"))
+    work()
+    refused(studio("reject", done, "--reason", "no hens"), 1, f"studio: Job {done} is not rejected: it is completed.\n")
     assert studio("check").code == 0
 
 
@@ -307,6 +361,7 @@ def test_a_dead_letter_is_listed_shown_and_driven_again(studio: Call, work: Work
     assert [line.split()[:3] for line in listed.out.splitlines()[1:]] == [[id, "ann", "open"]]
     assert "dead redrive ID" in listed.err
     assert "STUDIO_API_KEY" in studio("dead", "show", id).out
+    assert studio("dead", "list", "--all").out == listed.out
     again = studio("dead", "redrive", id, "--reason", "the key is mended")
     new = again.out.removesuffix(".\n").split()[-1]
     assert (again.code, again.out) == (0, f"{id} is ordered anew as {new}.\n")
@@ -317,24 +372,49 @@ def test_a_dead_letter_is_listed_shown_and_driven_again(studio: Call, work: Work
     assert (shown["decision"], shown["successor"]) == ("redriven", new)
     assert [letter["job"]["id"] for letter in json.loads(studio("dead", "list", "--all", "--json").out)] == [id]
     for command in ("redrive", "close"):
-        refused(studio("dead", command, id), 1, "decided about")
+        refused(studio("dead", command, id), 1, f"studio: Somebody has decided about job {id} already: it was driven again as {new}.\n")
     assert studio("check").code == 0
+
+
+def test_a_dead_letter_is_shown_with_what_can_be_done(studio: Call, work: Work, images: FakeImages) -> None:
+    id = buried(studio, work, images)
+    shown = studio("dead", "show", id)
+    told = dict(re.findall(r"^(\S+) +(.+)$", shown.out, re.MULTILINE))
+    assert (told["user"], told["size"], told["cost"], told["tries"], told["decision"]) == ("ann", "1024x1024", "1 credit", "1", "open")
+    assert {"ordered", "buried"} < {*told}
+    assert len({re.match(r"\S+ +", line).end() for line in shown.out.splitlines()}) == 1  # type: ignore[union-attr]
+    for command in ("redrive", "close"):
+        assert f"`python -m apps.studio dead {command} {id}`" in shown.err
+    assert studio("dead", "close", id).code == 0
+    assert studio("dead", "show", id).err == ""
+
+
+def test_without_dead_letters_that_is_said(studio: Call, work: Work, images: FakeImages) -> None:
+    assert studio("dead", "list").out == "Nothing waits for a decision.\n"
+    assert studio("dead", "list", "--all").out == "There is no dead letter.\n"
+    assert json.loads(studio("dead", "list", "--json").out) == []
+    id = buried(studio, work, images)
+    studio("dead", "close", id)
+    assert studio("dead", "list").out == "Nothing waits for a decision.\n"
 
 
 def test_a_dead_letter_is_closed_once(studio: Call, work: Work, images: FakeImages) -> None:
     id = buried(studio, work, images)
     assert studio("dead", "close", id, "--note", "never mind").out == f"{id} is closed.\n"
     assert "never mind" in studio("dead", "show", id).out
-    refused(studio("dead", "close", id), 1, "decided about")
-    refused(studio("dead", "redrive", id), 1, "decided about")
+    for command in ("redrive", "close"):
+        refused(studio("dead", command, id), 1, f"studio: Somebody has decided about job {id} already: it was closed.\n")
     assert json.loads(studio("credits", "show", "ann", "--json").out)["balance"]["available"] == 5
 
 
-def test_what_is_no_dead_letter_is_not_reviewed(studio: Call) -> None:
+def test_what_is_no_dead_letter_is_not_reviewed(studio: Call, work: Work) -> None:
     id = ordered(studio("create", "ann", "a fox"))
-    for command in ("show", "redrive", "close"):
-        assert studio("dead", command, id).code == 1
-    assert json.loads(studio("jobs", "--json").out)[0]["status"] == "queued"
+    for state, move in (("queued", work), ("completed", work)):
+        refused(studio("dead", "redrive", id), 1, f"studio: Job {id} is not driven again: it is {state}.\n")
+        for command in ("show", "close"):
+            refused(studio("dead", command, id), 1, f"There is no dead letter {id}")
+        assert json.loads(studio("jobs", "--json").out)[0]["status"] == state
+        move()
 
 
 # ---------------------------------------------------------------- the books
@@ -368,13 +448,46 @@ def test_the_studio_runs_until_a_signal_and_makes_pictures(studio: Call, tmp_pat
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
-            said = [process.stdout.readline().strip() for _ in range(3)]
+            said = [process.stdout.readline().strip() for _ in range(4)]
+            assert said[3] == "the worker is ready"
             assert said[:2] == ["making up to 1 picture at once with the local provider", "the originals are in studio-files"]
             assert httpx.get(said[2].removeprefix("listening at ") + "/health", timeout=PATIENCE).status_code == 200
             assert studio("follow", id).code == 0
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
-            assert process.stdout.read().splitlines() == ["stopping: what runs is finished first", "listening no more"]
+            stopping, *end = process.stdout.read().splitlines()
+            assert end == ["listening no more"]
+            assert stopping == (
+                "stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try")
         finally:
             process.kill()
     assert (tmp_path / "studio-files" / "originals" / id).read_bytes().startswith(b"\x89PNG")
+
+
+def no_run(*_: object, **given: object) -> None:
+    """In the place of what would run until a signal."""
+    if isinstance(http := given["http"], socket.socket):
+        http.close()
+
+
+@once
+@pytest.mark.parametrize("command", ["run", "worker"])
+def test_a_storage_that_cannot_be_used_is_one_sentence_at_the_start(studio: Call, environment: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
+    environment.setattr("apps.studio.serving.until_signal", no_run)
+    (tmp_path / "taken").write_text("a file", encoding="utf-8")
+    for storage in ("taken", "taken/below"):
+        environment.setenv("STUDIO_STORAGE", storage)
+        said = studio(command) if command == "worker" else studio(command, "--http", "127.0.0.1:0")
+        refused(said, 1, f"STUDIO_STORAGE names '{storage}', which cannot be used.")
+
+
+@once
+def test_a_bucket_that_is_away_is_a_remark_and_the_studio_runs(studio: Call, environment: pytest.MonkeyPatch) -> None:
+    """It may come back, and its jobs wait for it."""
+    environment.setattr("apps.studio.serving.until_signal", no_run)
+    for name, value in (("STORAGE", "s3://pictures"), ("S3_ENDPOINT", "http://127.0.0.1:1"), ("S3_ACCESS_KEY", "x"), ("S3_SECRET_KEY", "canary-secret")):
+        environment.setenv(f"STUDIO_{name}", value)
+    said = studio("worker")
+    assert said.code == 0
+    assert "The storage cannot be used" in said.err
+    assert "canary" not in said.err

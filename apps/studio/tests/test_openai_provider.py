@@ -317,7 +317,7 @@ def test_a_provider_that_repeats_the_key_is_not_repeated(images: FakeImages) -> 
     assert wrong not in str(failure(images, key=wrong))
     for status in (400, 403, 404, 429, 500):
         body = json.dumps({"error": {"message": f"Your key {wrong} is not good for this", "code": "content_filter" if status == 403 else None}}).encode()
-        sentence = str(replies.judged(httpx.Response(status), body, wrong))
+        sentence = str(replies.judged(httpx.Response(status, request=httpx.Request("POST", images.url)), body, wrong))
         assert "is not good for this" in sentence
         assert wrong not in sentence
 

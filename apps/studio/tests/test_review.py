@@ -191,8 +191,9 @@ def test_a_redrive_that_dies_is_a_dead_letter_of_its_own(atelier: Atelier, ann: 
 def test_only_a_dead_letter_is_driven_again_or_closed(atelier: Atelier, state: str) -> None:
     job = IN_STATE[state](atelier)
     before = atelier.stored()
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict) as conflict:
         atelier.review.redrive(job, by="olga")
+    assert str(conflict.value) == f"Job {job} is not driven again: it is {state}."
     with pytest.raises((TransitionRefused, Refusal)):
         atelier.app.redrive(job, by="a shell")
     with pytest.raises(NotFound):
@@ -212,12 +213,28 @@ def test_while_the_same_wish_is_under_way_anew_its_dead_letter_waits(atelier: At
     again = atelier.order(ann)
     assert again != old
     before = atelier.stored()
-    with pytest.raises(Conflict, match=again):
+    with pytest.raises(Conflict) as waits:
         atelier.review.redrive(old, by="olga")
+    assert str(waits.value) == f"Job {old} is not driven again yet: the same order is under way as job {again}. Wait for its end."
     assert (atelier.stored(), atelier.review.show(old).decision) == (before, None)
     atelier.run()
     atelier.review.redrive(old, by="olga")
     atelier.check()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_that_was_driven_again_says_as_which(atelier: Atelier, ann: User, *, ended: bool) -> None:
+    """In the studio's own words, for the page as well as for the commands."""
+    old = buried(atelier, ann)
+    new = atelier.review.redrive(old, by="olga")
+    if ended:
+        atelier.run()
+    before = atelier.stored()
+    for decide in (lambda: atelier.review.close(old, by="ivan"), lambda: atelier.review.redrive(old, by="ivan")):
+        with pytest.raises(Conflict) as decided:
+            decide()
+        assert str(decided.value) == f"Somebody has decided about job {old} already: it was driven again as {new}."
+    assert atelier.stored() == before
 
 
 # ---------------------------------------------------------------- close
@@ -262,7 +279,7 @@ def test_what_is_no_dead_letter_is_not_found(atelier: Atelier, id: str) -> None:
     for ask in (lambda: atelier.review.show(id), lambda: atelier.review.redrive(id, by="olga"), lambda: atelier.review.close(id, by="olga", note="")):
         with pytest.raises(NotFound) as missing:
             ask()
-        assert str(missing.value).startswith(f"There is no dead letter {id}: ")
+        assert str(missing.value) == f"There is no dead letter {id}."
 
 
 # ---------------------------------------------------------------- at once

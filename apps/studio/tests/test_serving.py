@@ -17,7 +17,7 @@ from apps.studio.originals import Originals
 from apps.studio.people import People, User
 from apps.studio.prompt_guard import PromptGuard
 from apps.studio.providers.openai import Images
-from apps.studio.serving import until_signal
+from apps.studio.serving import STOPPING, until_signal
 from apps.studio.session import COOKIE
 from apps.studio.tests.images_api import FakeImages, png
 
@@ -49,8 +49,8 @@ def handlers() -> Iterator[None]:
 def running(studio: Studio, visit: Callable[[httpx.Client], None], *, works: list[str] | None, http: bool = True, slots: int = 3) -> list[str]:
     """What is said by a process that works or serves, to which somebody comes, and which then gets SIGTERM."""
     said, raised, ready = list[str](), list[BaseException](), threading.Event()
-    last = "listening at" if http else (works or [""])[-1]
-    socket = listening("127.0.0.1:0") if http else None
+    last = "the worker is ready" if works else "listening at"
+    socket = listening("127.0.0.1:0", ValueError, OSError) if http else None
 
     def say(line: str) -> None:
         said.append(line)
@@ -94,7 +94,7 @@ def test_from_the_order_to_the_picture_while_somebody_watches(studio: Studio) ->
         with client.stream("GET", "/events") as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             lines = stream.iter_lines()
-            assert next(lines) == "event: credits"
+            assert [next(lines) for _ in range(3)] == ["retry: 1000", "", "event: credits"]
             job = client.post("/jobs", json={"prompt": "a hill"}, headers=own).json()
             while not states or states[-1] != "completed":
                 if next(lines) == "event: job":
@@ -108,7 +108,7 @@ def test_from_the_order_to_the_picture_while_somebody_watches(studio: Studio) ->
             assert not any(line.startswith(":") for line in lines), "it ended with the session, before it was ever quiet"
         assert len(states) == len(set(states)), "each change was told once"
 
-    assert running(studio, visit, works=["the worker is ready"])[0] == "the worker is ready"
+    assert running(studio, visit, works=["it makes images"])[0] == "it makes images"
 
 
 def test_streams_end_with_the_process(studio: Studio) -> None:
@@ -137,11 +137,28 @@ def test_streams_end_with_the_process(studio: Studio) -> None:
     said = running(studio, visit, works=None)
     for thread in threads:
         thread.join(PATIENCE)
-    assert said[1:] == ["stopping: what runs is finished first", "listening no more"]
+    assert said[1:] == ["stopping: what is being answered may end for up to 5 s; a second signal ends it at once", "listening no more"]
     assert set(heard) == {"ann", "bob"}
     assert "event: job" not in heard["bob"], "what is another's is told to nobody else"
 
 
+@pytest.mark.parametrize(("trusted", "secure"), [(None, True), ("10.0.0.7", False), ("10.0.0.7,127.0.0.0/8", True)])
+def test_a_proxy_that_is_trusted_may_say_that_it_was_https(
+        studio: Studio, monkeypatch: pytest.MonkeyPatch, trusted: str | None, *, secure: bool) -> None:
+    """One on this machine is, unless FORWARDED_ALLOW_IPS says otherwise."""
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if trusted is not None:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
+    ann, cookies = add(studio, "ann"), list[str]()
+
+    def visit(client: httpx.Client) -> None:
+        answer = client.post("/session", json={"key": ann.key}, headers={"X-Forwarded-Proto": "https"})
+        cookies.append(answer.headers["set-cookie"])
+
+    running(studio, visit, works=None)
+    assert ["Secure" in cookie.split("; ") for cookie in cookies] == [secure]
+
+
 def test_a_worker_alone_listens_nowhere(studio: Studio) -> None:
-    lines = ["the worker is ready", "it makes 3 images at once"]
-    assert running(studio, lambda _: None, works=lines, http=False) == [*lines, "stopping: what runs is finished first"]
+    lines = ["it makes 3 images at once", "they are kept"]
+    assert running(studio, lambda _: None, works=lines, http=False) == [*lines, "the worker is ready", STOPPING]

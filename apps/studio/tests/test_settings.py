@@ -1,13 +1,14 @@
 """Promises about settings: nothing must be told, what is told is checked, what is refused is a sentence, and no secret is ever in one."""
 
-import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from apps.common.tests import variables
 from apps.studio.assembly import assembled
 from apps.studio.errors import BadSettings, Refusal
 from apps.studio.providers.openai import Images
@@ -17,31 +18,12 @@ from apps.studio.settings import Settings
 ROOT = Path(__file__).parents[3]
 KEY, SECRET = "canary-api-key", "canary-s3-secret"
 Read = Callable[..., Settings]
+refusal = partial(variables.refusal, BadSettings)
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Read:
-    """The settings of these variables, in an empty directory."""
-    for name in [name for name in os.environ if name.startswith("STUDIO_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-
-    def given(**variables: str) -> Settings:
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(f"STUDIO_{name}", value)
-            return Settings.read()
-
-    return given
-
-
-def refusal(read: Read, **variables: str) -> str:
-    with pytest.raises(BadSettings) as refused:
-        read(**variables)
-    assert refused.value.__cause__ is None
-    assert refused.value.__suppress_context__ or refused.value.__context__ is None
-    assert "canary" not in str(refused.value)
-    return str(refused.value)
+    return variables.reader(monkeypatch, tmp_path, "STUDIO_", Settings.read)
 
 
 # ---------------------------------------------------------------- what is read
@@ -86,7 +68,8 @@ def test_settings_stay_as_they_are(read: Read) -> None:
 # ---------------------------------------------------------------- what is refused
 @pytest.mark.parametrize(("name", "value"), [
     ("DATABASE_URL", "mysql://root:canary@host/x"), ("DATABASE_URL", "canary"), ("DATABASE_URL", "postgresql://[canary/x"),
-    ("STORAGE", "gs://canary"), ("STORAGE", "s3://"), ("STORAGE", "s3://x"), ("STORAGE", "s3://Canary/x"), ("STORAGE", "s3://canary/../x"),
+    ("STORAGE", "gs://canary"), ("STORAGE", "s3://"), ("STORAGE", "s3:/canary"), ("STORAGE", "s3:canary"), ("STORAGE", "file:/srv/canary"),
+    ("STORAGE", "S3://canary"), ("STORAGE", "gs:canary"), ("STORAGE", "s3://x"), ("STORAGE", "s3://Canary/x"), ("STORAGE", "s3://canary/../x"),
     ("STORAGE", "s3://canary//x"), ("STORAGE", "s3://canary/x?y"), ("STORAGE", "https://canary.example.org/x"), ("STORAGE", "canary\nother"), ("STORAGE", " "),
     ("S3_ENDPOINT", "http://storage.example.org"), ("S3_ENDPOINT", "canary"), ("S3_ENDPOINT", "https://user:canary@example.org"),
     ("API_URL", "http://api.openai.com/v1"), ("API_URL", "api.openai.com"), ("API_URL", "https://"), ("API_URL", "https://example.org/?canary"),
@@ -96,7 +79,7 @@ def test_settings_stay_as_they_are(read: Read) -> None:
     ("MODERATOR", "a b:canary"),
 ])
 def test_what_cannot_be_used_is_one_sentence_that_names_the_variable(read: Read, name: str, value: str) -> None:
-    said = refusal(read, **{name: value})
+    said = refusal(read, **({"STORAGE": "s3://pictures"} if name.startswith("S3_") else {}), **{name: value})
     assert said.startswith(f"STUDIO_{name} ")
     assert said.endswith(".")
     assert ". " not in said
@@ -110,24 +93,27 @@ def test_an_images_api_without_a_key_is_refused(read: Read) -> None:
 
 @pytest.mark.parametrize(("has", "lacks"), [("S3_ACCESS_KEY", "S3_SECRET_KEY"), ("S3_SECRET_KEY", "S3_ACCESS_KEY")])
 def test_half_of_a_pair_of_keys_is_refused(read: Read, has: str, lacks: str) -> None:
-    assert refusal(read, **{has: "canary"}) == f"STUDIO_{lacks} is not set: write it beside STUDIO_{has}, or neither."
+    assert refusal(read, STORAGE="s3://pictures", **{has: "canary"}) == f"STUDIO_{lacks} is not set: write it beside STUDIO_{has}, or neither."
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["environment", "file"])
-def test_a_mistyped_variable_is_named(read: Read, tmp_path: Path, *, inside: bool) -> None:
-    if inside:
-        (tmp_path / ".env").write_text("STUDIO_STORE=x\n", encoding="utf-8")
-    assert refusal(read, **({} if inside else {"STORE": "canary"})) == "STUDIO_STORE is no setting: see the README for the names."
+@pytest.mark.parametrize("name", ["S3_ENDPOINT", "S3_REGION", "S3_ACCESS_KEY", "S3_SECRET_KEY"])
+def test_a_setting_of_a_bucket_without_one_is_refused(read: Read, name: str) -> None:
+    said = refusal(read, **{name: "https://canary.example.org"})
+    assert said == f"STUDIO_{name} has no effect, since STUDIO_STORAGE names a directory: leave it out, or write s3://bucket/prefix there."
 
 
-def test_a_file_that_is_no_text_is_refused(read: Read, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_bytes(b"STUDIO_STORAGE=\xff\xfecanary\n")
-    assert refusal(read).startswith("The file .env cannot be read: ")
+def test_a_mistyped_name_finds_the_one_that_was_meant(read: Read) -> None:
+    assert refusal(read, STROAGE="x") == "STUDIO_STROAGE is no setting: did you mean STUDIO_STORAGE?"
+    assert refusal(read, QQQQ="x") == "STUDIO_QQQQ is no setting: see the README for the names."
+
+
+def test_another_word_for_postgresql_is_put_right(read: Read) -> None:
+    assert refusal(read, DATABASE_URL="postgres://user:canary@host/x") == "STUDIO_DATABASE_URL begins with postgres://, which is not known: write postgresql://."
 
 
 def test_settings_show_no_secret(read: Read) -> None:
     settings = read(
-        PROVIDER="openai", API_KEY=KEY, S3_ACCESS_KEY="access", S3_SECRET_KEY=SECRET, DATABASE_URL="postgresql://studio:canary-password@host/studio")
+        PROVIDER="openai", API_KEY=KEY, STORAGE="s3://pictures", S3_ACCESS_KEY="access", S3_SECRET_KEY=SECRET, DATABASE_URL="postgresql://studio:canary-password@host/studio")
     assert "canary" not in f"{settings} {settings!r} {settings.model_dump(exclude={'database_url'})}"
 
 
