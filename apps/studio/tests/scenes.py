@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -105,6 +106,14 @@ def while_asked(atelier: Atelier, do: Callable[[], object]) -> None:
 
     with images.holding() as gate, meanwhile(look):
         atelier.run()
+
+
+def until(check: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether this is so within a while, where another thread is at work on it."""
+    end, pause = time.monotonic() + seconds, threading.Event()
+    while not (so := check()) and time.monotonic() < end:
+        pause.wait(0.02)
+    return so
 
 
 @contextmanager

@@ -184,7 +184,7 @@ def test_a_job_is_told_from_the_order_to_the_picture(atelier: Atelier, ann: Some
     assert told["resultUrl"].startswith(f"/images/{told['id']}?")
 
 
-@pytest.mark.parametrize(("fault", "status", "word"), [(Fault.blocked(), "rejected", "kept"), (Fault.unauthorized(), "dead_letter", "back")])
+@pytest.mark.parametrize(("fault", "status", "word"), [(Fault.blocked(), "rejected", "not given back"), (Fault.unauthorized(), "dead_letter", "back")])
 def test_a_users_reason_is_never_the_provider_s(atelier: Atelier, ann: Somebody, fault: Fault, status: str, word: str) -> None:
     id = ann.create().json()["id"]
     atelier.images.fail(fault)
