@@ -14,3 +14,11 @@ def beginning(id: str) -> str | None:
         return str(uuid.UUID(id))
     except ValueError:
         return id.lower() if _BEGINNING.fullmatch(id.lower()) else None
+
+
+def is_id(id: str) -> bool:
+    """Could a job have this id? PostgreSQL refuses to compare one with anything but a UUID."""
+    try:
+        return str(uuid.UUID(id)) == id
+    except ValueError:
+        return False

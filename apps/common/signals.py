@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Say = Callable[[str], None]
+STOPPING = "stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try"
+"""What a worker says then."""
 
 
 @contextmanager

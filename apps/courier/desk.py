@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Literal, get_args
 from sqlalchemy import ColumnElement, Connection, Dialect, Label, RowMapping, Select, Text, and_, cast, func, or_, select, update
 
 from apps.common.database import insert, of_engine, reading
+from apps.common.ids import is_id
 from interlock import Refused, TransitionRefused
 
 from . import tables
@@ -214,7 +214,7 @@ class Desk:
 
     def shown(self, user_id: int, job_id: str) -> Shown | None:
         """A delivery of this user. Another's is not found, as one that does not exist."""
-        return self._one(user_id, orders.c.job_id == job_id) if _is_id(job_id) else None
+        return self._one(user_id, orders.c.job_id == job_id) if is_id(job_id) else None
 
     def active(self, user_id: int, file_id: int) -> Shown | None:
         """The newest delivery of this file for this user that has not ended."""
@@ -339,11 +339,3 @@ def _told(error: str | None) -> tuple[str, str]:
 def _in_range(id: int, bits: int) -> bool:
     """Could a row have this id? The databases differ in what they make of a number that is too big for them."""
     return 0 < id < 1 << bits
-
-
-def _is_id(id: str) -> bool:
-    """Could a delivery have this id? PostgreSQL refuses to compare one with anything but a UUID."""
-    try:
-        return str(uuid.UUID(id)) == id
-    except ValueError:
-        return False

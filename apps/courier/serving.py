@@ -7,7 +7,7 @@ import re
 from aiogram.exceptions import AiogramError
 from aiogram.types import BotCommand
 
-from apps.common.signals import Say, signals
+from apps.common.signals import STOPPING, Say, signals
 
 from . import words
 from .errors import BotRefused, CourierError, Refusal, Trouble, Untried
@@ -144,4 +144,4 @@ async def _worker(courier: Courier, say: Say, slots: int) -> None:
         async with courier.app.worker(slots=slots):
             say(f"the worker delivers up to {slots} {'file' if slots == 1 else 'files'} at once")
             await stop.wait()
-            say("stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try")
+            say(STOPPING)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import secrets
-import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from apps.common.database import insert, reading
+from apps.common.ids import is_id
 from interlock import TransitionRefused
 
 from . import source as sources
@@ -190,7 +190,7 @@ class Library:
         """One download of this user. Another's is not found, as one that does not exist."""
         with self._reading.begin() as tx:
             asked = _VIEW.where(download_jobs.c.id == id, download_jobs.c.user_id == user)
-            found = tx.execute(asked).mappings().one_or_none() if _is_id(id) and _in_range(user) else None
+            found = tx.execute(asked).mappings().one_or_none() if is_id(id) and _in_range(user) else None
         if found is None:
             raise NotFound(f"You have no download {id[:40]}: look at the list of yours.")
         return _download(found)
@@ -236,13 +236,6 @@ def _in_range(id: int) -> bool:
     """Could a row have this id? The databases differ in what they make of a number that is too big for them."""
     return 0 < id <= BIGGEST
 
-
-def _is_id(id: str) -> bool:
-    """Could a download have this id? PostgreSQL refuses to compare one with anything but a UUID."""
-    try:
-        return str(uuid.UUID(id)) == id
-    except ValueError:
-        return False
 
 
 def _name(what: str, given: str) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 from sqlalchemy import Select, Text, cast
 
 from apps.common.database import no_tables, reading, there
-from apps.common.ids import SHORTEST, beginning
+from apps.common.ids import SHORTEST, beginning, is_id
 from apps.common.program import made
 
 from .assembly import assembled
 from .counter import Counter
 from .errors import BadSettings, NotFound, StudioError
-from .gallery import VIEW, Gallery, Job, is_id, job_of
+from .gallery import VIEW, Gallery, Job, job_of
 from .jobs import Studio
 from .people import People
 from .review import Review

@@ -1,6 +1,5 @@
 """The gallery: what has become of a user's orders, and the images themselves. Whatever is another's is not found, as what does not exist."""
 
-import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from sqlalchemy import RowMapping, select, type_coerce
 
 from apps.common.database import Utc, of_engine, reading
 from apps.common.database import now as wall_clock
+from apps.common.ids import is_id
 
 from . import tables
 from .errors import NotFound
@@ -183,13 +183,6 @@ def job_of(row: RowMapping) -> Job:
     """The job of a row that has at least the columns of `VIEW`."""
     return Job(**{name: row[name] for name in _FIELDS})
 
-
-def is_id(id: str) -> bool:
-    """Could a job have this id? PostgreSQL refuses to compare one with anything but a UUID."""
-    try:
-        return str(uuid.UUID(id)) == id
-    except ValueError:
-        return False
 
 
 def _id(id: str) -> str:

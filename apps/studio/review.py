@@ -7,12 +7,13 @@ from typing import Any, Literal
 from sqlalchemy import RowMapping, Select, and_, select
 
 from apps.common.database import insert, of_engine, reading
+from apps.common.ids import is_id
 from interlock import Job as EngineJob
 from interlock import NotFound as NoJob
 from interlock import TransitionRefused
 
 from .errors import Conflict, NotFound, Refusal
-from .gallery import VIEW, Job, is_id, job_of
+from .gallery import VIEW, Job, job_of
 from .jobs import Studio
 from .tables import jobs, reviews, users
 

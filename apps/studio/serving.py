@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from apps.common.serving import LINGER, served, url_of
-from apps.common.signals import Say, signals
+from apps.common.signals import STOPPING, Say, signals
 
 from .api import api
 from .jobs import Studio
-
-STOPPING = "stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try"
 
 
 def until_signal(studio: Studio, say: Say, *, works: Sequence[str] | None, slots: int, http: socket.socket | None) -> None:
