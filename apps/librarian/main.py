@@ -28,6 +28,8 @@ from .telling import how_far, how_it_stands, status
 
 CALLED_WRONGLY = (Miscalled, BadSource, BadName, BadSettings, CredentialsRefused, LoginRefused, UnknownMedia)
 HTTP = "127.0.0.1:8099"
+NEW = "queued"
+"""So a download begins, however quick a worker may have been since."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help=f"The download's id, or its first {SHORTEST} characters or more.")]
@@ -121,9 +123,8 @@ def start(
     with staffed() as desk:
         given = _source(source)
         started = desk.start_download(desk.user(user).id, _book(book), media_type, given)
-        seen = desk.found(started.id)
-        stands = how_it_stands(seen)
-        say(f"{seen.id} is {stands}" if started.created else f"{seen.id} was active already: {stands}")
+        stands = NEW if started.created else how_it_stands(desk.found(started.id))
+        say(f"{started.id} is {stands}" if started.created else f"{started.id} was active already: {stands}")
         if follow:
             raise typer.Exit(_follow(desk, started.id, said=stands))
 

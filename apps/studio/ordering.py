@@ -21,6 +21,8 @@ from .telling import ACTIVE, IdArgument, JsonOption, amount, excerpt, how_it_sta
 
 EVERY = 0.5
 """Seconds between two looks."""
+NEW = "queued"
+"""So a job begins, however quick a worker may have been since."""
 
 ordering = typer.Typer(rich_markup_mode=None)
 
@@ -42,7 +44,7 @@ def create(
         user = desk.people.named(name)
         made = desk.counter.create_job(user.id, prompt, Params(size, seed))
         job, left = desk.found(made.id), desk.people.balance(user.id).available
-        stands = how_it_stands(job)
+        stands = NEW if made.created else how_it_stands(job)
         say(f"{job.id} is {stands}; {amount(job.cost)} set aside, {left} left" if made.created else f"{job.id} was ordered already: {stands}")
         if follow:
             raise typer.Exit(_follow(desk, job.id, said=stands))

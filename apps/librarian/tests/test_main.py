@@ -30,7 +30,7 @@ from apps.librarian import main as program
 from apps.librarian.desk import Desk
 from apps.librarian.following import followed
 from apps.librarian.jobs import build
-from apps.librarian.library import Progress
+from apps.librarian.library import Progress, Started
 from apps.librarian.main import main
 from apps.librarian.settings import Settings
 from apps.librarian.tests import torrents
@@ -269,6 +269,20 @@ def test_a_pipe_gets_everything(library: Call) -> None:
 
 
 # ---------------------------------------------------------------- following
+def test_a_new_download_is_said_to_be_queued_however_soon_it_ends(library: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_download = Desk.start_download
+
+    def ended_at_once(desk: Desk, user: int, book: int, media_type: str, source: str | bytes) -> Started:
+        made = start_download(desk, user, book, media_type, source)
+        desk.cancel(user, made.id)
+        return made
+
+    monkeypatch.setattr(Desk, "start_download", ended_at_once)
+    first, last = library("start", 1, "text", magnet(1), "--follow").out.splitlines()
+    assert first.endswith(" is queued")
+    assert last.startswith("canceled")
+
+
 @once
 def test_what_start_has_said_is_not_said_again_by_following(library: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: float) -> None:

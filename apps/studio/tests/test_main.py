@@ -20,7 +20,9 @@ from apps.common.tests import commands
 from apps.common.tests.commands import Call, Said, called
 from apps.studio import ordering
 from apps.studio.assembly import assembled
+from apps.studio.counter import Counter, Created
 from apps.studio.main import main
+from apps.studio.order import Params
 from apps.studio.settings import Settings
 from apps.studio.tests.images_api import FakeImages
 from apps.studio.tests.images_controls import Fault
@@ -330,6 +332,20 @@ def test_following_tells_each_change_once(studio: Call, work: Work, environment:
     assert first.endswith(" is queued; 1 credit set aside, 4 left")
     assert last.startswith("rejected: ")
     assert "SAFE_BLOCK" in last
+
+
+def test_a_new_job_is_said_to_be_queued_however_quick_a_worker_is(studio: Call, work: Work, environment: pytest.MonkeyPatch) -> None:
+    create_job = Counter.create_job
+
+    def with_a_quick_worker(counter: Counter, user: int, prompt: str, params: Params) -> Created:
+        made = create_job(counter, user, prompt, params)
+        work()
+        return made
+
+    environment.setattr(Counter, "create_job", with_a_quick_worker)
+    first, last = studio("create", "ann", "a fox", "--follow").out.splitlines()
+    assert first.endswith(" is queued; 1 credit set aside, 4 left")
+    assert last.startswith("completed: ")
 
 
 def test_ctrl_c_ends_the_looking_and_not_the_job(studio: Call, environment: pytest.MonkeyPatch) -> None:
