@@ -67,7 +67,7 @@ def judged() -> Generator[None]:
     except Refusal as error:
         raise Fail(f"{error.code}: {error}") from None
     except Trouble as error:
-        raise Retry(f"trouble: {error}", after=None if error.retry_after is None else min(error.retry_after, LONGEST_WAIT)) from None
+        raise Retry(f"trouble: {error}", after=min(error.retry_after, LONGEST_WAIT) if error.retry_after else None) from None
     except (InterlockError, Fail, Retry, Snooze):
         raise
     except Exception as error:  # noqa: BLE001 - none of its words is kept

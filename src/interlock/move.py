@@ -223,6 +223,9 @@ class _Hand:
     def tries_after(self) -> int:
         return max(self.job.tries_left - 1, 0)
 
+    def backoff(self, tries_left: int) -> float:
+        return self.policy.backoff.delay(self.job.tries - tries_left, self.draw)
+
 
 # ---------------------------------------------------------------- one function per question
 def _go_on(hand: _Hand, outcome: Started | Advanced) -> Move:
@@ -245,12 +248,11 @@ def _elsewhere(hand: _Hand, outcome: Handed | Looked | Unrecorded | Gone) -> Mov
         case Looked(check_in=check_in, seen=seen, begun=begun):
             start = hand.lifecycle.arrow(hand.job.state, "start") if begun else None
             return replace(hand.walk("IN_PROGRESS", *([start] if start else [])), check_in=check_in, missing=None if seen is None else not seen)
-        case Unrecorded(error=error, retryable=retryable, after=after):
+        case Unrecorded(error=error, retryable=retryable):
             left = hand.tries_after
             if not retryable or not left:
                 return hand.fail(error, tries_left=left, reason=_headline(error))
-            delay = hand.policy.backoff.delay(hand.job.tries - left, hand.draw) if after is None else after
-            return replace(hand.walk("IN_PROGRESS", tries_left=left, error=error), check_in=delay, missing=False)
+            return replace(hand.walk("IN_PROGRESS", tries_left=left, error=error), check_in=outcome.pause(hand.backoff(left)), missing=False)
         case Gone(reason=reason):
             cancel = hand.lifecycle.arrow(hand.job.state, "cancel")
             return hand.walk("ABORTED", cancel, reason=reason) if cancel else hand.fail(reason)
@@ -279,8 +281,7 @@ def _error(hand: _Hand, outcome: Errored) -> Move:
     path = hand.way_back("retry")
     if not left or path is None:
         return hand.fail(outcome.error, tries_left=left, reason=reason)
-    delay = hand.policy.backoff.delay(hand.job.tries - left, hand.draw) if outcome.after is None else outcome.after
-    return hand.walk("ABORTED", *path, event="retry", tries_left=left, delay=delay, error=outcome.error, reason=reason)
+    return hand.walk("ABORTED", *path, event="retry", tries_left=left, delay=outcome.pause(hand.backoff(left)), error=outcome.error, reason=reason)
 
 
 def _end(hand: _Hand, outcome: Failed | Rejected) -> Move:

@@ -36,12 +36,22 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Errored:
-    """The handler raised. `after` is the delay that the error itself asks for, in seconds."""
-
+class _Raised:
     error: str
     retryable: bool
     after: float | None = None
+    """Seconds that its kind asks for, in place of the backoff."""
+    at_least: float = 0.0
+    """Seconds that the error asks for: they may lengthen the backoff, and never shorten it."""
+
+    def pause(self, backoff: float) -> float:
+        """Seconds until the next try, where the kind's own backoff would be so many."""
+        return max(backoff, self.at_least) if self.after is None else self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Errored(_Raised):
+    """The handler raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +117,8 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrecorded:
+class Unrecorded(_Raised):
     """Work elsewhere is done, and what was to be written here about it raised: it is looked at again, at the price of a try."""
-
-    error: str
-    retryable: bool
-    after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,15 +56,12 @@ Taxonomy = Callable[[Exception], Verdict | None]
 """A kind's own judgement of an error; None leaves it to the default."""
 
 
-def judge(error: Exception, taxonomy: Taxonomy | None = None) -> Verdict:
-    """What to make of an error that a handler raised: the kind's own taxonomy has the first word, and the default the last.
+def judge(error: Exception) -> Verdict:
+    """What to make of an error that a handler raised, unless its kind knows better.
 
-    By default what can never work is not tried again: an HTTP status from 400 to 499 but for 408, 425 and 429, and a value, call or move that Interlock
-    refused. All else is, after the delay that the error asks for. A group of errors is tried again if each of them is. A taxonomy that itself raises has
-    no word, and the error's text says so.
+    What can never work is not tried again: an HTTP status from 400 to 499 but for 408, 425 and 429, and a value, call or move that Interlock refused.
+    All else is, with the delay that the error asks for. A group of errors is tried again if each of them is.
     """
-    if taxonomy is not None and (verdict := _asked(taxonomy, error)) is not None:
-        return verdict
     if isinstance(error, ExceptionGroup):
         members = cast("ExceptionGroup[Exception]", error).exceptions
         verdicts = [judge(each) for each in members]
@@ -76,7 +73,10 @@ def judge(error: Exception, taxonomy: Taxonomy | None = None) -> Verdict:
     return Verdict(retryable=True, after=retry_after(headers) if after is None else after)
 
 
-def _asked(taxonomy: Taxonomy, error: Exception) -> Verdict | None:
+def by_kind(error: Exception, taxonomy: Taxonomy | None) -> Verdict | None:
+    """What a kind's own taxonomy makes of an error. One that itself raises has no word, and the error's text says so."""
+    if taxonomy is None:
+        return None
     try:
         verdict = taxonomy(error)
         if verdict is not None and not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -191,7 +191,7 @@ def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float, a
     if refused(status):
         raise Fail(f"The webhook's host {target.named} refused the message with status {status}{': it is gone for good' if status == 410 else ''}.")
     moved = ", and redirects are not followed: give the address that it leads to" if 300 <= status < 400 else ""
-    raise Retry(f"The webhook's host {target.named} answered with status {status}{moved}.", after=after)
+    raise Retry(f"The webhook's host {target.named} answered with status {status}{moved}.", after=after or None)
 
 
 def _checked(target: _Target, allow_private: bool, resolve: Resolve) -> Sequence[str]:

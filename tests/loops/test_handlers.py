@@ -187,10 +187,16 @@ def test_errors_that_will_not_pass_fail_the_job(bench: Bench, error: Exception) 
     assert (job.state, job.attempt) == ("FAILED", 1)
 
 
-def test_retry_after_is_honoured(bench: Bench) -> None:
-    """In place of the backoff."""
-    job = bench.run_one(raising(bench, HttpError(429, Retry_After="77")))
-    assert bench.wait_of(job) == 77
+@pytest.mark.parametrize(("asked", "waits"), [("77", 77), ("9", 10), ("0", 10)])
+def test_retry_after_is_honoured_and_never_shortens_the_backoff(bench: Bench, asked: str, waits: float) -> None:
+    """Else a server that says "at once" would have every try spent in a moment."""
+    job = bench.run_one(raising(bench, HttpError(429, Retry_After=asked)))
+    assert bench.wait_of(job) == waits
+
+
+def test_what_the_handler_itself_says_holds_in_place_of_the_backoff(bench: Bench) -> None:
+    job = bench.run_one(raising(bench, Retry("soon", after=7)))
+    assert (job.phase, bench.wait_of(job)) == ("pending", 7)
 
 
 def test_a_kinds_own_taxonomy_has_the_first_word(bench: Bench) -> None:

@@ -198,11 +198,12 @@ def test_a_receiver_in_trouble_is_asked_again(receiver: Receiver, status: int) -
     assert caught.value.after is None
 
 
-def test_a_receiver_says_when_to_ask_again(receiver: Receiver) -> None:
-    receiver.status, receiver.answer = 429, {"Retry-After": "17"}
+@pytest.mark.parametrize(("said", "after"), [("17", 17), ("0", None)])
+def test_a_receiver_says_when_to_ask_again_and_cannot_have_it_at_once(receiver: Receiver, said: str, after: float | None) -> None:
+    receiver.status, receiver.answer = 429, {"Retry-After": said}
     with pytest.raises(Retry) as caught:
         post(receiver.url)
-    assert caught.value.after == 17
+    assert caught.value.after == after
 
 
 def test_no_redirect_is_followed(receiver: Receiver) -> None:

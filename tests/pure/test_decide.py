@@ -133,9 +133,15 @@ def test_a_retryable_error_spends_a_try_and_waits_out_its_backoff() -> None:
     assert move.error == "Traceback\n  ...\nTimeout: slow"
 
 
-def test_an_error_may_ask_for_its_own_delay() -> None:
+def test_a_kind_may_ask_for_its_own_delay() -> None:
     assert after(standard, "RUNNING", Errored("429", retryable=True, after=60.0)).delay == 60.0
     assert after(standard, "RUNNING", Errored("429", retryable=True, after=0.0)).delay == 0.0
+
+
+def test_an_error_may_lengthen_the_backoff_and_never_shorten_it() -> None:
+    for asked, waits in ((60.0, 60.0), (1.0, 2.0), (0.0, 2.0)):
+        assert after(standard, "RUNNING", Errored("429", retryable=True, at_least=asked), tries_left=2).delay == waits
+        assert after(download, "queued", Unrecorded("429", retryable=True, at_least=asked), tries_left=2).check_in == waits
 
 
 def test_an_error_waits_where_it_runs_if_it_can() -> None:

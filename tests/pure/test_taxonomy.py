@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.errors import CommitTimeout, NotApplied, PayloadError, TransitionRefused, UsageError
-from interlock.taxonomy import LONGEST, Verdict, describe, judge, surely_not_applied
+from interlock.taxonomy import LONGEST, Verdict, by_kind, describe, judge, surely_not_applied
 
 AGAIN = Verdict(retryable=True)
 NEVER = Verdict(retryable=False)
@@ -192,12 +192,13 @@ def test_a_group_is_tried_again_if_each_of_its_errors_is() -> None:
 
 # ---------------------------------------------------------------- a kind's own taxonomy
 def test_the_kinds_own_taxonomy_has_the_first_word() -> None:
-    assert judge(httpx_like(404), lambda _: Verdict(retryable=True, after=7)) == Verdict(retryable=True, after=7)
-    assert judge(TimeoutError(), lambda _: NEVER) == NEVER
+    assert by_kind(httpx_like(404), lambda _: Verdict(retryable=True, after=7)) == Verdict(retryable=True, after=7)
+    assert by_kind(TimeoutError(), lambda _: NEVER) == NEVER
 
 
 def test_what_the_kinds_own_taxonomy_does_not_judge_is_judged_by_default() -> None:
-    assert judge(httpx_like(404), lambda _: None) == NEVER
+    assert by_kind(httpx_like(404), lambda _: None) is None
+    assert by_kind(httpx_like(404), None) is None
 
 
 def broken(error: Exception) -> Verdict | None:
@@ -210,7 +211,7 @@ def broken(error: Exception) -> Verdict | None:
 )
 def test_a_taxonomy_that_fails_has_no_word_and_the_errors_text_says_so(taxonomy: Any, said: str) -> None:
     error = httpx_like(404)
-    assert judge(error, taxonomy) == NEVER
+    assert by_kind(error, taxonomy) is None
     note = next(line for line in describe(error).splitlines() if "taxonomy could not judge" in line)
     assert said in note
     assert describe(error).splitlines()[-1] == "httpx.HTTPStatusError: status 404"

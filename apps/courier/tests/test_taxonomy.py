@@ -108,6 +108,14 @@ def test_the_wait_that_a_429_asks_for_is_honoured(office: Office, side: str) -> 
     assert (office.state(job), office.app.get(job).attempt) == ("DELIVERED", 2)
 
 
+def test_one_that_asks_for_no_wait_gets_the_usual_one(office: Office) -> None:
+    """Else all three tries would be spent in a moment."""
+    job = office.order()
+    office.yandex.fail("resources", 429, retry_after=0, times=3)
+    office.run()
+    assert (office.state(job), office.app.get(job).tries_left) == ("QUEUED", 2)
+
+
 @pytest.mark.parametrize("side", ["yandex", "telegram"])
 def test_one_that_was_told_to_wait_speaks_for_all(office: Office, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are put off before they ask for anything, at no cost."""

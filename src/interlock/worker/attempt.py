@@ -87,9 +87,8 @@ class Attempts:
             if isinstance(outcome, Rejected | Failed | Snoozed) or grip.stop is not None:
                 return outcome
             # A guard that cannot say is no fault of the job: it comes back later, and no try is spent.
-            asked = outcome.after if isinstance(outcome, Errored) else None
-            delay = grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw()) if asked is None else asked
-            return Snoozed(delay, clean(f"its guard raised {type(error).__name__}: {error}"))
+            backoff = grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw())
+            return Snoozed(outcome.pause(backoff) if isinstance(outcome, Errored) else backoff, clean(f"its guard raised {type(error).__name__}: {error}"))
         return None
 
     async def _prepared(self, grip: Grip, arguments: dict[str, Any]) -> tuple[Outcome, Any]:

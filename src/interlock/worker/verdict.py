@@ -11,7 +11,7 @@ from ..errors import Cancelled as CancelledError
 from ..errors import LeaseLost, PayloadError, UsageError
 from ..outcome import Cancelled, Errored, Failed, Handed, Held, Looked, Outcome, Rejected, Released, Returned, Snoozed, Unrecorded
 from ..payload import check_external_id, clean
-from ..taxonomy import describe, judge
+from ..taxonomy import by_kind, describe, judge
 from .grip import WHY, Grip
 
 
@@ -33,8 +33,10 @@ def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) ->
         case PayloadError() | UsageError():
             return Failed(clean(str(error)))
         case Exception():
-            verdict = judge(error, grip.declaration.taxonomy)
-            return Errored(clean(describe(error)), verdict.retryable, verdict.after)
+            if (own := by_kind(error, grip.declaration.taxonomy)) is not None:
+                return Errored(clean(describe(error)), own.retryable, own.after)
+            verdict = judge(error)
+            return Errored(clean(describe(error)), verdict.retryable, at_least=verdict.after or 0.0)
         case _:
             # SystemExit and the like end the attempt, never the worker.
             return Errored(clean(describe(error)), retryable=True)
@@ -43,8 +45,8 @@ def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) ->
 def unrecorded(outcome: Outcome) -> Outcome:
     """What an error of a commit function means where the work itself was done elsewhere: it need not be done again, only written down."""
     match outcome:
-        case Errored(error=error, retryable=retryable, after=after):
-            return Unrecorded(error, retryable, after)
+        case Errored():
+            return Unrecorded(outcome.error, outcome.retryable, outcome.after, outcome.at_least)
         case Snoozed(after=after):
             return Looked(after, seen=True)
         case _:
