@@ -8,9 +8,9 @@ from typing import Any, cast
 import pydantic
 import pytest
 
-from interlock import App, Backoff, NotMigrated, Run, Tx
+from interlock import App, Backoff, Fail, Job, NotMigrated, Run, Tx
 from interlock.boot import running
-from interlock.events import Renewed, Trouble
+from interlock.events import HookFailed, Renewed, Trouble
 from interlock.stores import OpenStore
 from tests.kit import Place
 from tests.loops.bench import Bench
@@ -264,3 +264,33 @@ def test_an_embedded_worker_says_at_once_that_its_database_is_not_migrated(place
 
     with pytest.raises(NotMigrated, match="interlock migrate"):
         asyncio.run(scene())
+
+
+def test_rule_29_a_hook_that_raises_is_not_tried_again_once_what_runs_is_to_be_given_back(shop: Shop) -> None:
+    """The job is left as it is, to whoever adopts it."""
+    calls: list[str] = []
+
+    @shop.app.job(backoff=Backoff(0.0))
+    async def work(run: Run) -> None:
+        raise Fail("sold out")
+
+    @work.on_enter("FAILED")
+    def enter(tx: object, job: Job) -> None:
+        calls.append(job.state)
+        raise ValueError("odd")
+
+    shop.app.migrate()
+
+    async def scene() -> tuple[str, int]:
+        async with running(shop.plan()) as worker:
+            witness = Witness(shop.app.events)
+            job = await work.aenqueue()
+            await witness.until(HookFailed)
+            worker.stop()
+            worker.release()
+            before = len(calls)
+        return job.id, before
+
+    id, before = asyncio.run(scene())
+    assert len(calls) <= before + 1
+    assert (shop.app.get(id).state, [one.status for one in shop.app.executions(id)]) == ("RUNNING", ["IN_PROGRESS"])

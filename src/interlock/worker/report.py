@@ -25,6 +25,11 @@ class Reporter:
         self._waiting: list[Item] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
+        self._patient = True
+
+    def hurry(self) -> None:
+        """Try no hook again that raised: its job is left to whoever adopts it."""
+        self._patient = False
 
     @property
     def idle(self) -> bool:
@@ -70,7 +75,7 @@ class Reporter:
     async def _settle_alone(self, item: Item) -> None:
         desk = self._settler.desk
         await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
-        while item.again is not None and item.grip.stop != "lost" and not desk.over.is_set():
+        while item.again is not None and self._patient and item.grip.stop != "lost" and not desk.over.is_set():
             pause, item.again, item.error = item.again, None, None
             await desk.waits.asleep(pause)
             await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)

@@ -121,10 +121,10 @@ class Slots:
         """The store has answered."""
         grip, error = item.grip, item.error
         grip.settling = False
-        if error is not None and not isinstance(error, LeaseLost | TransitionRefused | Unavailable):
-            self._fall(grip, error)
-        elif error is not None:
+        if error is not None and (item.again is not None or isinstance(error, LeaseLost | TransitionRefused | Unavailable)):
             self._give_up(grip, str(error))
+        elif error is not None:
+            self._fall(grip, error)
         elif grip.ended:
             self._free(grip, "stored")
         else:
@@ -171,6 +171,7 @@ class Slots:
     # ------------------------------------------------------------ the end of all
     def stop(self) -> None:
         """Have every handler stop, and its job given back."""
+        self._reporter.hurry()
         for grip in list(self.grips.values()):
             if not grip.settling:
                 grip.halt("release")
