@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 import httpx
 from sqlalchemy import Engine
 
+from apps.common.tls import trusted
+
 from .disk import Disk
 from .redact import hide, key, quiet
 from .settings import Settings
@@ -54,7 +56,7 @@ class Outside:
         given, loop = self._settings, asyncio.get_running_loop()
         quiet()
         hide(given.secrets)
-        async with httpx.AsyncClient(timeout=self._patience) as http, make_bot(given) as bot:
+        async with httpx.AsyncClient(timeout=self._patience, verify=trusted()) as http, make_bot(given) as bot:
             tokens = Tokens(self._engine, http, given, trial=trial)
             disk = Disk(http, given.yandex_url, tokens, stall=self._patience)
             self._opened[loop] = _Opened(disk, tokens, bot, Telegram(bot, stall=self._patience))

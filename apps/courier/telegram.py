@@ -16,6 +16,7 @@ from aiogram.client.session.aiohttp import AiohttpSession
 from aiogram.client.telegram import TelegramAPIServer
 from aiogram.methods import SendDocument
 from aiogram.types import InlineKeyboardMarkup, InputFile, Message
+from typing_extensions import override
 
 from .errors import Code, Refusal, Trouble, Unsent
 from .receipt import Sent
@@ -34,7 +35,16 @@ _UNLIMITED = 0  # how aiohttp is told that a request has no deadline; an upload 
 
 def make_bot(settings: Settings) -> Bot:
     """The bot of these settings. It has no parse mode: what it says is never markup."""
-    return Bot(settings.bot_token.get_secret_value(), AiohttpSession(api=TelegramAPIServer.from_base(settings.telegram_url)))
+    return Bot(settings.bot_token.get_secret_value(), _Session(api=TelegramAPIServer.from_base(settings.telegram_url)))
+
+
+class _Session(AiohttpSession):
+    """One that is closed as soon as its connections are: aiogram waits on for a while, for the sake of an aiohttp that did not tell."""
+
+    @override
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
 
 
 class Parcel:

@@ -21,7 +21,8 @@ def database(server: str | None, directory: Path, name: str) -> Iterator[str]:
         yield f"sqlite:///{directory / called}.db"
         return
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {called}")
+        # Copied as files: the other way is for servers whose write-ahead log matters, and takes four times as long.
+        connection.execute(f"CREATE DATABASE {called} STRATEGY FILE_COPY")
         try:
             yield make_url(server).set(database=called).render_as_string(hide_password=False)
         finally:

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from sqlalchemy import text
 
 from apps.common.database import reading
 from apps.common.tests.programs import SLOWLY, Forked, Program, Started
+from apps.common.tests.waiting import eventually
 from apps.courier import words
 from apps.courier.assembly import assembled
 from apps.courier.settings import Settings
@@ -122,14 +122,12 @@ class House:
     # ------------------------------------------------------------ what is to be seen
     def until(self, check: Callable[[], T], what: str, within: float = SOON) -> T:
         """What `check` answers as soon as that is true."""
-        end = time.monotonic() + within
-        while not (answer := check()):
-            if time.monotonic() > end:
-                jobs = "\n".join(str(job) for job in self.app.jobs())
-                logs = "\n".join(f"--- {program.name} {program.code}\n{program.log}" for program in self.programs)
-                raise AssertionError(f"Waited {within:g} s in vain: {what}.\n{jobs}\n{logs}")
-            time.sleep(0.02)
-        return answer
+        try:
+            return eventually(check, what, within)
+        except AssertionError as error:
+            jobs = "\n".join(str(job) for job in self.app.jobs())
+            logs = "\n".join(f"--- {program.name} {program.code}\n{program.log}" for program in self.programs)
+            raise AssertionError(f"{error}\n{jobs}\n{logs}") from None
 
     def delivery(self) -> Job:
         """The one delivery there is."""

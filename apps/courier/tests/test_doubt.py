@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from apps.common.tests.kits import meanwhile
+from apps.common.tests.waiting import eventually
 from apps.courier import telegram as telegrams
 from apps.courier import words
 from apps.courier.tests.kit import BEGUN, FOLDER, READER, STREAMED, Office
@@ -128,7 +129,7 @@ def test_a_receipt_of_an_earlier_attempt_says_nothing_of_the_file_as_it_is_now(o
 def first_known(office: Office, job: str) -> None:
     """Wait until the first worker's receipt is written."""
     table = "interlock.receipts" if office.courier.engine.dialect.name == "postgresql" else "interlock_receipts"
-    office.telegram.wait(lambda: office.rows(f"SELECT 1 FROM {table} WHERE name = 'send' AND applied_at IS NOT NULL") or None)
+    eventually(lambda: office.rows(f"SELECT 1 FROM {table} WHERE name = 'send' AND applied_at IS NOT NULL"))
 
 
 def test_an_upload_that_telegram_cannot_use_fails_at_once(office: Office) -> None:

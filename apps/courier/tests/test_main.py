@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ import pytest
 
 from apps.common.tests import commands
 from apps.common.tests.commands import Call, Said, called
+from apps.common.tests.waiting import eventually
 from apps.courier import main as program
 from apps.courier import serving
 from apps.courier.main import main
@@ -211,18 +211,12 @@ def process(directory: Path, *arguments: str, until: str) -> Iterator[tuple["sub
             [sys.executable, "-m", "apps.courier", *arguments], env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, stdout=output,
             stderr=output)
     try:
-        wait(lambda: until in log.read_text() or running.poll() is not None)
+        eventually(lambda: until in log.read_text() or running.poll() is not None)
         assert until in log.read_text()
         yield running, log
     finally:
         running.kill()
         running.wait(PATIENCE)
-
-
-def wait(seen: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not seen() and time.monotonic() < end:
-        time.sleep(0.05)
 
 
 @once

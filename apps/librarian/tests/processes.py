@@ -13,11 +13,12 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
+from apps.common.tests.waiting import eventually
 from apps.librarian.client import Qbittorrent
 from apps.librarian.jobs import Librarian, build
 from apps.librarian.library import Download, Library
 from apps.librarian.settings import Settings
-from apps.librarian.tests.real import Peer, RealQbittorrent, eventually
+from apps.librarian.tests.real import Peer, RealQbittorrent
 from interlock import Execution
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class House:
             return check()
 
         try:
-            return eventually(checked, within)
+            return eventually(checked, within=within)
         except AssertionError as error:
             jobs = "\n".join(str(job) for job in self.app.jobs())
             logs = "\n".join(f"--- worker {worker.code}\n{worker.log}" for worker in self.workers)

@@ -13,8 +13,7 @@ import random
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from typing import Any, TypeVar
 
 import libtorrent
 import requests
+
+from apps.common.tests.waiting import eventually
 
 PROGRAM = shutil.which("qbittorrent-nox")
 T = TypeVar("T")
@@ -42,15 +43,6 @@ Session\\DHTEnabled=false
 Session\\LSDEnabled=false
 Session\\PeXEnabled=false
 """
-
-
-def eventually(check: Callable[[], T], within: float = 60.0) -> T:
-    """What `check` answers as soon as that is true of the programs outside."""
-    deadline = time.monotonic() + within
-    while not (answer := check()):
-        assert time.monotonic() < deadline, f"not within {within:g} seconds"
-        time.sleep(0.05)
-    return answer
 
 
 def free_port() -> int:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import requests
 
+from apps.common.tests.waiting import eventually
 from apps.librarian.client import Qbittorrent, Torrent
 from apps.librarian.errors import LoginRefused, OutsideDown
 from apps.librarian.source import magnet, source
 from apps.librarian.tests import torrents
 from apps.librarian.tests.qbittorrent import FakeQbittorrent
-from apps.librarian.tests.real import RealQbittorrent, eventually, qbittorrent, seeding
+from apps.librarian.tests.real import RealQbittorrent, qbittorrent, seeding
 
 pytestmark = pytest.mark.real
 

@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 import httpx
 from typing_extensions import override
 
+from apps.common.tls import trusted
+
 from ..errors import Hopeless, Trouble
 from ..order import Order
 from ..picture import LARGEST
@@ -43,11 +45,10 @@ class Images(Provider):
     async def open(self) -> AsyncGenerator[None]:
         """Reach for the provider while the block runs; nothing is asked of it yet."""
         loop, bearer = asyncio.get_running_loop(), {"Authorization": f"Bearer {self._api_key}"}
-        trusted = httpx.create_ssl_context()
         # Links are fetched without a proxy: only so is it known which address is asked.
         async with (
-            httpx.AsyncClient(timeout=self._timeout, verify=trusted, headers=bearer) as api,
-            httpx.AsyncClient(timeout=self._timeout, verify=trusted, trust_env=False) as plain,
+            httpx.AsyncClient(timeout=self._timeout, verify=trusted(), headers=bearer) as api,
+            httpx.AsyncClient(timeout=self._timeout, verify=trusted(), trust_env=False) as plain,
         ):
             self._opened[loop] = _Opened(api, Links(self._base_url, plain))
             try:

@@ -3,7 +3,6 @@
 import os
 import re
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from sqlalchemy import text
 
 from apps.common.database import name_of_engine, reading
 from apps.common.tests.programs import SLOWLY, Forked, Program
+from apps.common.tests.waiting import eventually
 from apps.studio import books
 from apps.studio.assembly import assembled
 from apps.studio.counter import Counter
@@ -74,13 +74,11 @@ class House:
 
     def until(self, check: Callable[[], T], what: str, within: float = SOON) -> T:
         """What `check` answers as soon as that is true."""
-        end = time.monotonic() + within
-        while not (answer := check()):
-            if time.monotonic() > end:
-                logs = "\n".join(f"--- {program.name} {program.code}\n{program.log}" for program in self.programs)
-                raise AssertionError(f"Waited {within:g} s in vain: {what}.\n{self.app.jobs()}\n{logs}")
-            time.sleep(0.02)
-        return answer
+        try:
+            return eventually(check, what, within)
+        except AssertionError as error:
+            logs = "\n".join(f"--- {program.name} {program.code}\n{program.log}" for program in self.programs)
+            raise AssertionError(f"{error}\n{self.app.jobs()}\n{logs}") from None
 
     def ended(self, id: str) -> Job:
         return self.until(lambda: job if (job := self.app.get(id)).ended else None, "the job has ended")

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,14 +105,6 @@ def while_asked(atelier: Atelier, do: Callable[[], object]) -> None:
 
     with images.holding() as gate, meanwhile(look):
         atelier.run()
-
-
-def until(check: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether this is so within a while, where another thread is at work on it."""
-    end, pause = time.monotonic() + seconds, threading.Event()
-    while not (so := check()) and time.monotonic() < end:
-        pause.wait(0.02)
-    return so
 
 
 @contextmanager

@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import SecretStr
 
+from apps.common.tests.waiting import eventually
 from apps.studio.assembly import assembled
 from apps.studio.people import People, User
 from apps.studio.settings import Settings
@@ -21,15 +21,6 @@ from apps.studio.tests.kit import MODEL
 T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 LISTENING = "listening at "
-
-
-def eventually(check: Callable[[], T], within: float = 30.0) -> T:
-    """What `check` answers as soon as that is true of the processes outside."""
-    deadline = time.monotonic() + within
-    while not (answer := check()):
-        assert time.monotonic() < deadline, f"not within {within:g} seconds"
-        time.sleep(0.05)
-    return answer
 
 
 class Shop:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from apps.common.tests.waiting import eventually
 from apps.studio.errors import Trouble
 from apps.studio.jobs import MAX_RETRIES
 from apps.studio.ledger import Balance
 from apps.studio.originals import Kept, Originals
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.kit import COMPLETED, Atelier
-from apps.studio.tests.scenes import ENOUGH, crash, files, queued, sound, until, while_asked, wish
+from apps.studio.tests.scenes import ENOUGH, crash, files, queued, sound, while_asked, wish
 from interlock.testing import KitWorker, Point
 
 DYING = [Point.AFTER_CLAIM, Point.IN_PREPARE, Point.BEFORE_COMMIT, Point.IN_COMMIT]
@@ -109,7 +110,7 @@ def test_an_answer_that_comes_late_does_not_replace_the_image(atelier: Atelier) 
         # Whoever of the two takes it: the one that was robbed may be quicker.
         KitWorker(atelier.app, atelier.clock).run_until_idle()
         images.wait(lambda: len(images.asked) == 2, 20)
-        assert until(lambda: atelier.state(job) == "completed")
+        assert eventually(lambda: atelier.state(job) == "completed")
         images.picture = picture("red")
 
     while_asked(atelier, other)

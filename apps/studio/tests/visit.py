@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Locator, Page, Response, ViewportSize, expect, sync_playwright
 
+from apps.common.tests.waiting import eventually
 from apps.studio.people import User
-from apps.studio.tests.shop import Shop, eventually
+from apps.studio.tests.shop import Shop
 
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 360, "height": 740}

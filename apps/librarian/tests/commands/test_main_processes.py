@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 from apps.common.tests.commands import Call
+from apps.common.tests.waiting import eventually
 from apps.librarian.tests.commands.kit import begin, finish, once, refused, started
 from apps.librarian.tests.kit import hash_of, magnet
 from apps.librarian.tests.qbittorrent import BAN_AFTER, FakeQbittorrent
@@ -40,20 +40,12 @@ def process(directory: Path, environment: dict[str, str], *arguments: str, until
         made = subprocess.Popen(
             [sys.executable, "-m", "apps.librarian", *arguments], cwd=directory, env=environment, text=True, stdout=out, stderr=subprocess.STDOUT)
     try:
-        wait(lambda: until in log.read_text() or made.poll() is not None)
+        eventually(lambda: until in log.read_text() or made.poll() is not None)
         assert made.poll() is None, log.read_text()
         yield made, log
     finally:
         made.kill()
         made.wait()
-
-
-def wait(happened: Callable[[], bool]) -> None:
-    """Until it is so; a test of real processes has no clock to set."""
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_one_process_works_and_serves_until_a_signal(library: Call, qbittorrent: FakeQbittorrent, database_url: str, tmp_path: Path) -> None:
@@ -63,10 +55,10 @@ def test_one_process_works_and_serves_until_a_signal(library: Call, qbittorrent:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address)
         headers = {"Authorization": f"Bearer {token}"}
         id = httpx.post(f"{address}/downloads", headers=headers, json={"book_id": 1, "media_type": "text", "source": magnet(1)}).json()["id"]
-        wait(lambda: hash_of(1) in qbittorrent.torrents)
+        eventually(lambda: hash_of(1) in qbittorrent.torrents)
         begin(qbittorrent)
         finish(qbittorrent)
-        wait(lambda: httpx.get(f"{address}/downloads/{id}", headers=headers).json()["status"] == "completed")
+        eventually(lambda: httpx.get(f"{address}/downloads/{id}", headers=headers).json()["status"] == "completed")
         assert httpx.get(f"{address}/health").json()["ok"]
         assert "server" not in httpx.get(f"{address}/health").headers
         worker.send_signal(signal.SIGTERM)
@@ -85,10 +77,10 @@ def test_a_second_signal_ends_it_at_once(library: Call, qbittorrent: FakeQbittor
         qbittorrent.slow(gate)
         greeted = len(qbittorrent.log)
         id = started(library("start", 1, "text", magnet(1)))
-        wait(lambda: len(qbittorrent.log) > greeted)
+        eventually(lambda: len(qbittorrent.log) > greeted)
         worker.send_signal(signal.SIGTERM)
         # What is served ends first; the worker still waits for its handler.
-        wait(lambda: "listening no more" in log.read_text())
+        eventually(lambda: "listening no more" in log.read_text())
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE) == -signal.SIGTERM
     gate.set()
@@ -170,6 +162,6 @@ def test_a_worker_starts_while_qbittorrent_is_away_and_says_so(library: Call, qb
         assert log.read_text().startswith(f"qBittorrent at {qbittorrent.url} cannot be reached. See that it runs. The worker starts all the same")
         qbittorrent.up()
         library("start", 1, "text", magnet(1))
-        wait(lambda: hash_of(1) in qbittorrent.torrents)
+        eventually(lambda: hash_of(1) in qbittorrent.torrents)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE) == 0

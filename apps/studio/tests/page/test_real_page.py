@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
+from apps.common.tests.waiting import eventually
 from apps.studio.order import LARGEST_SEED
 from apps.studio.people import User
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.page.kit import numbers
-from apps.studio.tests.shop import Shop, eventually, shop
+from apps.studio.tests.shop import Shop, shop
 from apps.studio.tests.visit import Visit, has_loaded, in_state
 
 pytestmark = pytest.mark.real
