@@ -1,8 +1,12 @@
 """How long a server wants to be left alone."""
 
 import math
+import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+
+from interlock import Backoff
 
 
 def pause(said: str) -> float | None:
@@ -16,3 +20,8 @@ def pause(said: str) -> float | None:
             return None
         seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
     return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def longer(asked: float | None, backoff: Backoff, attempt: int, draw: Callable[[], float] = random.random) -> float | None:
+    """As long as a server asked for, and never less than our own pause, which grows: else a busy one would have every try spent within seconds."""
+    return None if asked is None else max(asked, backoff.delay(attempt, draw()))

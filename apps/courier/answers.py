@@ -6,10 +6,9 @@ from apps.common.pauses import pause
 
 from .errors import CourierError, Refusal, Trouble, Unsent
 
-LOCKED, TOO_MANY = 423, 429
+LATER = (408, 423, 425, 429)
+"""Besides a 5xx, what may be otherwise the next time."""
 GONE = (404, 410)
-LONGEST = 86400.0
-"""Seconds. A server that asks for more is asked again after a day all the same."""
 
 
 def broken(error: httpx.HTTPError) -> Trouble:
@@ -24,7 +23,7 @@ def broken(error: httpx.HTTPError) -> Trouble:
 def refused(response: httpx.Response) -> CourierError:
     """An answer that is not what was asked for. What 401 means only the caller knows."""
     status = response.status_code
-    if status in (LOCKED, TOO_MANY) or status >= 500:
+    if status in LATER or status >= 500:
         return Trouble(f"Yandex Disk cannot answer now (status {status}). It is tried again.", status_code=status, retry_after=retry_after(response))
     if status == 403:
         return Refusal("forbidden", "Yandex Disk denies access to the file. Let the courier's account read it.")
@@ -41,6 +40,5 @@ def strange() -> Trouble:
 
 
 def retry_after(response: httpx.Response) -> float | None:
-    """The seconds for which the server wants to be left alone, if it says so: in seconds, or as a date. Never more than LONGEST."""
-    asked = pause(response.headers.get("Retry-After", ""))
-    return None if asked is None else min(asked, LONGEST)
+    """The seconds for which the server wants to be left alone, if it says so: in seconds, or as a date."""
+    return pause(response.headers.get("Retry-After", ""))

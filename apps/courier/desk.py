@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Label, RowMapping, Select, Text, and_, cast, func, or_, select, update
@@ -75,6 +75,8 @@ class Shown:
     error_code: str | None
     """Why it failed, or has to be tried again, as far as there is a word for it."""
     attempt: int
+    failed: int
+    """Tries that did not work out. An attempt that was put off or given back is none."""
     doubted: bool
     """Whether the file may have arrived once more than the state says."""
     tries: int
@@ -254,9 +256,9 @@ class Desk:
 
     # ------------------------------------------------------------ administrators
     def alert_token(self) -> None:
-        """Tell each administrator that the disk's token is refused: once for each token, however often it is found out."""
+        """Tell each administrator that the disk's token is refused: once a day for the same settings, however often it is found out."""
         with self._engine.begin() as tx:
-            alert_token(tx, self._courier.alert, self._settings.admins)
+            alert_token(tx, self._courier.alert, self._settings.admins, datetime.now(UTC))
 
     def overview(self) -> Overview:
         """How everything stands."""
@@ -271,7 +273,7 @@ class Desk:
             waiting=sum(depth.due + depth.later + depth.held for depth in depths),
             running=sum(depth.running for depth in depths),
             oldest=max((depth.oldest for depth in depths), default=0.0),
-            stuck=[Stuck(each.job_id, each.state, each.heartbeat_at) for each in status.stuck],
+            stuck=[Stuck(each.job_id, each.state, each.heartbeat_at) for each in status.stuck if each.kind == kind],
             workers=[WorkerAge(each.facts.name, each.silent, each.alive) for each in status.workers],
             token_expires_at=expires_at,
             errors=[LastError(job.finished_at or job.updated_at, *_told(job.last_error)) for job in app.jobs(kind=kind, state="FAILED", limit=LAST)],
@@ -293,16 +295,18 @@ class Desk:
         code = _told(row["last_error"])[0]
         return Shown(
             row["job_id"], row["file_id"], row["file_name"], row["state"], done, total, code if code in {*CODES, LOST} else None,
-            row["attempt"], row["doubted"], row["tries"], row["cancel_requested_at"] is not None and row["phase"] == "running")
+            row["attempt"], row["tries"] - row["tries_left"], row["doubted"], row["tries"],
+            stopping=row["cancel_requested_at"] is not None and row["phase"] == "running")
 
 
 def _deliveries(dialect: Dialect) -> Select[Any]:
     """Orders, with all that is to be seen of them."""
-    job = of_engine(dialect, "jobs_now", "id", "state", "phase", "attempt", "tries", "last_error", "progress", "cancel_requested_at")
+    job = of_engine(dialect, "jobs_now", "id", "state", "phase", "attempt", "tries", "tries_left", "last_error", "progress", "cancel_requested_at")
     doubted: Label[bool] = doubts.c.job_id.is_not(None).label("doubted")
     columns: list[ColumnElement[Any]] = [
         orders.c.job_id, orders.c.user_id, orders.c.file_id, orders.c.card_id, orders.c.shown, users.c.language, files.c.name.label("file_name"), job.c.state,
-        job.c.phase, job.c.attempt, job.c.tries, job.c.last_error, job.c.cancel_requested_at, cast(job.c.progress, Text).label("progress"), doubted,
+        job.c.phase, job.c.attempt, job.c.tries, job.c.tries_left, job.c.last_error, job.c.cancel_requested_at, cast(job.c.progress, Text).label("progress"),
+        doubted,
     ]
     joined = orders.join(users, users.c.id == orders.c.user_id).join(files, files.c.id == orders.c.file_id).join(job, job.c.id == orders.c.job_id)
     return select(*columns).select_from(joined.outerjoin(doubts, doubts.c.job_id == orders.c.job_id))

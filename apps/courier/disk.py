@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeVar, cast
 import httpx
 from pydantic import BaseModel, BeforeValidator, Field
 
-from .answers import LOCKED, TOO_MANY, broken, refused, strange
-from .errors import Refusal, Trouble
+from .answers import LATER, broken, refused, strange
+from .errors import CourierError, Refusal, Trouble
 from .tokens import Tokens
 
 CHUNK = 256 * 1024
@@ -21,7 +21,8 @@ HOPS = 5
 """Redirects that a download link may take."""
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each resumption in a row that follows one without a byte. After the last of them the body is given up."""
-EXPIRED = (401, 403, 404, 410)
+UNKNOWN = 401
+EXPIRED = (UNKNOWN, 403, 404, 410)
 """What a download link answers that is out of date."""
 ANSWER = 32 * 1024 * 1024
 """Bytes that an answer of the API has at most. A thousand entries with the longest paths take less."""
@@ -84,11 +85,11 @@ class _Link(BaseModel):
 
 
 class _Lapse(Exception):
-    """The body stopped, and can be resumed; with another link, if this one has `expired`."""
+    """The body stopped, and can be resumed; with another link, if this one has `expired`. `error` is what it comes to if that does not help."""
 
-    def __init__(self, trouble: Trouble, *, expired: bool = False) -> None:
-        super().__init__(str(trouble))
-        self.trouble, self.expired = trouble, expired
+    def __init__(self, error: CourierError, *, expired: bool = False) -> None:
+        super().__init__(str(error))
+        self.error, self.expired = error, expired
 
 
 class Disk:
@@ -145,7 +146,7 @@ class Disk:
             except httpx.HTTPError as error:
                 lapse = _Lapse(broken(error))
             if fruitless == len(PAUSES):
-                raise lapse.trouble from None
+                raise lapse.error from None
             await sleep(PAUSES[fruitless])
             fruitless += 1
             if lapse.expired:
@@ -221,11 +222,13 @@ def _superfluous(response: httpx.Response, item: Item, have: int) -> int:
     """How many bytes of this answer are had already: none, unless the server takes no notice of ranges and begins anew."""
     status, total = response.status_code, None
     if status in EXPIRED:
-        raise _Lapse(Trouble("Yandex Disk's link is out of date. It is tried again.", status_code=status), expired=True)
+        # Of a file that nobody may read or that is gone, every new link says the same.
+        error = Trouble("Yandex Disk's link is out of date. It is tried again.", status_code=status) if status == UNKNOWN else refused(response)
+        raise _Lapse(error, expired=True)
     if status not in (200, 206, 416):
         error = refused(response)
         # Of a file that is on its way already, much would be lost; one that has not set out can wait as long as it is told to.
-        if have and isinstance(error, Trouble) and error.retry_after is None and (status >= 500 or status in (LOCKED, TOO_MANY)):
+        if have and isinstance(error, Trouble) and error.retry_after is None and (status >= 500 or status in LATER):
             raise _Lapse(error)
         raise error
     if status == 200:

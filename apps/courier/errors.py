@@ -26,6 +26,8 @@ STATUS: dict[Code, int] = {
     "not_found": 404, "too_big": 413, "shut_out": 401, "bot_refused": 401, "unreachable": 400, "stale_file": 400, "refused": 400, "empty": 400,
 }  # fmt: skip
 """The HTTP status that a refusal stands for, where it is not 403."""
+LONGEST = 86_400.0
+"""Seconds. Whoever asks for a longer pause is asked again after a day all the same."""
 
 
 class CourierError(Exception):
@@ -60,7 +62,7 @@ class Trouble(CourierError):
     def __init__(self, sentence: str, *, status_code: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(sentence)
         self.status_code = status_code
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else min(retry_after, LONGEST)
 
 
 class Unsent(Trouble, NotApplied):

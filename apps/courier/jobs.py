@@ -4,12 +4,14 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 from typing_extensions import override
 
 from apps.common.application import Application
+from apps.common.pauses import longer
 from interlock import App, Backoff, Fail, InterlockError, Job, Kind, Lifecycle, Refused, Retry, Run, Snooze
 
 from . import tables, words
@@ -25,8 +27,8 @@ LONGEST = 6 * 3600.0
 """Seconds that one attempt may take: two gigabytes at a hundred kilobytes a second."""
 BACKOFF = Backoff(30.0, factor=8.0, cap=600.0)
 """With three tries: up to half a minute, then up to four minutes. A restart of either side is to be over by then."""
-LONGEST_WAIT = 86_400.0
-"""Seconds. Whoever asks for a longer pause is asked again after a day."""
+TELLING = Backoff(10.0, cap=3600.0)
+"""With two hundred tries: for about a week of a Telegram that is away."""
 UNTOLD = ("blocked", "unreachable")
 """Whoever has shut the door cannot be told anything."""
 
@@ -60,14 +62,14 @@ def build(settings: Settings, engine: Engine, outside: Outside) -> Courier:
 
 
 @contextmanager
-def judged() -> Generator[None]:
-    """What the outside said, as the engine's answers. A failure begins with its code, by which the user is told of it in plain words."""
+def judged(attempt: int, backoff: Backoff) -> Generator[None]:
+    """What the outside said at this attempt, as the engine's answers. A failure begins with its code, by which the user is told of it in plain words."""
     try:
         yield
     except Refusal as error:
         raise Fail(f"{error.code}: {error}") from None
     except Trouble as error:
-        raise Retry(f"trouble: {error}", after=min(error.retry_after, LONGEST_WAIT) if error.retry_after else None) from None
+        raise Retry(f"trouble: {error}", after=longer(error.retry_after, backoff, attempt)) from None
     except (InterlockError, Fail, Retry, Snooze):
         raise
     except Exception as error:  # noqa: BLE001 - none of its words is kept
@@ -82,7 +84,7 @@ def _deliver(app: App[Connection], means: Means) -> Deliver:
 
     @app.job(kind="deliver", lifecycle=lifecycle, tries=3, lease=LEASE, max_runtime=LONGEST, backoff=BACKOFF)
     async def deliver(run: Run, user_id: int, file_id: int) -> Delivery:
-        with judged():
+        with judged(run.attempt, BACKOFF):
             return await Carriage(run, means, user_id, file_id).carried()
 
     @deliver.admit
@@ -114,7 +116,7 @@ def _endings(deliver: Deliver, tell: Tell, alert: Alert, admins: tuple[int, ...]
         _doubted(tx, job)
         tell.using(conn=tx).enqueue(job.id)
         if (job.last_error or "").startswith("shut_out:"):
-            alert_token(tx, alert, admins)
+            alert_token(tx, alert, admins, job.updated_at)
 
     @deliver.on_enter("EXPIRED")
     def expired(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -142,8 +144,7 @@ def _first(job: Job) -> str:
 
 # ---------------------------------------------------------------- tell, alert
 def _tell(app: App[Connection], means: Means) -> Tell:
-    # For about a week of a Telegram that is away.
-    @app.job(kind="tell", tries=200, backoff=Backoff(10.0, cap=3600.0))
+    @app.job(kind="tell", tries=200, backoff=TELLING)
     async def tell(run: Run, job_id: str) -> None:
         job = await app.aget(job_id)
         user_id, file_id = job.payload["user_id"], job.payload["file_id"]
@@ -159,7 +160,7 @@ def _tell(app: App[Connection], means: Means) -> Tell:
 
 
 def _alert(app: App[Connection], means: Means) -> Alert:
-    @app.job(kind="alert", tries=200, backoff=Backoff(10.0, cap=3600.0))
+    @app.job(kind="alert", tries=200, backoff=TELLING)
     async def alert(run: Run, admin_id: int, what: str) -> None:
         language = await means.asked(lambda tx: tables.language_of(tx, admin_id))
         await _said(run, means.outside, admin_id, words.say(language, f"alert_{what}"))
@@ -173,7 +174,7 @@ async def _said(run: Run, outside: Outside, user_id: int, text: str) -> None:
     async def say() -> int:
         return await outside.telegram.say(user_id, text)
 
-    with judged():
+    with judged(run.attempt, TELLING):
         try:
             await run.effect("say", on_doubt="retry")(say)
         except Refusal as error:
@@ -184,8 +185,8 @@ async def _said(run: Run, outside: Outside, user_id: int, text: str) -> None:
                 raise
 
 
-def alert_token(tx: Connection, alert: Alert, admins: tuple[int, ...]) -> None:
-    """Tell each administrator that the disk's token is refused: once for each token, however many deliveries find out."""
-    generation = tables.token_generation(tx)
+def alert_token(tx: Connection, alert: Alert, admins: tuple[int, ...], at: datetime) -> None:
+    """Tell each administrator that the disk's token is refused: once a day for the same settings, however many deliveries find out."""
+    given = tables.token_given(tx)
     for admin in admins:
-        alert.using(conn=tx, idempotency_key=f"token:{generation}:{admin}").enqueue(admin, "token")
+        alert.using(conn=tx, idempotency_key=f"token:{given}:{at.date()}:{admin}").enqueue(admin, "token")

@@ -85,12 +85,12 @@ class Screens:
 def card_text(language: str | None, shown: Shown) -> str:
     """A delivery's file, its state in plain words, and how far it is."""
     key, values = shown.state, dict[str, object]()
-    if shown.state == "QUEUED" and shown.attempt and shown.error_code is None:
-        # A worker that stopped gave it back, which costs no try.
-        key = "QUEUED_back"
+    if shown.state == "QUEUED" and shown.failed:
+        why = words.say(language, words.reason(shown.error_code))
+        key, values = "QUEUED_again", {"failed": shown.failed, "tries": shown.tries, "reason": why}
     elif shown.state == "QUEUED" and shown.attempt:
-        failed, why = min(shown.attempt, shown.tries - 1), words.say(language, words.reason(shown.error_code))
-        key, values = "QUEUED_again", {"failed": failed, "tries": shown.tries, "reason": why}
+        # It was put off, or a worker that stopped gave it back, which costs no try.
+        key = "QUEUED_back"
     elif shown.state == "DELIVERED" and shown.doubted:
         key = "DELIVERED_twice"
     elif shown.state == "FAILED":

@@ -164,6 +164,6 @@ def receipt(tx: Connection, job_id: str, name: str) -> Literal["none", "asked", 
     return "asked" if found.applied_at is None else "applied"
 
 
-def token_generation(tx: Connection) -> int:
-    """How often the disk's token was renewed or given anew."""
-    return tx.scalar(select(func.coalesce(func.max(tokens.c.generation), 0))) or 0
+def token_given(tx: Connection) -> str:
+    """By what the secrets are known that the settings gave for the disk."""
+    return tx.scalar(select(func.max(tokens.c.given))) or ""

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, false, or_, select, up
 
 from apps.common.database import insert, reading
 
-from .answers import TOO_MANY, broken, refused, strange
+from .answers import LATER, broken, refused, strange
 from .errors import CourierError, Refusal, Trouble, Untried
 from .redact import hide
 from .settings import Settings
@@ -143,7 +143,7 @@ class Tokens:
             raise Trouble("Yandex did not renew the token in time. It is tried again.") from None
         except httpx.HTTPError as error:
             raise broken(error) from None
-        if 400 <= response.status_code < 500 and response.status_code != TOO_MANY:
+        if 400 <= response.status_code < 500 and response.status_code not in LATER:
             raise Refusal("shut_out", "Yandex refuses to renew the token. Give the courier a new one in its settings.")
         if response.status_code != 200:
             raise refused(response)

@@ -171,10 +171,18 @@ def test_a_file_that_went_away_in_between_is_not_found(fake: FakeDisk, reader: R
 
 
 def test_a_link_that_is_out_of_date_from_the_start_on_is_given_up_in_the_end(fake: FakeDisk, reader: Reader) -> None:
-    fake.fail("content", 403, times=1000)
+    fake.fail("content", 401, times=1000)
     with pytest.raises(Trouble, match="out of date"):
         reader.read()
     assert len(ranges(fake)) == 1 + 5
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "forbidden"), (404, "not_found"), (410, "not_found")])
+def test_a_file_that_no_new_link_leads_to_is_refused(fake: FakeDisk, reader: Reader, status: int, code: str) -> None:
+    fake.fail("content", status, times=1000)
+    with pytest.raises(Refusal) as refused:
+        reader.read()
+    assert (refused.value.code, len(ranges(fake))) == (code, 1 + 5)
 
 
 def test_a_server_that_ignores_ranges_is_read_from_the_start_and_what_is_had_is_skipped(fake: FakeDisk, reader: Reader) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from apps.common.tests.kits import meanwhile
 from apps.courier import desk as desks
 from apps.courier import tables
 from apps.courier.desk import WorkerAge
+from apps.courier.jobs import alert_token
 from apps.courier.redact import who
 from apps.courier.tests.kit import ADMIN, QUEUED, READER, STRANGER, Office
 from interlock.testing import Crashed, Point
@@ -178,13 +179,20 @@ def test_a_doubted_delivery_says_so(office: Office) -> None:
 
 
 # ---------------------------------------------------------------- administrators
-def test_each_administrator_is_alerted_once_for_each_token(office: Office) -> None:
-    for _ in range(3):
-        office.desk.alert_token()
+def test_each_administrator_is_alerted_once_a_day_for_the_same_settings(office: Office) -> None:
+    def alerted(at: datetime) -> int:
+        with office.courier.engine.begin() as tx:
+            alert_token(tx, office.courier.alert, office.settings.admins, at)
+        return len(office.app.jobs(kind="alert"))
+
+    at = datetime(2026, 1, 15, 23, 0, tzinfo=UTC)
+    assert [alerted(at + timedelta(minutes=each)) for each in (0, 10, 59)] == [1, 1, 1]
     assert [job.payload for job in office.app.jobs(kind="alert")] == [{"admin_id": ADMIN, "what": "token"}]
     office.write("INSERT INTO courier_tokens (service, given, generation) VALUES ('yandex', 'g', 1)")
-    office.desk.alert_token()
-    assert len(office.app.jobs(kind="alert")) == 2
+    assert alerted(at) == 2
+    office.write("UPDATE courier_tokens SET generation = 2")
+    assert alerted(at) == 2
+    assert alerted(at + timedelta(hours=1)) == 3
 
 
 def test_an_empty_office_is_overseen(office: Office) -> None:
@@ -272,3 +280,12 @@ def test_a_worker_that_was_killed_is_listed_as_silent(office: Office) -> None:
     office.clock.advance(600)
     assert [(each.age, each.alive) for each in office.desk.overview().workers] == [(600, False)]
     assert [(each.state, each.heartbeat_at) for each in office.desk.overview().stuck] == [("CLAIMED", office.clock.now() - timedelta(seconds=600))]
+
+
+def test_only_deliveries_are_said_to_be_stuck(office: Office) -> None:
+    office.desk.alert_token()
+    office.worker.crash_at(Point.AFTER_CLAIM)
+    with pytest.raises(Crashed):
+        office.run()
+    office.clock.advance(600)
+    assert (len(office.app.status().stuck), office.desk.overview().stuck) == (1, [])

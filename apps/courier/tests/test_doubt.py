@@ -149,11 +149,14 @@ def test_a_pause_without_an_end_is_cut_to_a_day(office: Office, seconds: str) ->
     assert (office.app.get(job).due_at - office.clock.now()).total_seconds() <= 86_400
 
 
-def test_telegrams_own_pause_without_an_end_is_cut_to_a_day(office: Office) -> None:
+def test_telegrams_own_pause_without_an_end_is_cut_to_a_day(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     job = office.order()
     office.telegram.fail("sendDocument", 429, retry_after=10**12)
+    paused = list[float]()
+    monkeypatch.setattr(office.courier.outside, "pause", paused.append)
     office.run()
     assert (office.app.get(job).due_at - office.clock.now()).total_seconds() <= 86_400
+    assert paused == [86_400]
 
 
 # ---------------------------------------------------------------- telling

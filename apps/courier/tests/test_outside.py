@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from apps.courier import tokens as tokens_module
-from apps.courier.answers import LONGEST, retry_after
+from apps.courier.answers import refused, retry_after
+from apps.courier.errors import LONGEST, Trouble
 from apps.courier.outside import Outside
 from apps.courier.redact import who
 from apps.courier.tests.keyring import Keyring, keyring
@@ -127,7 +128,9 @@ def test_a_pause_is_forgotten_with_the_outside_that_was_told_of_it(outside: Outs
 @pytest.mark.parametrize("said", ["86401", "1e300", str(10**12), "Fri, 31 Dec 9999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 -1200"])
 def test_no_server_is_left_alone_for_longer_than_a_day(said: str) -> None:
     assert LONGEST == 86400.0
-    assert retry_after(httpx.Response(429, headers={"Retry-After": said})) == LONGEST
+    error = refused(httpx.Response(429, headers={"Retry-After": said}))
+    assert isinstance(error, Trouble)
+    assert error.retry_after == LONGEST
 
 
 @pytest.mark.parametrize("said", [f"Fri, {10**20} Dec 2026 23:59:59 GMT", f"Fri, 31 Dec 2026 23:59:59 +{10**20}", f"Fri, 31 Dec {10**20} 23:59:59 GMT"])

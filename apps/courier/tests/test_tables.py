@@ -156,10 +156,10 @@ def test_the_receipt_of_an_outside_call_is_read_as_the_engine_wrote_it(office: O
     assert seen() == "applied"
 
 
-def test_the_tokens_generation_is_zero_before_there_is_one(engine: Engine) -> None:
-    assert asked(engine, tables.token_generation) == 0
+def test_nothing_is_known_of_the_tokens_secrets_before_there_is_one(engine: Engine) -> None:
+    assert asked(engine, tables.token_given) == ""
     asked(engine, lambda tx: tx.execute(insert(tables.tokens).values(service="yandex", given="g", generation=3)))
-    assert asked(engine, tables.token_generation) == 3
+    assert asked(engine, tables.token_given) == "g"
 
 
 # ---------------------------------------------------------------- side by side

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from apps.courier import jobs, words
 from apps.courier import telegram as telegrams
-from apps.courier import words
 from apps.courier.carriage import AWAY
 from apps.courier.tests.kit import ADMIN, BEGUN, CLAIMED, DELIVERED, FOLDER, READER, STREAMED, Office
+from interlock import Backoff
 
 NAME, CONTENT = "emma.pdf", b"It is a truth " * 50_000
 ENOUGH = 3600.0
@@ -33,6 +34,8 @@ BROKEN = [("STREAMING", "QUEUED")]
 PASSING = {
     "disk: timeout": Row(lambda office: office.yandex.stall("resources"), BEGUN + BACK),
     "disk: 500": Row(lambda office: office.yandex.fail("resources", 500), BEGUN + BACK),
+    "disk: 408": Row(lambda office: office.yandex.fail("resources", 408), BEGUN + BACK),
+    "disk: 425 at the link": Row(lambda office: office.yandex.fail("download", 425), BEGUN + BACK),
     "disk: 503 at the link": Row(lambda office: office.yandex.fail("download", 503), BEGUN + BACK),
     "disk: 502 at the first byte": Row(lambda office: office.yandex.fail("content", 502), STREAMED + BROKEN),
     "disk: 429": Row(lambda office: office.yandex.fail("resources", 429), BEGUN + BACK),
@@ -98,22 +101,28 @@ def test_a_side_that_is_away_costs_one_try_and_leaves_no_doubt(office: Office, s
 def test_the_wait_that_a_429_asks_for_is_honoured(office: Office, side: str) -> None:
     job = office.order()
     if side == "yandex":
-        office.yandex.fail("resources", 429, retry_after=7)
+        office.yandex.fail("resources", 429, retry_after=700)
     else:
-        office.telegram.fail("sendDocument", 429, retry_after=7)
+        office.telegram.fail("sendDocument", 429, retry_after=700)
     office.run()
-    office.later(6.5)
+    office.later(699.5)
     assert (office.state(job), office.app.get(job).attempt) == ("QUEUED", 1)
     office.later(1.0)
     assert (office.state(job), office.app.get(job).attempt) == ("DELIVERED", 2)
 
 
-def test_one_that_asks_for_no_wait_gets_the_usual_one(office: Office) -> None:
-    """Else all three tries would be spent in a moment."""
+@pytest.mark.parametrize("asked", [0, 1])
+def test_one_that_asks_for_a_short_wait_gets_the_usual_one(office: Office, monkeypatch: pytest.MonkeyPatch, asked: int) -> None:
+    """Else all three tries would be spent within seconds."""
+    monkeypatch.setattr(jobs, "BACKOFF", Backoff(30.0, factor=8.0, cap=600.0, jitter=False))
     job = office.order()
-    office.yandex.fail("resources", 429, retry_after=0, times=3)
+    office.yandex.fail("resources", 429, retry_after=asked, times=2)
     office.run()
-    assert (office.state(job), office.app.get(job).tries_left) == ("QUEUED", 2)
+    waits = list[float]()
+    for _ in range(2):
+        waits.append((office.app.get(job).due_at - office.clock.now()).total_seconds())
+        office.later(waits[-1])
+    assert (waits, office.state(job)) == ([30.0, 240.0], "DELIVERED")
 
 
 @pytest.mark.parametrize("side", ["yandex", "telegram"])
@@ -258,4 +267,16 @@ def test_administrators_hear_once_of_a_token_that_is_refused(office: Office) -> 
     office.yandex.revoke(refresh=True)
     office.run()
     assert [office.state(job) for job in jobs] == ["FAILED", "FAILED"]
+    assert told(office, ADMIN) == [words.say("en", "alert_token")]
+
+
+def test_administrators_hear_once_of_a_token_that_is_refused_though_it_is_renewed_each_time(office: Office) -> None:
+    office.user(ADMIN)
+    office.user(READER)
+    office.yandex.fail("resources", 401, times=4)
+    for file in (office.file("emma.pdf"), office.file("persuasion.pdf")):
+        job = office.order(READER, file)
+        office.run()
+        assert office.state(job) == "FAILED"
+    assert len(office.yandex.asked("token")) == 2
     assert told(office, ADMIN) == [words.say("en", "alert_token")]

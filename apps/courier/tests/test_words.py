@@ -141,7 +141,7 @@ def test_time_is_told_as_people_do(seconds: float, told: str) -> None:
 
 # ---------------------------------------------------------------- a card
 def shown(state: str, **given: Any) -> Shown:
-    values: dict[str, Any] = {"done": None, "total": None, "error_code": None, "attempt": 0, "doubted": False, "tries": 3, "stopping": False}
+    values: dict[str, Any] = {"done": None, "total": None, "error_code": None, "attempt": 0, "failed": 0, "doubted": False, "tries": 3, "stopping": False}
     return Shown("j", 1, "emma.pdf", state, **(values | given))
 
 
@@ -150,9 +150,10 @@ def shown(state: str, **given: Any) -> Shown:
     [
         (shown("QUEUED"), "⏳ In the queue."),
         (shown("QUEUED", attempt=1), "⏳ It waits for its next try."),
-        (shown("QUEUED", attempt=2, error_code="trouble"), f"⏳ Tries that did not work out: 2 of 3. {EN['why_trouble']} It will be tried again."),
-        (shown("QUEUED", attempt=9, error_code="trouble"), f"⏳ Tries that did not work out: 2 of 3. {EN['why_trouble']} It will be tried again."),
-        (shown("QUEUED", attempt=1, error_code="lease lost"), f"⏳ Tries that did not work out: 1 of 3. {EN['why_lost']} It will be tried again."),
+        (shown("QUEUED", attempt=1, error_code="trouble"), "⏳ It waits for its next try."),
+        (shown("QUEUED", attempt=2, failed=1, error_code="trouble"), f"⏳ Tries that did not work out: 1 of 3. {EN['why_trouble']} It will be tried again."),
+        (shown("QUEUED", attempt=9, failed=2, error_code="trouble"), f"⏳ Tries that did not work out: 2 of 3. {EN['why_trouble']} It will be tried again."),
+        (shown("QUEUED", attempt=1, failed=1, error_code="lease lost"), f"⏳ Tries that did not work out: 1 of 3. {EN['why_lost']} It will be tried again."),
         (shown("CLAIMED"), "⏳ A worker has taken it."),
         (shown("DOWNLOADING"), "⏬ It is being fetched from the disk."),
         (shown("STREAMING"), "⏫ It is being sent."),
