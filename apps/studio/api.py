@@ -88,15 +88,17 @@ class Api:
     # ------------------------------------------------------------ jobs
     async def create(self, request: Request) -> Response:
         """201 with a new job, or 200 with the one that the same wish has made within this minute."""
+        # The minute is the one in which it was asked for, however long it takes to be read and to have its turn.
+        at = self._now()
         user = await run_in_threadpool(self._door.user, request)
         given = await body.read(request, "prompt", "size", "seed")
         params = Params(given.text("size", Params.size), given.whole("seed"))
         prompt = given.text("prompt")
         async with self._ordering:
-            return await run_in_threadpool(self._create, user, prompt, params)
+            return await run_in_threadpool(self._create, user, prompt, params, at)
 
-    def _create(self, user: User, prompt: str, params: Params) -> Response:
-        made = self._counter.create_job(user.id, prompt, params)
+    def _create(self, user: User, prompt: str, params: Params, at: datetime) -> Response:
+        made = self._counter.create_job(user.id, prompt, params, at=at)
         return Told(self._job(self._gallery.job(user.id, made.id)), 201 if made.created else 200, {"Location": f"/jobs/{made.id}"})
 
     def jobs(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, liter
 from apps.common.database import of_engine, reading
 
 from . import ledger
-from .jobs import Studio
+from .jobs import SAFE_BLOCK, Studio
 from .ledger import SETTLEMENTS
 from .tables import assets, entries, orders, reviews, users
 
@@ -34,7 +34,7 @@ def check(studio: Studio) -> tuple[int, list[Fault]]:
         engine = engine.execution_options(isolation_level="REPEATABLE READ")
     with engine.begin() as tx:
         checked = tx.scalar(select(func.count()).select_from(entries)) or 0
-        return checked, [*_accounts(tx), *_jobs(tx, studio.image.name), *_strays(tx, studio.image.name), *_reviews(tx)]
+        return checked, [*_accounts(tx), *_jobs(tx, studio.image.name), *_rejections(tx, studio.image.name), *_strays(tx, studio.image.name), *_reviews(tx)]
 
 
 # ---------------------------------------------------------------- each user
@@ -100,6 +100,15 @@ def _ledger_of_jobs(tx: Connection, kind: str) -> Select[Any]:
         *(column for column in sums.c if column.name != "job_id"),
     ]
     return select(*columns).select_from(joined).where(job.c.kind == kind).order_by(job.c.id)
+
+
+def _rejections(tx: Connection, kind: str) -> Iterator[Fault]:
+    """Whoever rejects a job, the audit says that it was for safety: for no other reason are credits kept."""
+    job, audit = of_engine(tx.dialect, "jobs", "id", "kind", "state"), of_engine(tx.dialect, "audit", "job_id", "event", "reason")
+    fits = job.c.kind == kind, job.c.state == "rejected", audit.c.event == "reject"
+    for id, reason in tx.execute(select(job.c.id, audit.c.reason).join(audit, audit.c.job_id == job.c.id).where(*fits).order_by(job.c.id)):
+        if SAFE_BLOCK not in (reason or ""):
+            yield Fault("rejected_as_unsafe", id, None, f"Job {id} is rejected, and its audit does not say {SAFE_BLOCK}.")
 
 
 # ---------------------------------------------------------------- what has no job, and who was driven again

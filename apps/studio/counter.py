@@ -40,16 +40,17 @@ class Counter:
     def __init__(self, studio: Studio, *, now: Callable[[], datetime] = wall_clock) -> None:
         self._studio, self._now, self._reading = studio, now, reading(studio.engine)
 
-    def create_job(self, user_id: int, prompt: str, params: Params = Params()) -> Created:  # noqa: B008 - it is frozen
+    def create_job(self, user_id: int, prompt: str, params: Params = Params(), *, at: datetime | None = None) -> Created:  # noqa: B008 - it is frozen
         """Order an image: its credits are reserved and its job is queued, or it is a `Refusal` and nothing is stored.
 
         The same wish of the same user within one minute is the same job. If that one rests after a failure, it is due at once.
+        `at` is when it was asked for, if not now.
         """
         params.check()
         if not 0 < user_id <= BIGGEST:
             raise Refusal("user_unknown", f"There is no user {str(user_id)[:40]}: add one first.")
         order = Order(user_id, clean(prompt), PRICES[params.size], params)
-        key = order.key(self._now())
+        key = order.key(at or self._now())
         if self._known(key) is None:
             self._judge(order, key)
         try:

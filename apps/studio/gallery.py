@@ -21,6 +21,7 @@ MOST = 500
 """Rows that are told at once."""
 Changes = dict[str, datetime]
 """Of each job by its id, when it changed last. The engine's tables refuse a change that does not make this moment grow."""
+INTERRUPTED = "It was interrupted, and goes on by itself."
 REASONS = {
     "failed": "A try went wrong. It is tried again by itself.",
     "rejected": "It was refused as unsafe, so its credits are not given back.",
@@ -52,6 +53,11 @@ class Job:
     """In the words of whoever said it: for administrators."""
     version: int
     redrive_of: str | None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it rests though nothing has failed: its worker was stopped in good order, and gave it back."""
+        return self.status == "failed" and self.retry_count == 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Gallery:
     @staticmethod
     def reason(job: Job) -> str | None:
         """Why it is not made, or not yet, in words for its user; never in the provider's."""
-        return REASONS.get(job.status)
+        return INTERRUPTED if job.interrupted else REASONS.get(job.status)
 
     def these(self, user_id: int, ids: Collection[str]) -> list[Job]:
         """Those of a user's jobs that have one of these ids, the oldest first."""

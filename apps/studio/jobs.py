@@ -1,6 +1,5 @@
 """One kind of job: it makes an image, and whatever becomes of it, its credits follow in the same transaction."""
 
-import random
 from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing_extensions import override
 
 from apps.common.application import Application
 from apps.common.database import insert, of_engine
+from apps.common.pauses import longer
 from interlock import App, Backoff, Enqueued, Fail, Job, Kind, Lifecycle, Reject, Retry, Run
 
 from . import ledger, tables
@@ -78,12 +78,7 @@ def judged(attempt: int) -> Generator[None]:
     except Hopeless as error:
         raise Fail(str(error)) from None
     except Trouble as error:
-        raise Retry(str(error), after=None if error.retry_after is None else _pause(error.retry_after, attempt)) from None
-
-
-def _pause(asked: float, attempt: int) -> float:
-    """As long as the provider asked for, and never less than our own pause, which grows: else a busy one would have everything buried within a second."""
-    return min(max(asked, BACKOFF.delay(attempt, random.random())), LONGEST_WAIT)
+        raise Retry(str(error), after=longer(None if error.retry_after is None else min(error.retry_after, LONGEST_WAIT), BACKOFF, attempt)) from None
 
 
 def _image(app: App[Connection], means: Means) -> Image:

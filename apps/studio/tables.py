@@ -82,10 +82,12 @@ jobs = Table(
     Column("startedAt", Utc), Column("updatedAt", Utc), Column("finishedAt", Utc), Column("dueAt", Utc), Column("resultUrl", Text), Column("lastError", Text),
     Column("version", Integer), Column("redriveOf", JobId),
 )
+# A failure that no retry can help spends no try of the engine's, and is one all the same: it ends as a dead letter that has tries left.
 VIEW = """
 CREATE VIEW studio_jobs AS
 SELECT o.job_id AS id, o.user_id AS "userId", o.prompt, o.size, o.seed, o.cost, j.state AS status,
-  j.tries - j.tries_left AS "retryCount", j.tries AS "maxRetries", j.idempotency_key AS "idempotencyKey",
+  j.tries - j.tries_left + CASE WHEN j.state = 'dead_letter' AND j.tries_left > 0 THEN 1 ELSE 0 END AS "retryCount",
+  j.tries AS "maxRetries", j.idempotency_key AS "idempotencyKey",
   j.created_at AS "createdAt", j.started_at AS "startedAt", j.updated_at AS "updatedAt", j.finished_at AS "finishedAt", j.due_at AS "dueAt",
   a.path AS "resultUrl", j.last_error AS "lastError", j.version, j.redrive_of AS "redriveOf"
 FROM studio_orders o JOIN {jobs_now} j ON j.id = o.job_id LEFT JOIN studio_assets a ON a.job_id = o.job_id
@@ -109,7 +111,7 @@ BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END
 
 
 def migrate(engine: Engine) -> None:
-    """Create what is not there yet, and the view anew if it has other columns. The engine's own tables must be there already."""
+    """Create what is not there yet, and the view anew if it reads otherwise. The engine's own tables must be there already."""
     with engine.begin() as tx:
         turn(tx, "studio_migrate")
         fresh = not inspect(tx).has_table(entries.name)

@@ -8,7 +8,7 @@ import typer
 from apps.common.ids import SHORTEST
 from apps.common.telling import moment, plain
 
-from .gallery import Job
+from .gallery import INTERRUPTED, Job
 
 ACTIVE = frozenset({"queued", "running", "failed"})
 """Where a job goes on by itself."""
@@ -37,6 +37,8 @@ def listed(known: Mapping[str, object]) -> str:
 
 def how_it_stands(job: Job) -> str:
     """A job's status, and what is known besides of one that went wrong."""
+    if job.interrupted:
+        return f"{job.status}: {INTERRUPTED}"
     told = job.status if job.status in ("queued", "running", "completed") or not job.last_error else f"{job.status}: {job.last_error}"
     if job.status == "failed":
         told = f"{told} (failure {job.retry_count} of {job.max_retries}, on it goes at {moment(job.due_at)})"

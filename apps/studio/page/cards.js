@@ -101,7 +101,8 @@ export class Cards {
     const trying = ["queued", "running", "failed"].includes(job.status) && job.retryCount > 0;
     put(card.querySelector(".try"), trying ? `${job.retryCount} of ${job.maxRetries} tries failed` : null);
     const nobody = this.#nobody && this.#waiting.has(job.id);
-    const when = job.status === "failed" && !nobody ? again(job.dueAt) : null;
+    // What was only interrupted has not been tried in vain, and waits for nothing but a worker.
+    const when = job.status === "failed" && job.retryCount > 0 && !nobody ? again(job.dueAt) : null;
     put(card.querySelector(".reason"), [reason(job), when, nobody && `${NOBODY} It keeps its place.`].filter(Boolean).join(" "));
     const time = card.querySelector("time");
     time.dateTime = job.createdAt;

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from apps.common.tls import trusted
 
-from ..errors import Hopeless, Trouble
+from ..errors import Blocked, Hopeless, Trouble
 from ..order import Order
 from ..picture import LARGEST
 from . import Link, Provider
@@ -101,9 +101,11 @@ class Images(Provider):
 
 
 def _image(body: bytes) -> bytes | Link:
-    """What a reply of the form {"data": [{"b64_json" or "url": …}]} says."""
+    """What a reply of the form {"data": [{"b64_json" or "url": …}]} says. Some say there, too, that their filter did not let the picture pass."""
     data = mapping(parsed(body)).get("data")
     first = mapping(next(iter(cast("list[object]", data)), None)) if isinstance(data, list) else {}
+    if first.get("respect_moderation") is False:
+        raise Blocked("The provider's safety filter refuses the picture that was made of this prompt.")
     encoded, url = first.get("b64_json"), first.get("url")
     if isinstance(encoded, str) and encoded:
         try:

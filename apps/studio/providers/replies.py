@@ -9,8 +9,10 @@ from apps.common.pauses import pause
 
 from ..errors import Blocked, Hopeless, StudioError, Trouble
 
-FILTERS = frozenset({"contentpolicyviolation", "moderationblocked", "contentfilter", "responsibleaipolicyviolation"})
+FILTERS = frozenset({"contentpolicyviolation", "contentsafetyviolation", "moderationblocked", "contentfilter", "responsibleaipolicyviolation"})
 """Codes of safety filters, of OpenAI's older and newer models and of Azure, without the underscores that one has and another has not."""
+SPOKEN = ("safety system", "content policy")
+"""What a safety filter says that names no code. It is few words, since a user pays for what is taken for a filter's."""
 PASSING = frozenset({408, 409, 425, 429})
 LONGEST = 200
 """Characters of the provider's own words."""
@@ -31,7 +33,7 @@ def parsed(body: bytes) -> object:
 
 def judged(response: httpx.Response, body: bytes, secret: str) -> StudioError:
     """What a reply that is no success means. The secret is in no sentence, even if the provider repeats it."""
-    status, error = response.status_code, mapping(mapping(parsed(body)).get("error"))
+    status, error = response.status_code, _error(body)
     words = _words(error, secret)
     if status in (400, 403, 422) and _filtered(error):
         return Blocked(f"The provider's safety filter refuses this prompt{words or '.'}")
@@ -39,6 +41,12 @@ def judged(response: httpx.Response, body: bytes, secret: str) -> StudioError:
         where = f"The provider at {response.request.url.netloc.decode()}, which is STUDIO_API_URL,"
         return Trouble(f"{where} cannot answer now (status {status}){words or '.'}", retry_after(response))
     return Hopeless(_hopeless(status, words))
+
+
+def _error(body: bytes) -> dict[str, object]:
+    """What the reply says of the error. Some say it as a text, where others have an object with one."""
+    said = mapping(parsed(body)).get("error")
+    return {"message": said} if isinstance(said, str) else mapping(said)
 
 
 def _hopeless(status: int, words: str) -> str:
@@ -61,8 +69,12 @@ def retry_after(response: httpx.Response) -> float | None:
 
 def _filtered(error: dict[str, object]) -> bool:
     # Azure says so twice, sometimes only in the inner one.
-    codes = [error.get("code"), error.get("type"), *(mapping(error.get(inner)).get("code") for inner in ("inner_error", "innererror"))]
-    return any(isinstance(code, str) and code.replace("_", "").lower() in FILTERS for code in codes)
+    codes, kind = [error.get("code"), *(mapping(error.get(inner)).get("code") for inner in ("inner_error", "innererror"))], error.get("type")
+    if any(isinstance(code, str) and code.replace("_", "").lower() in FILTERS for code in (*codes, kind)):
+        return True
+    # Where the error has a name, that counts, and not its words.
+    said, nameless = error.get("message"), not any(codes) and kind in (None, "", "invalid_request_error")
+    return nameless and isinstance(said, str) and any(words in said.lower() for words in SPOKEN)
 
 
 def _words(error: dict[str, object], secret: str) -> str:

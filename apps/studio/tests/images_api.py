@@ -36,6 +36,7 @@ FIELDS = {"b64": OF_ALL | {"background", "moderation", "output_compression", "ou
 TYPES = {401: "invalid_request_error", 403: "invalid_request_error", 404: "invalid_request_error", 429: "requests"}
 MESSAGES = {
     "content_policy_violation": "Your request was rejected as a result of our safety system. Your prompt may contain text that is not allowed.",
+    "content_safety_violation": "The prompt was refused by the content safety service.",
     "moderation_blocked": "Your request was rejected by the safety system. safety_violations=[sexual].",
     "content_filter": "The response was filtered due to the prompt triggering the content management policy.",
     "rate_limit_exceeded": "Rate limit reached for images per minute.",
@@ -170,8 +171,13 @@ class FakeImages(Controls):
 
     async def _failed(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         if fault.kind == "status":
-            return error(fault.status, MESSAGES.get(fault.code or "", "It was told to fail."), fault.code, retry_after=fault.retry_after)
-        answers: dict[str, object] = {"no_image": [], "no_base64": [{"b64_json": "no base64, is it?"}], "wrong_type": [{"b64_json": encoded(PAGE.encode())}]}
+            return error(fault.status, fault.words or MESSAGES.get(fault.code or "", "It was told to fail."), fault.code, retry_after=fault.retry_after)
+        if fault.kind == "text":
+            return web.json_response({"error": fault.words}, status=fault.status)
+        answers: dict[str, object] = {
+            "no_image": [], "no_base64": [{"b64_json": "no base64, is it?"}], "wrong_type": [{"b64_json": encoded(PAGE.encode())}],
+            "held_back": [{"url": self.put(PAGE.encode()), "respect_moderation": False}],
+        }
         if fault.kind in answers:
             return web.json_response({"created": int(time.time()), "data": answers[fault.kind]})
         start = b'{"created":1,"data":[{"b64_json":"'

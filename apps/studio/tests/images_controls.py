@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from apps.common.tests.servers import Served
 
-Kind = Literal["status", "hang", "cut", "torn", "garbage", "no_image", "no_base64", "huge", "wrong_type", "redirect"]
+Kind = Literal["status", "text", "held_back", "hang", "cut", "torn", "garbage", "no_image", "no_base64", "huge", "wrong_type", "redirect"]
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,34 @@ class Asked:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one request. Only a `status` has a code; `redirect` leads to `location`."""
+    """What goes wrong with one request. Only a `status` has a code, and only that and a `text` have words of their own; `redirect` leads to `location`."""
 
     status: int = 500
     code: str | None = None
     retry_after: str | None = None
     kind: Kind = "status"
     location: str = ""
+    words: str = ""
 
     @classmethod
     def blocked(cls, code: str = "content_policy_violation", status: int = 400) -> Self:
         """The safety filter says no. Newer models say `moderation_blocked`, Azure also `content_filter`."""
         return cls(status, code)
+
+    @classmethod
+    def said(cls, words: str, status: int = 400) -> Self:
+        """A refusal in these words, without a code."""
+        return cls(status, words=words)
+
+    @classmethod
+    def text(cls, words: str, status: int = 400) -> Self:
+        """The same from an API whose `error` is a text, and no object with one."""
+        return cls(status, kind="text", words=words)
+
+    @classmethod
+    def held_back(cls) -> Self:
+        """The picture is made, and the safety filter does not let it pass: status 200, and `respect_moderation` is false."""
+        return cls(kind="held_back")
 
     @classmethod
     def trouble(cls, status: int = 500) -> Self:

@@ -1,5 +1,6 @@
 """How an image comes to be in each of its states, and what may befall whoever makes it."""
 
+import asyncio
 import hashlib
 import itertools
 import re
@@ -55,6 +56,21 @@ def completed(atelier: Atelier) -> str:
 def failed(atelier: Atelier) -> str:
     atelier.images.fail(Fault.trouble())
     return completed(atelier)
+
+
+def interrupted(atelier: Atelier) -> str:
+    """Its worker was stopped in good order while the provider was asked, and gave it back."""
+    job, images, before = queued(atelier), atelier.images, len(atelier.images.asked)
+
+    async def stopped() -> None:
+        async with atelier.app.worker(slots=1) as worker:
+            await asyncio.to_thread(images.wait, lambda: len(images.asked) > before, 20)
+            worker.stop()
+            worker.release()
+
+    with images.holding():
+        asyncio.run(stopped())
+    return job
 
 
 def rejected(atelier: Atelier) -> str:

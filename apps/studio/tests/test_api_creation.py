@@ -1,11 +1,12 @@
 """Promises about POST /jobs: one wish is one job and one deduction, however often it is sent, and what somebody wrote comes back as text."""
 
+from collections.abc import AsyncIterator
 from datetime import datetime
 
 import pytest
 
 from apps.studio.api import api
-from apps.studio.tests.clients import Http, Somebody
+from apps.studio.tests.clients import JSON, Http, Somebody
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.kit import Atelier
 from apps.studio.tests.scenes import at_once
@@ -68,6 +69,19 @@ def test_the_same_wish_while_it_rests_after_a_failure_wakes_it(atelier: Atelier,
     atelier.run()
     assert ann.get(f"/jobs/{id}").json()["status"] == "completed"
     assert atelier.balance(ann.id).available == 9
+    atelier.check()
+
+
+def test_the_minute_of_a_wish_is_the_one_in_which_it_arrived_however_long_it_is_read(atelier: Atelier, ann: Somebody) -> None:
+    first = ann.create("a hill")
+
+    async def slowly() -> AsyncIterator[bytes]:
+        atelier.clock.advance(60)
+        yield b'{"prompt": "a hill"}'
+
+    again = ann.post("/jobs", content=slowly(), headers=JSON)
+    assert (first.status_code, again.status_code, again.json()["id"]) == (201, 200, first.json()["id"])
+    assert atelier.balance(ann.id).reserved == 1
     atelier.check()
 
 

@@ -129,6 +129,17 @@ def test_a_successor_that_repeats_another_job_is_named(atelier: Atelier) -> None
     assert [(fault.rule, fault.job_id) for fault in faults(atelier)] == [("successor_if_redriven", other)]
 
 
+@pytest.mark.parametrize("reason", ["nope", "blocked, and safe"])
+def test_a_rejection_that_the_audit_does_not_call_unsafe_is_named(atelier: Atelier, reason: str) -> None:
+    """The engine's own verb takes any reason; the counter's says why."""
+    IN_STATE["rejected"](atelier)
+    atelier.counter.reject(IN_STATE["queued"](atelier), by="olga", reason=reason)
+    assert faults(atelier) == []
+    job = IN_STATE["queued"](atelier)
+    atelier.app.reject(job, by="olga", reason=reason)
+    assert [(fault.rule, fault.job_id) for fault in faults(atelier)] == [("rejected_as_unsafe", job)]
+
+
 def test_a_fault_of_one_is_no_fault_of_another(atelier: Atelier) -> None:
     ann, bob = atelier.user(name="ann"), atelier.user(name="bob")
     of_ann, _ = atelier.order(ann), atelier.order(bob)

@@ -7,12 +7,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from apps.studio.errors import NotFound
-from apps.studio.gallery import MOST, Gallery
+from apps.studio.gallery import INTERRUPTED, MOST, Gallery, Job
 from apps.studio.people import User
 from apps.studio.signing import LIFE, Expired, Forged
+from apps.studio.telling import how_it_stands
 from apps.studio.tests.images_api import Fault, png
 from apps.studio.tests.kit import PROMPT, Atelier
-from apps.studio.tests.scenes import IN_STATE
+from apps.studio.tests.scenes import IN_STATE, interrupted
 
 NO_ID = "01900000-0000-7000-8000-000000000000"
 STRANGE = (NO_ID, "1", "", "'; DROP TABLE studio_orders", "\x00", "{id}")
@@ -123,7 +124,7 @@ def test_only_a_job_that_is_not_made_has_a_reason(atelier: Atelier, gallery: Gal
     jobs = [come_to(atelier) for come_to in IN_STATE.values()]
     told = {}
     for id in jobs:
-        job = gallery.job(atelier.rows("SELECT user_id FROM studio_orders WHERE job_id = :id", id=id)[0][0], id)
+        job = seen(atelier, id)
         told[job.status] = gallery.reason(job)
         assert job.last_error is None or job.last_error not in (told[job.status] or "")
     assert set(told) == set(IN_STATE)
@@ -131,6 +132,25 @@ def test_only_a_job_that_is_not_made_has_a_reason(atelier: Atelier, gallery: Gal
     assert "credits are not given back" in (told["rejected"] or "")
     assert "credits are back" in (told["dead_letter"] or "")
     assert "again" in (told["failed"] or "")
+
+
+def seen(atelier: Atelier, id: str) -> Job:
+    return atelier.gallery.job(atelier.rows("SELECT user_id FROM studio_orders WHERE job_id = :id", id=id)[0][0], id)
+
+
+def test_what_was_only_interrupted_is_not_said_to_have_gone_wrong(atelier: Atelier, gallery: Gallery) -> None:
+    job = seen(atelier, interrupted(atelier))
+    assert (job.status, job.retry_count, job.last_error, job.due_at <= atelier.clock.now()) == ("failed", 0, None, True)
+    assert (gallery.reason(job), how_it_stands(job)) == (INTERRUPTED, f"failed: {INTERRUPTED}")
+    atelier.run()
+    assert (atelier.state(job.id), gallery.reason(seen(atelier, job.id))) == ("completed", None)
+    atelier.check()
+
+
+def test_what_has_failed_before_is_said_to_have_failed(atelier: Atelier, gallery: Gallery) -> None:
+    job = seen(atelier, IN_STATE["failed"](atelier))
+    assert (job.interrupted, gallery.reason(job)) == (False, "A try went wrong. It is tried again by itself.")
+    assert how_it_stands(job).startswith(f"failed: {job.last_error} (failure 1 of 4, on it goes at ")
 
 
 # ---------------------------------------------------------------- images

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from apps.common.database import connect
+from apps.common.database import connect, create_view
 from apps.studio import ledger, tables
 from apps.studio.errors import Refusal, StudioError
 from apps.studio.ledger import SETTLEMENTS, Balance, Settled
@@ -254,6 +254,24 @@ def test_migrating_twice_changes_nothing(engine: Engine) -> None:
     tables.migrate(engine)
     assert shape(engine) == before
     refused(engine, lambda tx: tx.execute(text("DELETE FROM studio_entries")))
+
+
+OLDER = tables.VIEW.replace(" + CASE WHEN j.state = 'dead_letter' AND j.tries_left > 0 THEN 1 ELSE 0 END", "")
+
+
+def test_a_view_that_was_reckoned_otherwise_is_made_anew(engine: Engine) -> None:
+    """It has the same columns as before. Whoever reads it through a view of their own still can."""
+    assert OLDER != tables.VIEW
+    with engine.begin() as tx:
+        tx.execute(text(f"DROP VIEW {tables.jobs.name}"))
+        create_view(tx, tables.jobs, OLDER)
+        tx.execute(text('CREATE VIEW of_theirs AS SELECT "retryCount" FROM studio_jobs'))
+    tables.migrate(engine)
+    kept = inspect(engine).get_view_definition(tables.jobs.name) or ""
+    assert "CASE" in kept
+    with engine.begin() as tx:
+        assert tx.execute(text("SELECT * FROM of_theirs")).all() == []
+        tx.execute(text("DROP VIEW of_theirs"))
 
 
 def test_many_may_migrate_at_once(database_url: str) -> None:

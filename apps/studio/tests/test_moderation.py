@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -10,7 +12,7 @@ import pytest
 from apps.studio.api import AT_ONCE, api
 from apps.studio.counter import Counter, Created
 from apps.studio.errors import Refusal
-from apps.studio.tests.clients import HOST
+from apps.studio.tests.clients import HOST, JSON
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.kit import PROMPT, Atelier
 from apps.studio.tests.scenes import elsewhere
@@ -99,4 +101,52 @@ def test_while_the_model_thinks_everything_else_is_answered(atelier: Atelier) ->
     with elsewhere(atelier, moderator=slow) as studio:
         codes = asyncio.run(visit(api(studio, now=atelier.clock.now)))
     assert (codes, slow.most) == ([200] * 3 + [201] * MANY, AT_ONCE)
+    atelier.check()
+
+
+class Busy:
+    """A double click before a model that thinks about one prompt at a time: the second one waits for its turn into the next minute."""
+
+    def __init__(self, atelier: Atelier) -> None:
+        self._atelier, self._thinking, self._gate = atelier, threading.Event(), threading.Event()
+        self.prompts = list[str]()
+
+    def __call__(self, prompt: str) -> None:
+        self.prompts.append(prompt)
+        self._thinking.set()
+        assert self._gate.wait(PATIENCE)
+
+    async def clicked(self, client: httpx.AsyncClient) -> list[httpx.Response]:
+        arrived = asyncio.Event()
+
+        async def read() -> AsyncIterator[bytes]:
+            yield b'{"prompt": "a hill"}'
+            arrived.set()
+
+        first = asyncio.create_task(client.post("/jobs", json={"prompt": "a hill"}))
+        try:
+            assert await asyncio.to_thread(self._thinking.wait, PATIENCE)
+            self._atelier.clock.advance(1)
+            second = asyncio.create_task(client.post("/jobs", content=read(), headers=JSON))
+            await asyncio.wait_for(arrived.wait(), PATIENCE)
+            self._atelier.clock.advance(60)
+        finally:
+            self._gate.set()
+        return await asyncio.gather(first, second)
+
+
+def test_a_double_click_that_waits_for_its_turn_into_the_next_minute_is_one_job(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.studio.api.AT_ONCE", 1)
+    now, ann, busy = atelier.clock.now(), atelier.user(), Busy(atelier)
+    atelier.clock.advance((now.replace(second=10, microsecond=0) + timedelta(minutes=1) - now).total_seconds())
+
+    async def visit(app: Any) -> list[httpx.Response]:
+        own = {"Authorization": f"Bearer {ann.key}"}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HOST, headers=own) as client:
+            return await busy.clicked(client)
+
+    with elsewhere(atelier, moderator=busy) as studio:
+        first, second = asyncio.run(visit(api(studio, now=atelier.clock.now)))
+    assert (first.status_code, second.status_code, second.json()["id"]) == (201, 200, first.json()["id"])
+    assert (busy.prompts, len(atelier.app.jobs()), atelier.balance(ann).reserved) == (["a hill"], 1, 1)
     atelier.check()

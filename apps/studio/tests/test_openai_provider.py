@@ -12,31 +12,15 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from apps.studio.errors import Blocked, Hopeless, StudioError, Trouble
-from apps.studio.order import Order, Params
+from apps.studio.errors import Hopeless, Trouble
 from apps.studio.picture import LARGEST
 from apps.studio.providers import Link, replies
 from apps.studio.providers.openai import Images
+from apps.studio.tests.asking import FILTERS, ORDER, drawn, failure
 from apps.studio.tests.images_api import FakeImages, Fault, png
 
-ORDER = Order(7, "A harbour at dawn", 2, Params("1536x1024", seed=5))
 SHORT = 0.3
 """Seconds of patience, where the fake never answers."""
-
-
-def drawn(fake: FakeImages, *, key: str | None = None, model: str | None = "gpt-image-1", timeout: float = 20.0) -> bytes | Link:
-    async def asked() -> bytes | Link:
-        images = Images(fake.url, key or fake.api_key, model, timeout=timeout)
-        async with images.open():
-            return await images.generate(ORDER, key="job-1")
-
-    return asyncio.run(asked())
-
-
-def failure(fake: FakeImages, *, timeout: float = 20.0, key: str | None = None) -> StudioError:
-    with pytest.raises(StudioError) as caught:
-        drawn(fake, timeout=timeout, key=key)
-    return caught.value
 
 
 # ---------------------------------------------------------------- what is asked, and what comes
@@ -91,39 +75,6 @@ def test_a_provider_that_is_not_open_says_so(images: FakeImages) -> None:
     provider = Images(images.url, images.api_key, None)
     with pytest.raises(RuntimeError, match="not open"):
         asyncio.run(provider.generate(ORDER, key="job-1"))
-
-
-# ---------------------------------------------------------------- the safety filter
-
-
-FILTERS = [
-    Fault.blocked(), Fault.blocked("moderation_blocked"), Fault.blocked("content_filter"), Fault.blocked("contentFilter"),
-    Fault.blocked("ResponsibleAIPolicyViolation"), Fault.blocked(status=403), Fault.blocked("content_policy_violation", 422),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", FILTERS, ids=lambda fault: f"{fault.status}-{fault.code}")
-def test_the_safety_filter_is_known_by_its_code(images: FakeImages, fault: Fault) -> None:
-    images.fail(fault)
-    assert isinstance(failure(images), Blocked)
-
-
-def test_a_filter_that_is_named_only_within_is_known_too() -> None:
-    """As Azure puts it."""
-    body = {"error": {"code": "BadRequest", "message": "It was filtered.", "inner_error": {"code": "ResponsibleAIPolicyViolation"}}}
-    assert isinstance(replies.judged(httpx.Response(400), json.dumps(body).encode(), "key"), Blocked)
-
-
-def test_words_about_safety_alone_cost_nobody_credits(images: FakeImages) -> None:
-    """A user pays for a rejection, so only the provider's code makes one: an account that is not verified is not the user's doing."""
-    body = {"error": {"code": None, "type": "image_generation_user_error", "message": "Rejected by our safety system: content_policy_violation"}}
-    assert isinstance(replies.judged(httpx.Response(400), json.dumps(body).encode(), "key"), Hopeless)
-
-
-@pytest.mark.parametrize("status", [429, 500])
-def test_a_filters_code_under_another_status_is_trouble(images: FakeImages, status: int) -> None:
-    images.fail(Fault.blocked(status=status))
-    assert isinstance(failure(images), Trouble)
 
 
 # ---------------------------------------------------------------- trouble that may pass
@@ -299,7 +250,10 @@ def test_the_providers_words_are_one_short_line(images: FakeImages) -> None:
 # ---------------------------------------------------------------- the key
 
 
-EVERY = [*FILTERS, *BROKEN, Fault.trouble(500), Fault.limited(3), Fault.unauthorized(), Fault(400, "other"), Fault(403), Fault(404), Fault.huge(), Fault.hang()]
+EVERY = [
+    *FILTERS, Fault.held_back(), *BROKEN, Fault.trouble(500), Fault.limited(3), Fault.unauthorized(), Fault(400, "other"), Fault(403), Fault(404),
+    Fault.huge(), Fault.hang(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", EVERY, ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.code}")

@@ -34,7 +34,7 @@ def test_a_dead_letter_is_listed_with_its_user_and_the_reason(atelier: Atelier, 
     job = buried(atelier, ann)
     [letter] = atelier.review.open()
     assert letter == atelier.review.show(job) == atelier.review.every()[0]
-    assert (letter.job, letter.user_name) == (atelier.gallery.job(ann.id, job), "ann")
+    assert (letter.job, letter.user_name, letter.job.retry_count) == (atelier.gallery.job(ann.id, job), "ann", 1)
     assert letter.reason == atelier.app.get(job).last_error
     assert "STUDIO_API_KEY" in letter.reason
     assert (letter.decision, letter.successor, letter.note, letter.by, letter.at) == (None, None, None, None, None)

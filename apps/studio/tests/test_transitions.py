@@ -251,9 +251,21 @@ def test_what_no_retry_can_help_is_buried_at_once_and_the_credits_are_back(ateli
     job = atelier.order(user)
     atelier.run()
     assert (atelier.path(job), settled(atelier, job)) == (BURIED, ["reserve", "release"])
+    assert atelier.rows(SEEN, job=job) == [("dead_letter", 1, None)]
     assert atelier.balance(user.id) == Balance(granted=1, available=1, reserved=0, captured=0, forfeited=0)
     atelier.later(ENOUGH)
     assert len(atelier.images.asked) == 1
+    sound(atelier)
+
+
+@pytest.mark.parametrize("before", range(1, MAX_RETRIES))
+def test_every_failure_counts_a_retry_also_one_that_no_retry_can_help(atelier: Atelier, before: int) -> None:
+    atelier.images.fail(*[Fault.trouble()] * before, Fault.unauthorized())
+    job = queued(atelier)
+    for _ in range(before + 1):
+        atelier.later(ENOUGH)
+    assert atelier.rows(SEEN, job=job) == [("dead_letter", before + 1, None)]
+    assert atelier.path(job).count(("running", "failed")) == before + 1
     sound(atelier)
 
 
@@ -273,7 +285,9 @@ def test_a_burial_whose_credits_cannot_be_given_back_is_not_made(atelier: Atelie
 
 
 # ---------------------------------------------------------------- E. running -> rejected, queued -> rejected
-@pytest.mark.parametrize("fault", [Fault.blocked(), Fault.blocked("moderation_blocked"), Fault.blocked("content_filter")], ids=lambda fault: fault.code)
+@pytest.mark.parametrize("fault", [
+    Fault.blocked(), Fault.blocked("moderation_blocked"), Fault.blocked("content_filter"), Fault.said("It goes against our content policy."), Fault.held_back(),
+], ids=lambda fault: fault.code or fault.kind)
 def test_the_safety_filter_rejects_for_good_and_refunds_nothing(atelier: Atelier, fault: Fault) -> None:
     atelier.images.fail(fault)
     user = atelier.user(credits=3)

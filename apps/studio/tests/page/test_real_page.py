@@ -1,5 +1,6 @@
 """The page in a real browser, before the studio as it runs: what somebody sees from the prompt to the picture."""
 
+import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from apps.common.tests.waiting import eventually
+from apps.studio.gallery import INTERRUPTED
 from apps.studio.order import LARGEST_SEED
 from apps.studio.people import User
 from apps.studio.tests.images_controls import Fault
@@ -138,6 +140,24 @@ def test_a_failure_says_when_it_is_tried_again(visit: Visit, studio: Shop, someb
     in_state(card, "failed")
     expect(card.locator(".reason")).to_contain_text(re.compile(r"Tries again in 1\d min\."))
     expect(card.locator(".try")).to_have_text("1 of 4 tries failed")
+
+
+def test_what_was_only_interrupted_says_so_and_nothing_of_a_failure(visit: Visit, studio: Shop, somebody: User) -> None:
+    studio.images.fail(Fault.limited(900))
+    visit.sign_in(somebody)
+    card = visit.order("a ferry in the fog")
+    in_state(card, "failed")
+
+    def told(route: Route) -> None:
+        # As the studio tells of a job that a worker gave back when it was stopped.
+        job = visit.page.request.get(f"{studio.url}/jobs/{card.get_attribute('data-id')}").json()
+        data = json.dumps({**job, "version": job["version"] + 1, "retryCount": 0, "reason": INTERRUPTED, "dueAt": job["createdAt"]})
+        route.fulfill(content_type="text/event-stream", body=f"retry: 60000\n\nevent: job\ndata: {data}\n\n")
+
+    visit.page.route("**/events", told)
+    visit.page.reload()
+    expect(card.locator(".reason")).to_have_text(INTERRUPTED)
+    expect(card.locator(".try")).to_be_hidden()
 
 
 def test_what_is_refused_is_said_beside_the_form_until_it_is_changed(visit: Visit, somebody: User) -> None:

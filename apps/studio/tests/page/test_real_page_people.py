@@ -62,6 +62,7 @@ def test_an_administrator_redrives_a_dead_letter_and_closes_another(visit: Visit
     visit.go("Review 2")
     bridge = page.locator(".letter").filter(has_text="a broken bridge")
     expect(bridge).to_contain_text("401")
+    expect(bridge.locator(".facts")).to_contain_text("1 of 4 tries")
     bridge.get_by_label("Note on: a broken bridge").fill("the key is right again")
     bridge.get_by_role("button", name="Draw it again").click()
     expect(page.get_by_text(re.compile("^Ordered again as [0-9a-f-]{13}: a broken bridge")).and_(page.locator(".note"))).to_be_visible()
