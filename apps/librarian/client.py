@@ -117,7 +117,8 @@ class Qbittorrent:
     def look(self, ids: Sequence[str]) -> dict[str, Torrent]:
         """Those of `ids` that are there, under the ids as given, by one request.
 
-        An id may be any hash of the torrent. If one was not found as it is, all of the librarian's are listed, once, for a hybrid that was renamed.
+        An id may be any hash of the torrent. If one was not found as it is, all there are are listed, once, for a hybrid that was renamed: also one that
+        somebody else had added before us, and that is in no category of ours.
         """
         wanted = {id: id.lower() for id in ids if info_hash.fullmatch(id.lower())}
         if not wanted:
@@ -125,7 +126,7 @@ class Qbittorrent:
         with self._asking() as client:
             there = _by_name(_torrents(client, hashes=wanted.values()))
             if not there.keys() >= set(wanted.values()):
-                there = _by_name(_torrents(client, category=CATEGORY)) | there
+                there = _by_name(_torrents(client)) | there
         return {id: there[hash] for id, hash in wanted.items() if hash in there}
 
     def remove(self, id: str) -> None:

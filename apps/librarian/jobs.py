@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from apps.common.application import Application
 from apps.common.database import connect
-from interlock import Answer, App, Backoff, Complete, External, Failed, Going, Job, Kind, Lifecycle, Retry, Snooze, SyncRun
+from interlock import Answer, App, Backoff, Complete, Enqueued, External, Failed, Going, Job, Kind, Lifecycle, Refused, Retry, Snooze, SyncRun
 
 from . import source as sources
 from . import tables
@@ -79,7 +79,7 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
         torrent_id = request.torrent_id
         with engine.begin() as tx:
             removal = tables.lock(tx, torrent_id)
-            # It is there already, unless an operator has driven this download again.
+            # It is there already, unless an operator has driven this download again by a program that does not know us.
             tables.register(tx, run.job_id, request)
             given = tables.torrent_of(tx, torrent_id)
         if removal is not None:
@@ -93,6 +93,13 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
             # We stood still for so long that the job was taken from us and cancelled, and the removal may have found nothing to remove.
             remove.enqueue(torrent_id)
         return External(known)
+
+    @fetch.admit
+    def accounted(tx: Connection, job: Enqueued, request: Request) -> None:  # pyright: ignore[reportUnusedFunction]
+        # Whoever enqueues it, or drives it again: it is one of a kind, and to be seen at once.
+        if tables.unique_key(tx, job.id) != request.medium:
+            raise Refused(f"A download is started by `start_download`, or with the unique key {request.medium!r}: a user has one of each medium.")
+        tables.register(tx, job.id, request)
 
     @fetch.reconcile(every=settings.poll, batch=BATCH, grace=GRACE)
     async def ask(ids: Sequence[str]) -> Mapping[str, Answer[Media]]:  # pyright: ignore[reportUnusedFunction]

@@ -163,16 +163,13 @@ class Library:
             # From here on no removal of this torrent can look and miss this download.
             tables.lock(tx, given.id, given.torrent)
             request = Request(user, book, media_type, given.text, given.id)
-            key = f"{user}:{book}:{media_type}"
-            job = self._librarian.fetch.using(conn=tx, unique_key=key).enqueue(request)
-            if job.created:
-                tables.register(tx, job.id, request)
-            elif (active := self._torrent_of(tx, job.id)) != given.id:
+            job = self._librarian.fetch.using(conn=tx, unique_key=request.medium).enqueue(request)
+            if not job.created and (active := self._torrent_of(tx, job.id)) != given.id:
                 raise Conflict(f"Download {job.id} of this medium is active, from another source ({active}): wait for its end, or cancel it first.")
         return Started(job.id, job.created)
 
     def _torrent_of(self, tx: Connection, id: str) -> str:
-        """The torrent of an active download. One that an operator drove again, and nobody has run since, gets its row now."""
+        """The torrent of an active download. One that was driven again by a program that does not know us, and that nobody has run since, gets its row now."""
         known: str | None = tx.scalar(select(downloads.c.torrent_id).where(downloads.c.job_id == id))
         if known is None:
             request = Request(**self._librarian.app.get(id).payload["request"])

@@ -129,6 +129,17 @@ class Request:
     source: str
     torrent_id: str
 
+    @property
+    def medium(self) -> str:
+        """Of this there is one active download: the key that the engine's index holds it by."""
+        return f"{self.user_id}:{self.book_id}:{self.media_type}"
+
+
+def unique_key(tx: Connection, job_id: str) -> str | None:
+    """By what a job is the only one of its kind that is active."""
+    jobs = of_engine(tx.dialect, "jobs", "id", "unique_key")
+    return tx.scalar(select(jobs.c.unique_key).where(jobs.c.id == job_id))
+
 
 def register(tx: Connection, job_id: str, request: Request) -> None:
     """Write a download's row, unless it is there."""

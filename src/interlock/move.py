@@ -273,12 +273,13 @@ def _succeed(hand: _Hand, outcome: Returned) -> Move:
 
 def _error(hand: _Hand, outcome: Errored) -> Move:
     reason = _headline(outcome.error)
-    if not (outcome.retryable and hand.lifecycle.retryable(hand.job.state)):
+    events = ("retry", "lose") if outcome.crashed else ("retry",)
+    if not outcome.retryable or not (outcome.crashed or hand.lifecycle.retryable(hand.job.state)):
         return hand.fail(outcome.error, reason=reason)
     left = hand.tries_after
-    if cancelled := _as_requested(hand, "retry", tries_left=left, error=outcome.error):
+    if cancelled := _as_requested(hand, *events, tries_left=left, error=outcome.error):
         return cancelled
-    path = hand.way_back("retry")
+    path = hand.way_back(*events)
     if not left or path is None:
         return hand.fail(outcome.error, tries_left=left, reason=reason)
     return hand.walk("ABORTED", *path, event="retry", tries_left=left, delay=outcome.pause(hand.backoff(left)), error=outcome.error, reason=reason)

@@ -53,6 +53,9 @@ class _Raised:
 class Errored(_Raised):
     """The handler raised."""
 
+    crashed: bool = False
+    """Or rather, the process that it ran in has died: as with a lost lease, nobody can say that it was the handler's word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:

@@ -5,10 +5,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import pydantic
 import pytest
 
-from interlock import Answer, External, PayloadError, Run, SyncRun
-from interlock.events import Trouble
+from interlock import Answer, External, Fail, Job, PayloadError, Run, SyncRun
+from interlock.events import HookFailed, Trouble
 from tests.kit import Place
 from tests.loops.bench import AT_ONCE, Bench
 
@@ -113,6 +114,94 @@ def test_what_would_end_a_program_ends_the_attempt(bench: Bench, neighbour: Any,
     job = both(bench, bad if is_async else bad_sync, neighbour)
     assert (job.state, job.attempt) == ("FAILED", 2)
     assert type(error).__name__ in (job.last_error or "")
+
+
+ENDING = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
+
+
+@pytest.mark.parametrize("error", ENDING, ids=repr)
+def test_what_would_end_a_program_inside_a_commit_ends_the_attempt(bench: Bench, neighbour: Any, error: BaseException) -> None:
+    """It spends a try, as any other error of a commit function does."""
+
+    @bench.app.job(kind="bad", backoff=AT_ONCE, tries=2)
+    async def bad(run: Run) -> int:
+        return 7
+
+    @bad.commit
+    def write(tx: Any, job: Job, value: int) -> None:
+        raise error
+
+    job = both(bench, bad, neighbour)
+    assert (job.state, job.attempt) == ("FAILED", 2)
+    assert f"raised {type(error).__name__}" in (job.last_error or "")
+
+
+@pytest.mark.parametrize("error", ENDING, ids=repr)
+def test_what_would_end_a_program_inside_a_hook_is_an_error_of_the_hook(bench: Bench, neighbour: Any, error: BaseException) -> None:
+    """The move is made when the hook lets it."""
+    errors = [error]
+
+    @bench.app.job(kind="bad", backoff=AT_ONCE)
+    async def bad(run: Run) -> None:
+        raise Fail("sold out")
+
+    @bad.on_enter("FAILED")
+    def enter(tx: Any, job: Job) -> None:
+        if errors:
+            raise errors.pop()
+
+    job = both(bench, bad, neighbour)
+    assert (job.state, job.last_error, errors) == ("FAILED", "sold out", [])
+    assert [type(event.error) for event in bench.heard(HookFailed)] == [RuntimeError]
+
+
+@pytest.mark.parametrize("error", ENDING, ids=repr)
+def test_what_would_end_a_program_inside_a_hook_of_the_keeper_ends_no_keeper(bench: Bench, neighbour: Any, error: BaseException) -> None:
+    errors = [error]
+
+    @bench.app.job(kind="bad")
+    async def bad(run: Run) -> None:
+        """Never called."""
+
+    @bad.on_enter("EXPIRED")
+    def enter(tx: Any, job: Job) -> None:
+        if errors:
+            raise errors.pop()
+
+    bench.migrate()
+    id = bad.using(delay=100_000, ttl=5).enqueue().id
+    bench.clock.advance(6)
+    bench.run()
+    assert (bench.app.get(id).state, [type(event.error) for event in bench.heard(HookFailed)]) == ("PENDING", [RuntimeError])
+    bench.clock.advance(3600)
+    bench.run()
+    assert (bench.app.get(id).state, errors) == ("EXPIRED", [])
+
+
+@pytest.mark.parametrize("error", ENDING, ids=repr)
+def test_what_would_end_a_program_inside_a_validator_ends_the_attempt(bench: Bench, neighbour: Any, error: BaseException) -> None:
+    """It was content when the job was stored."""
+    armed: list[BaseException] = []
+
+    class Strict(pydantic.BaseModel):
+        n: int
+
+        @pydantic.field_validator("n")
+        @classmethod
+        def judged(cls, n: int) -> int:
+            if armed:
+                raise armed[0]
+            return n
+
+    @bench.app.job(kind="bad", backoff=AT_ONCE, tries=2)
+    async def bad(run: Run, given: Strict) -> None:
+        """Never called."""
+
+    id, good = bench.add(bad, Strict(n=1)), bench.add(neighbour)
+    armed.append(error)
+    bench.run()
+    assert (bench.app.get(id).state, bench.app.get(id).attempt, bench.app.get(good).result) == ("FAILED", 2, "fine")
+    assert bench.heard(Trouble) == []
 
 
 @pytest.mark.parametrize("is_async", [True, False])

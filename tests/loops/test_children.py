@@ -321,6 +321,7 @@ def test_a_death_is_noticed_though_another_process_holds_the_pipe(bench: Bench) 
     outcome = bench.outcome(apart.forking.call())
     assert isinstance(outcome, Errored)
     assert outcome.error.startswith("the process died: exit code 3")
+    assert outcome.crashed
 
 
 def test_a_child_that_has_lost_its_worker_ends_whatever_it_is_doing(bench: Bench) -> None:

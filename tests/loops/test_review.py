@@ -12,6 +12,7 @@ from interlock import App, Backoff, Fail, Job, NotMigrated, Run, Tx
 from interlock.boot import running
 from interlock.events import HookFailed, Renewed, Trouble
 from interlock.stores import OpenStore
+from interlock.waits import SystemWaits
 from tests.kit import Place
 from tests.loops.bench import Bench
 from tests.loops.watching import Hurry, Meddler, Witness, away, once
@@ -165,7 +166,9 @@ def test_rule_23_a_write_that_was_begun_ends_though_its_handler_is_cancelled(sho
 
     id = asyncio.run(scene())
     receipts = [(one.name, one.applied) for one in shop.app.database.store().receipts(id)]
-    assert (receipts, called) == (([("send", True)], [1]) if when == "apply" else ([], []))
+    # A claim that was under way may have taken it once more: then it was sent there.
+    sent = when == "apply" or len(shop.app.executions(id)) == 2
+    assert (receipts, called) == (([("send", True)], [1]) if sent else ([], []))
     assert shop.app.get(id).phase in ("pending", "succeeded")
 
 
@@ -266,11 +269,12 @@ def test_an_embedded_worker_says_at_once_that_its_database_is_not_migrated(place
         asyncio.run(scene())
 
 
-def test_rule_29_a_hook_that_raises_is_not_tried_again_once_what_runs_is_to_be_given_back(shop: Shop) -> None:
-    """The job is left as it is, to whoever adopts it."""
+@pytest.mark.parametrize("pause", [0.0, 900.0])
+def test_rule_29_a_hook_that_raises_is_not_tried_again_once_what_runs_is_to_be_given_back(shop: Shop, pause: float) -> None:
+    """The job is left as it is, to whoever adopts it; a pause that was begun is not waited for."""
     calls: list[str] = []
 
-    @shop.app.job(backoff=Backoff(0.0))
+    @shop.app.job(backoff=Backoff(pause, jitter=False))
     async def work(run: Run) -> None:
         raise Fail("sold out")
 
@@ -281,16 +285,17 @@ def test_rule_29_a_hook_that_raises_is_not_tried_again_once_what_runs_is_to_be_g
 
     shop.app.migrate()
 
-    async def scene() -> tuple[str, int]:
-        async with running(shop.plan()) as worker:
+    async def scene() -> tuple[str, int, list[tuple[str, str]]]:
+        async with running(replace(shop.plan(), waits=SystemWaits())) as worker:
             witness = Witness(shop.app.events)
             job = await work.aenqueue()
             await witness.until(HookFailed)
             worker.stop()
             worker.release()
             before = len(calls)
-        return job.id, before
+        return job.id, before, witness.arrows()
 
-    id, before = asyncio.run(scene())
-    assert len(calls) <= before + 1
+    id, before, arrows = asyncio.run(scene())
+    assert len(calls) <= before + (pause == 0)
+    assert ("ReportingFailure", "Polling") in arrows
     assert (shop.app.get(id).state, [one.status for one in shop.app.executions(id)]) == ("RUNNING", ["IN_PROGRESS"])

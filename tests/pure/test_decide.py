@@ -133,6 +133,16 @@ def test_a_retryable_error_spends_a_try_and_waits_out_its_backoff() -> None:
     assert move.error == "Traceback\n  ...\nTimeout: slow"
 
 
+def test_a_process_that_died_is_no_word_of_the_handler_and_goes_back_as_a_lost_lease_does() -> None:
+    """Where an exception is final, a crash is not: it costs a try, until there is none."""
+    crash = Errored("its process was killed", retryable=True, crashed=True)
+    move = after(task, "running", crash, tries_left=2)
+    assert (walked(move), move.tries_left, move.ended_by) == ((["lose"], "pending", "pending", "ABORTED"), 1, "lose")
+    assert walked(after(task, "running", crash, tries_left=1)) == (["fail"], "error", "failed", "ABORTED")
+    assert walked(after(task, "running", replace(crash, crashed=False), tries_left=2)) == (["fail"], "error", "failed", "ABORTED")
+    assert walked(after(standard, "RUNNING", crash, tries_left=2)) == (["retry"], "PENDING", "pending", "ABORTED")
+
+
 def test_a_kind_may_ask_for_its_own_delay() -> None:
     assert after(standard, "RUNNING", Errored("429", retryable=True, after=60.0)).delay == 60.0
     assert after(standard, "RUNNING", Errored("429", retryable=True, after=0.0)).delay == 0.0

@@ -265,7 +265,7 @@ def test_a_hybrid_whose_id_changed_is_found_by_every_hash_it_has(qbittorrent: Fa
     found = client.look(ids)
     assert list(found) == ids[:4]
     assert {torrent.id for torrent in found.values()} == {V2[:40]}
-    assert [asked.params for asked in qbittorrent.asked("torrents/info")] == [{"hashes": f"{V1}|{V2[:40]}|{'e' * 40}"}, {"category": "librarian"}]
+    assert [asked.params for asked in qbittorrent.asked("torrents/info")] == [{"hashes": f"{V1}|{V2[:40]}|{'e' * 40}"}, {}]
 
 
 def test_what_is_not_there_is_left_out(qbittorrent: FakeQbittorrent, client: Qbittorrent) -> None:

@@ -2,7 +2,7 @@
 
 from apps.librarian import tables
 from apps.librarian.tests.kit import Branch, hash_of, settle
-from apps.librarian.tests.qbittorrent import FakeQbittorrent
+from apps.librarian.tests.qbittorrent import FakeQbittorrent, Record
 
 
 def test_a_hybrid_stays_while_someone_needs_it_by_its_other_id(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
@@ -40,3 +40,15 @@ def test_two_removals_of_a_hybrid_by_its_two_ids_do_not_wait_for_each_other(bran
     branch.cancel(second)
     settle(branch)
     assert (set(branch.removals()), qbittorrent.torrents) == ({"SUCCEEDED"}, {})
+
+
+def test_a_hybrid_that_somebody_else_had_added_is_followed_when_it_is_renamed(branch: Branch, qbittorrent: FakeQbittorrent) -> None:
+    """As a magnet link it has one hash, and none of our categories. With its metadata it gets another name."""
+    v1, v2 = hash_of(1), "b" * 64
+    qbittorrent.torrents[v1] = Record(v1, v1=v1, category="", metadata=False, state="metaDL")
+    id = branch.start().id
+    branch.run()
+    qbittorrent.metadata(v1, name="emma.txt", size=1000, v2=v2).state = "downloading"
+    for _ in range(10):
+        branch.later()
+    assert (branch.seen(id).status, branch.seen(id).first_not_found_at_utc, list(qbittorrent.torrents)) == ("downloading", None, [v2[:40]])

@@ -17,6 +17,7 @@ from apps.librarian.jobs import build
 from apps.librarian.library import Library, Started, User
 from apps.librarian.settings import Settings
 from apps.librarian.tests.kit import Branch, hash_of, magnet
+from interlock import Refused
 
 FIELDS = (
     "id", "user_id", "book_id", "media_type", "status", "source", "external_job_id", "created_at_utc", "updated_at_utc", "completed_at_utc",
@@ -208,6 +209,19 @@ def test_migrating_again_changes_nothing(library: Library, branch: Branch, ann: 
     before, downloads = branch.stored(), library.downloads(ann.id)
     branch.librarian.migrate()
     assert (branch.stored(), library.downloads(ann.id)) == (before, downloads)
+
+
+def test_nobody_gets_around_the_one_active_download_of_a_medium(branch: Branch, library: Library, ann: User, emma: int) -> None:
+    """Not even who enqueues it without the library: the index holds only what has the key."""
+    first = library.start_download(ann.id, emma, "text", magnet(1)).id
+    before, fetch = branch.stored(), branch.librarian.fetch
+    request = tables.Request(ann.id, emma, "text", magnet(1), hash_of(1))
+    for enqueue in (fetch.enqueue, fetch.using(unique_key="another").enqueue):
+        with pytest.raises(Refused, match="started by `start_download`"):
+            enqueue(request)
+    assert branch.stored() == before
+    found = fetch.using(unique_key=request.medium).enqueue(request)
+    assert (found.id, found.created, branch.stored()) == (first, False, before)
 
 
 def test_a_view_of_other_columns_is_made_anew(library: Library, branch: Branch, ann: User, emma: int) -> None:

@@ -15,6 +15,7 @@ def test_a_download_that_was_driven_again_is_the_active_one_at_once(branch: Bran
     next(iter(qbittorrent.torrents.values())).state = "error"
     branch.later()
     again = branch.app.redrive(first, by="olga").id
+    assert [(each.id, each.status) for each in branch.library.downloads(user)] == [(again, "queued"), (first, "failed")]
     with pytest.raises(Conflict, match="from another source"):
         branch.library.start_download(user, book, "text", magnet(2))
     found = branch.start(user=user, book=book)

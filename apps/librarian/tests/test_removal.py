@@ -128,7 +128,7 @@ def test_a_removal_waits_for_a_download_that_is_just_being_stored(branch: Branch
     with ThreadPoolExecutor(1) as pool:
         with branch.librarian.engine.begin() as tx:
             tables.lock(tx, request.torrent_id)
-            tables.register(tx, branch.librarian.fetch.using(conn=tx).enqueue(request).id, request)
+            branch.librarian.fetch.using(conn=tx, unique_key=request.medium).enqueue(request)
             removing = pool.submit(another, branch)
             with pytest.raises(TimeoutError):
                 removing.result(timeout=0.5)

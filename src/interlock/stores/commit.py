@@ -1,5 +1,6 @@
 """A move with the caller's function inside its transaction, written once for both stores and for every kind of connection."""
 
+import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol
@@ -47,6 +48,18 @@ def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
         "back, and the job was not moved. Do slow work before the commit, or allow more.")
 
 
+def _called(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
+    """The user's own function. What would end a program or a task is an error of that function, unless somebody pressed Ctrl-C."""
+    try:
+        body(tx, job)
+    except Exception:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        raise RuntimeError(f"a function that ran inside the commit of job {job.id} raised {type(error).__name__}") from error
+
+
 def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any, Job], None], tx: Any, timeout: float) -> None:  # noqa: PLR0917
     """Lock, check, call, write. Raises `Refused` where the fence does not match, `CommitTimeout` where `body` took too long; the caller then rolls back."""
     job = store.lock(run, move)
@@ -54,7 +67,7 @@ def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any
         raise Refused(store.standing(run, move))
     run(MARK)
     began = monotonic()
-    body(tx, job)
+    _called(body, tx, job)
     if monotonic() - began > timeout:
         raise too_long(move, timeout)
     try:

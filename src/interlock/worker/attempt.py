@@ -56,7 +56,7 @@ class Attempts:
         except PayloadError as error:
             # It was good when it was stored: the code has changed since.
             return Failed(clean(f"the stored payload no longer fits: {error}")), None
-        except Exception as error:  # noqa: BLE001 - a validator of the user's own
+        except BaseException as error:  # noqa: BLE001 - a validator of the user's own
             return outcome_of(error, grip, self._desk.now), None
         if grip.status == "LEASED":
             outcome = await self._guarded(grip, arguments)

@@ -110,7 +110,7 @@ class Children:
         except CannotStart as error:
             return self._unable(grip, error), None
         except Died as error:
-            return stopped(grip) if grip.stop is not None else Errored(clean(str(error)), retryable=True), None
+            return stopped(grip) if grip.stop is not None else Errored(clean(str(error)), retryable=True, crashed=True), None
         outcome = outcome_heard(said["outcome"])
         if not isinstance(outcome, Returned):
             return outcome, None

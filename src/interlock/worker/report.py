@@ -25,11 +25,11 @@ class Reporter:
         self._waiting: list[Item] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
-        self._patient = True
+        self._hurried = asyncio.Event()
 
     def hurry(self) -> None:
-        """Try no hook again that raised: its job is left to whoever adopts it."""
-        self._patient = False
+        """Try no hook again that raised: its job is left to whoever adopts it. In the event loop."""
+        self._hurried.set()
 
     @property
     def idle(self) -> bool:
@@ -75,11 +75,21 @@ class Reporter:
     async def _settle_alone(self, item: Item) -> None:
         desk = self._settler.desk
         await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
-        while item.again is not None and self._patient and item.grip.stop != "lost" and not desk.over.is_set():
-            pause, item.again, item.error = item.again, None, None
-            await desk.waits.asleep(pause)
+        while item.again is not None and item.grip.stop != "lost" and not desk.over.is_set():
+            await self._rest(item.again)
+            if self._hurried.is_set():
+                break
+            item.again = item.error = None
             await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
         self._tell(item)
+
+    async def _rest(self, seconds: float) -> None:
+        waiting = [asyncio.ensure_future(self._hurried.wait()), asyncio.ensure_future(self._settler.desk.waits.asleep(seconds))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
 
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
