@@ -94,17 +94,24 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
             remove.enqueue(torrent_id)
         return External(known)
 
-    @fetch.admit
-    def accounted(tx: Connection, job: Enqueued, request: Request) -> None:  # pyright: ignore[reportUnusedFunction]
-        # Whoever enqueues it, or drives it again: it is one of a kind, and to be seen at once.
-        if tables.unique_key(tx, job.id) != request.medium:
-            raise Refused(f"A download is started by `start_download`, or with the unique key {request.medium!r}: a user has one of each medium.")
-        tables.register(tx, job.id, request)
-
     @fetch.reconcile(every=settings.poll, batch=BATCH, grace=GRACE)
     async def ask(ids: Sequence[str]) -> Mapping[str, Answer[Media]]:  # pyright: ignore[reportUnusedFunction]
         # Paths are looked at, too, and a disk may be as slow as a server.
         return await asyncio.to_thread(lambda: {id: answer(torrent, settings.downloads) for id, torrent in client.look(ids).items()})
+
+    _accounted(fetch, remove)
+    return fetch
+
+
+def _accounted(fetch: Fetch, remove: Remove) -> None:
+    """What is written with a download's beginning and with its ends, in their own transactions."""
+
+    @fetch.admit
+    def begun(tx: Connection, job: Enqueued, request: Request) -> None:  # pyright: ignore[reportUnusedFunction]
+        # Whoever enqueues it, or drives it again: it is one of a kind, and to be seen at once.
+        if tables.unique_key(tx, job.id) != request.medium:
+            raise Refused(f"A download is started by `start_download`, or with the unique key {request.medium!r}: a user has one of each medium.")
+        tables.register(tx, job.id, request)
 
     @fetch.commit
     def shelve(tx: Connection, job: Job, media: Media) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -114,8 +121,6 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
     def tidy(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
         # A removal for each cancelled download, and not one per torrent: one that has already looked, and seen this download, would do nothing for it.
         remove.using(conn=tx).enqueue(_request(job).torrent_id)
-
-    return fetch
 
 
 def _request(job: Job) -> Request:
