@@ -203,8 +203,9 @@ class FakeDisk(Controls):
         start, halt = part.start, min(part.start + fault.after, part.stop) if fault else part.stop
         for end in dict.fromkeys((halt, part.stop)):
             for piece in node.body.pieces(start, end):
-                await response.write(piece.translate(WRONG) if node.path in self._corrupt else piece)
+                # Counted first: whoever has a piece finds it counted.
                 self.served += len(piece)
+                await response.write(piece.translate(WRONG) if node.path in self._corrupt else piece)
             start = end
             if fault and end == halt and fault.gate:
                 await fault.gate.passed()
