@@ -2,15 +2,16 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from interlock import Backoff
 
 
-def pause(said: str) -> float | None:
-    """The seconds that a header Retry-After asks for, if it can be read: in seconds, or as a date."""
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds for which a server wants to be left alone, if its Retry-After can be read: in seconds, or as a date."""
+    said = headers.get("Retry-After", "")
     try:
         seconds = float(said)
     except ValueError:

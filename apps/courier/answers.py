@@ -2,7 +2,7 @@
 
 import httpx
 
-from apps.common.pauses import pause
+from apps.common.pauses import retry_after
 
 from .errors import CourierError, Refusal, Trouble, Unsent
 
@@ -24,7 +24,7 @@ def refused(response: httpx.Response) -> CourierError:
     """An answer that is not what was asked for. What 401 means only the caller knows."""
     status = response.status_code
     if status in LATER or status >= 500:
-        return Trouble(f"Yandex Disk cannot answer now (status {status}). It is tried again.", status_code=status, retry_after=retry_after(response))
+        return Trouble(f"Yandex Disk cannot answer now (status {status}). It is tried again.", status_code=status, retry_after=retry_after(response.headers))
     if status == 403:
         return Refusal("forbidden", "Yandex Disk denies access to the file. Let the courier's account read it.")
     if status in GONE:
@@ -37,8 +37,3 @@ def refused(response: httpx.Response) -> CourierError:
 def strange() -> Trouble:
     """An answer that is of no known form."""
     return Trouble("Yandex Disk answered something that the courier cannot read. It is tried again.")
-
-
-def retry_after(response: httpx.Response) -> float | None:
-    """The seconds for which the server wants to be left alone, if it says so: in seconds, or as a date."""
-    return pause(response.headers.get("Retry-After", ""))

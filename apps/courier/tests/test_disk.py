@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from apps.courier.answers import retry_after
+from apps.common.pauses import retry_after
 from apps.courier.disk import ANSWER, Disk, Item, Listing
 from apps.courier.errors import Refusal, Trouble, Unsent
 from apps.courier.tests.reading import BYTES, NAME, PATH, Reader, reading
@@ -221,11 +221,11 @@ def test_an_answer_that_is_nested_without_an_end_is_trouble(reader: Reader) -> N
 
 @pytest.mark.parametrize(("said", "meant"), [("0", 0.0), ("1.5", 1.5), ("-3", 0.0), ("nan", None), ("inf", None), ("soon", None), ("", None)])
 def test_a_wait_is_what_the_server_said_or_nothing(said: str, meant: float | None) -> None:
-    assert retry_after(httpx.Response(429, headers={"Retry-After": said})) == meant
+    assert retry_after({"Retry-After": said}) == meant
 
 
 def test_a_wait_may_be_a_date() -> None:
     for moment in (datetime.now(UTC) + timedelta(seconds=90), datetime.now(UTC) - timedelta(hours=1)):
-        seconds = retry_after(httpx.Response(503, headers={"Retry-After": format_datetime(moment, usegmt=True)}))
+        seconds = retry_after({"Retry-After": format_datetime(moment, usegmt=True)})
         assert seconds is not None
         assert abs(seconds - max((moment - datetime.now(UTC)).total_seconds(), 0.0)) < 5

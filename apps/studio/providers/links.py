@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from apps.common.pauses import retry_after
 from apps.common.settings import is_near
 
 from ..errors import Hopeless, Trouble
 from ..picture import LARGEST, examined
-from .replies import retry_after
 
 MOST_REDIRECTS = 5
 GONE = frozenset({403, 404, 410})
@@ -124,7 +124,7 @@ class Links:
         if status in GONE:
             raise Hopeless(f"The link to the image has gone (status {status}): links end after a while. Drive the job again, which makes a new image.")
         if status != 200:
-            raise Trouble(f"The image cannot be fetched now (status {status}). Trying again may help.", retry_after(response))
+            raise Trouble(f"The image cannot be fetched now (status {status}). Trying again may help.", retry_after(response.headers))
         data = await limited(response.aiter_bytes(), LARGEST)
         await asyncio.to_thread(examined, data, response.headers.get("Content-Type", ""))
         return data

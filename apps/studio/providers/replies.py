@@ -5,7 +5,7 @@ from typing import cast
 
 import httpx
 
-from apps.common.pauses import pause
+from apps.common.pauses import retry_after
 
 from ..errors import Blocked, Hopeless, StudioError, Trouble
 
@@ -39,7 +39,7 @@ def judged(response: httpx.Response, body: bytes, secret: str) -> StudioError:
         return Blocked(f"The provider's safety filter refuses this prompt{words or '.'}")
     if status in PASSING or status >= 500:
         where = f"The provider at {response.request.url.netloc.decode()}, which is STUDIO_API_URL,"
-        return Trouble(f"{where} cannot answer now (status {status}){words or '.'}", retry_after(response))
+        return Trouble(f"{where} cannot answer now (status {status}){words or '.'}", retry_after(response.headers))
     return Hopeless(_hopeless(status, words))
 
 
@@ -60,11 +60,6 @@ def _hopeless(status: int, words: str) -> str:
     if status in (404, 405):
         return f"The provider has no such model or address (status {status}){words or '.'} Check STUDIO_API_URL and STUDIO_MODEL."
     return f"The provider refuses the request (status {status}){words or '.'} Look at STUDIO_MODEL, and at the account with the provider."
-
-
-def retry_after(response: httpx.Response) -> float | None:
-    """The seconds for which the provider wants to be left alone, if it says so: in seconds, or as a date."""
-    return pause(response.headers.get("Retry-After", ""))
 
 
 def _filtered(error: dict[str, object]) -> bool:
