@@ -6,7 +6,8 @@ Payloads, results and receipts are canonical JSON: two values are the same exact
 import json
 import math
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from .errors import PayloadError
@@ -19,63 +20,97 @@ KEY_LENGTH = 255
 EXTERNAL_ID_LENGTH = 500
 
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-# What the text of a value shows where the value *may* be wrong. A string in it can look the same, so a suspicion only leads to the walk.
-_KEY_NOT_TEXT = re.compile(r'"(?:-?\d[^"]*|true|false|null)":')
-_LONG_INTEGER = re.compile(rf"\d{{{DIGITS + 1}}}")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_TOO_LONG = 10**DIGITS
+# These two read short texts only: `encode` takes a megabyte from anyone, and runs no regular expression over it.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
-    """The canonical JSON of a value: keys sorted, no spaces, UTF-8 as it is. `PayloadError` if it cannot be stored, or not read back as it was."""
+    """The canonical JSON of a value: keys sorted, no spaces, UTF-8 as it is. `PayloadError` if it cannot be stored, or not read back as it was.
+
+    It takes time in proportion to the text, whatever the text says.
+    """
     try:
-        text = _encoder.encode(value)
+        # Python itself refuses longer integers, unless its process was told not to.
+        found = None if 0 < sys.get_int_max_str_digits() <= DIGITS else fault(value)
+        text = "" if found else _encoder.encode(value)
+        size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(f"The {what} cannot be stored: {fault(value) or error}.") from None
-    if _suspicious(text) and (found := fault(value)):
+    if found or ((_doubtful(value) or "\\u0000" in text) and (found := fault(value))):
         raise PayloadError(f"The {what} cannot be stored: {found}.")
-    size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
     if size > limit:
         raise PayloadError(f"The {what} has {size:,} bytes as JSON, and {limit:,} is the most: keep the data elsewhere and pass its address.")
     return text
 
 
-def _suspicious(text: str) -> bool:
-    return (
-        text.count("{") + text.count("[") > DEPTH
-        or "\\u0000" in text
-        or _KEY_NOT_TEXT.search(text) is not None
-        or (len(text) > DIGITS and _LONG_INTEGER.search(text) is not None)
-        or (not text.isascii() and _UNSTORABLE.search(text) is not None)
-    )
+def _doubtful(value: object) -> bool:
+    """Whether the encoder may have let something through: a key that is no string, a class of the caller's own, or too many levels."""
+    level: Iterable[object] = (value,)
+    for _ in range(DEPTH):
+        inner: list[object] = []
+        for item in level:
+            kind = type(item)
+            if kind is dict:
+                entries = cast("dict[object, object]", item)
+                if not {str}.issuperset(map(type, entries)):
+                    return True
+                children: Iterable[object] = entries.values()
+            elif kind is list or kind is tuple:
+                children = cast("Iterable[object]", item)
+            elif kind in _PLAIN:
+                continue
+            else:
+                return True
+            if not _PLAIN.issuperset(map(type, children)):
+                inner.extend(child for child in children if type(child) not in _PLAIN)
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+Place = tuple["Place", str] | None
+"""Where in a value an item is: its parent's place, and its own step from there."""
 
 
 def fault(value: object) -> str | None:
     """What is wrong with a value, and where in it; None if it is good."""
-    waiting: list[tuple[object, str, int]] = [(value, "", 0)]
+    waiting: list[tuple[object, Place, int]] = [(value, None, 0)]
     while waiting:
-        item, path, depth = waiting.pop()
+        item, place, depth = waiting.pop()
         if isinstance(item, (dict, list, tuple)):
             if depth == DEPTH:
                 return f"it is nested deeper than {DEPTH} levels (or holds itself); flatten it"
-            children, found = _children(cast("dict[object, object] | list[object] | tuple[object, ...]", item), path)
-            waiting.extend((child, place, depth + 1) for child, place in children)
+            children, found = _children(cast("dict[object, object] | list[object] | tuple[object, ...]", item))
+            waiting.extend((child, (place, step), depth + 1) for child, step in children)
         else:
             found = _scalar_fault(item)
         if found:
-            return f"{found}, at {path or 'its top'}"
+            return f"{found}, at {_told(place)}"
     return None
 
 
-def _children(item: dict[object, object] | list[object] | tuple[object, ...], path: str) -> tuple[list[tuple[object, str]], str | None]:
+def _told(place: Place) -> str:
+    """A place in words, cut short: a key may be as long as the whole payload."""
+    steps: list[str] = []
+    while place is not None:
+        place, step = place
+        steps.append(step if len(step) <= KEY_LENGTH else f"{step[:KEY_LENGTH]}…")
+    return "".join(reversed(steps)).removeprefix(".") or "its top"
+
+
+def _children(item: dict[object, object] | list[object] | tuple[object, ...]) -> tuple[list[tuple[object, str]], str | None]:
     if not isinstance(item, dict):
-        return [(child, f"{path}[{index}]") for index, child in enumerate(item)], None
+        return [(child, f"[{index}]") for index, child in enumerate(item)], None
     for key in item:
         if not isinstance(key, str):
             return [], f"the key {key!r} is {_article(key)}, and JSON has only strings as keys"
         if wrong := _text_fault(key):
             return [], f"a key holds {wrong}"
-    return [(child, f"{path}.{key}" if path else str(key)) for key, child in item.items()], None
+    return [(child, f".{key}") for key, child in item.items()], None
 
 
 def _scalar_fault(item: object) -> str | None:
@@ -87,16 +122,19 @@ def _scalar_fault(item: object) -> str | None:
     if isinstance(item, float):
         return None if math.isfinite(item) else f"{item} is no JSON number"
     if isinstance(item, int):
-        # Counted in bits: asking for the digits of such a number is what Python refuses.
-        return f"an integer has more than {DIGITS:,} digits" if item.bit_length() > DIGITS * 3.3219280948873626 else None
+        # Compared as a number: asking for the digits of such a number is what Python refuses.
+        return f"an integer has more than {DIGITS:,} digits" if not -_TOO_LONG < item < _TOO_LONG else None
     return f"{_article(item)} is nothing that JSON can hold"
 
 
 def _text_fault(text: str) -> str | None:
-    found = _UNSTORABLE.search(text)
-    if found is None:
-        return None
-    return "a NUL character" if found[0] == "\0" else "half of a surrogate pair, which is no text"
+    if "\0" in text:
+        return "a NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "half of a surrogate pair, which is no text"
+    return None
 
 
 def _article(item: object) -> str:

@@ -21,6 +21,8 @@ from .payload import clean
 LONGEST = 86_400.0
 """An error that asks for a longer delay than a day is asked again after a day."""
 
+_HEADER = 1000
+"""Characters of a header that is read: no date and no number needs more."""
 _AGAIN = {408, 425, 429}
 _HOPELESS = (PayloadError, UsageError, TransitionRefused)
 _IN_DOUBT = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
@@ -154,7 +156,7 @@ def _header(headers: object, name: str) -> str | None:
         value = get(name) or get(name.lower())
     except Exception:  # noqa: BLE001 - these headers are a stranger's too
         return None
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and len(value) <= _HEADER else None
 
 
 def _date(text: str | None) -> datetime | None:

@@ -1,6 +1,11 @@
 """One codec: what it lets through, every store can keep and give back as it was; what not, gets one sentence."""
 
 import json
+import sys
+import time
+import tracemalloc
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -158,3 +163,69 @@ def test_tags_are_checked_one_by_one() -> None:
     assert encode_tags({"b": "1", "a": "2"}) == '{"a":"2","b":"1"}'
     with pytest.raises(PayloadError, match="The value of tag a is empty"):
         encode_tags({"a": ""})
+
+
+# ---------------------------------------------------------------- how long it takes
+def cpu(work: Callable[[], object]) -> float:
+    """Seconds of CPU that the work takes; the best of three, since the machine has other work too."""
+
+    def once() -> float:
+        begun = time.process_time()
+        work()
+        return time.process_time() - begun
+
+    return min(once() for _ in range(3))
+
+
+def test_runs_of_digits_are_encoded_as_fast_as_letters() -> None:
+    """A check that looked for 4,301 digits from each of 4,300 digits on would hold the interpreter for 19 s over a megabyte."""
+    digits, letters = [{"text": (each * DIGITS + " ") * 60} for each in ("1", "x")]
+    assert cpu(lambda: encode(digits)) < 30 * cpu(lambda: encode(letters))
+
+
+@pytest.mark.parametrize("unit", ['"1', '"-1', '"true', '\\"1', '"1":', "[", "{", "\\u0000", "\\", "é1"])
+def test_encoding_takes_time_in_proportion_to_the_text(unit: str) -> None:
+    """Whatever the text looks like, eight times as much of it takes about eight times as long."""
+    short, long = unit * 2_000, unit * 16_000
+    assert cpu(lambda: encode([short])) * 40 + 0.002 > cpu(lambda: encode([long]))
+
+
+def test_place_of_a_fault_is_told_without_a_copy_of_each_key_above_it() -> None:
+    """A long key over many items must not be held once for each of them."""
+    value = {"k" * 100_000: {str(n): 1 for n in range(2_000)} | {"last": "\0"}}
+    tracemalloc.start()
+    try:
+        found = fault(value)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == f"a string holds a NUL character, at {'k' * 254}….last"
+    assert peak < 5_000_000
+
+
+def test_longest_integer_fits_in_any_company() -> None:
+    """4,300 digits are the most, also where the value is looked at more closely."""
+    assert json.loads(encode([[]] * 200 + [10**DIGITS - 1, 1 - 10**DIGITS]))[-1] == 1 - 10**DIGITS
+
+
+def test_process_that_reads_longer_integers_still_stores_none() -> None:
+    """Another process could not read them back."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        with pytest.raises(PayloadError, match="more than 4,300 digits, at n"):
+            encode({"n": -(10**DIGITS)})
+        assert encode({"n": 10**DIGITS - 1})
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+class Label(str):  # noqa: SLOT000 - as a caller would write it
+    """A text of a caller's own class."""
+
+
+def test_classes_of_the_callers_own_are_encoded_as_what_they_are() -> None:
+    """They are looked at more closely, and stored alike."""
+    assert encode({Label("a"): OrderedDict(b=Label("c"))}) == '{"a":{"b":"c"}}'
+    with pytest.raises(PayloadError, match=r"the key 1 is an int, and JSON has only strings as keys, at a"):
+        encode({"a": OrderedDict({1: 2})})

@@ -98,6 +98,8 @@ def test_what_interlock_refused_is_not_tried_again(error: Exception) -> None:
         (f"Sun, 26 Oct 2025 08:00:30 +{'9' * 30}", None),
         ("-5", None),
         ("nan", None),
+        ("9" * 999, LONGEST),
+        ("9" * 1001, None),
         ("soon", None),
         ("", None),
     ],

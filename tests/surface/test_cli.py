@@ -359,9 +359,11 @@ def test_a_key_that_is_taken_answers_with_its_holder(call: Call, shop: str) -> N
 @pytest.mark.parametrize(("arguments", "code", "says"), [
     (("greet", "{"), 2, "The payload is not JSON"),
     (("greet", "[1]"), 2, "The payload is no JSON object"),
+    (("greet", f'{{"times": {"9" * 5000}}}'), 2, "The payload is not JSON"),
     (("greet", '{"times": "many"}'), 1, "greet"),
     (("fly", "{}"), 1, "This app has no kind 'fly': it has greet, send"),
     (("greet", '{"name": "x"}', "--delay", "soon"), 2, "--delay 'soon' is no length of time"),
+    (("greet", '{"name": "x"}', "--delay", "9" * 400 + "s"), 2, "--delay is longer than a hundred years"),
     (("greet", '{"name": "x"}', "--delay", "90"), 2, "--delay '90' is no length of time: write a number and a unit, s m h d or w"),
     (("greet", '{"name": "x"}', "--delay", "1h", "--ttl", "5m"), 2, "--ttl 5m is not longer than --delay 1h"),
     (("greet", '{"name": "x"}', "--tag", "team"), 2, "--tag 'team' has no value"),

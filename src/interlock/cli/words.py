@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
+from ..clock import LONGEST
 from .target import Miscalled
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
@@ -23,7 +24,10 @@ def duration(text: str | None, option: str) -> float | None:
     found = _AGE.fullmatch(text.strip())
     if found is None:
         raise Miscalled(f"{option} {text!r} is no length of time: write a number and {UNITS}.")
-    return float(found[1]) * _SECONDS[found[2]]
+    length = float(found[1]) * _SECONDS[found[2]]
+    if length > LONGEST:
+        raise Miscalled(f"{option} is longer than a hundred years: write a shorter length of time.")
+    return length
 
 
 def tags(given: Sequence[str] | None) -> dict[str, str] | None:

@@ -31,6 +31,7 @@ _URL = (
     (re.compile(r"(://[^\s/:@]{0,200}):\S*@"), rf"\1:{HIDDEN}@"),
     (re.compile(r"(?i)(https?://)[^\s/:@?#]{1,500}@"), rf"\1{HIDDEN}@"),
 )
+_RUNS = re.compile(r"(\s+)")
 _PAIRS = (
     (re.compile(_NAMED.format(names=_LINES, quoted=_QUOTED, bare=r"[^\n]+")), rf"\1{HIDDEN}"),
     (re.compile(_NAMED.format(names=_WORDS, quoted=_QUOTED, bare=r"[^\s&]+")), rf"\1{HIDDEN}"),
@@ -54,7 +55,9 @@ def text(value: str, *, limit: int = LIMIT, lines: bool = False) -> str:
         return value
     if len(value) > limit * _READ:
         # Cut between words: a password cut in the middle would have lost the sign that it is one.
-        value = re.sub(r"\S*\Z", "", value[: limit * _READ]) + MORE
+        value = _whole_words(value[: limit * _READ]) + MORE
+    if "://" in value and "@" in value:
+        value = "".join(_without_password(run) for run in _RUNS.split(value))
     for pattern, instead in _suspects(value):
         value = pattern.sub(instead, value)
     value = _CONTROL.sub("\ufffd", value.replace("\r\n", "\n"))
@@ -63,9 +66,26 @@ def text(value: str, *, limit: int = LIMIT, lines: bool = False) -> str:
     return value if len(value) <= limit else value[: limit - 1] + MORE
 
 
+def _whole_words(value: str) -> str:
+    """A text that was cut, without the word that the cut went through."""
+    end = len(value)
+    while end and not value[end - 1].isspace():
+        end -= 1
+    return value[:end]
+
+
+def _without_password(run: str) -> str:
+    """A run of characters without a space. Only what stands before its last @ is searched: a pattern that looks for the @ would do so from every colon."""
+    before, at, after = run.rpartition("@")
+    if not at or "://" not in before:
+        return run
+    before += at
+    for pattern, instead in _URL:
+        before = pattern.sub(instead, before)
+    return before + after
+
+
 def _suspects(value: str) -> Iterable[tuple[re.Pattern[str], str]]:
-    if "://" in value and "@" in value:
-        yield from _URL
     if "=" in value or ":" in value:
         yield from _PAIRS
     if "bearer" in value.lower():
