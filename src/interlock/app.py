@@ -34,6 +34,7 @@ from .status import Status
 from .status import status as status_of
 from .store import Tx
 from .taxonomy import Taxonomy
+from .user_code import run
 from .verify import Report, verify
 from .webhook import Webhook
 from .worker.worker import Worker
@@ -247,7 +248,7 @@ class App(Generic[TxT]):
 
     def run_until_idle(self, *, timeout: Seconds = 60.0) -> int:
         """Carry out all that is due, here and now; answers how many attempts ended. What is due later stays."""
-        return asyncio.run(self.arun_until_idle(timeout=timeout))
+        return run(self.arun_until_idle(timeout=timeout))
 
     async def arun_until_idle(self, *, timeout: Seconds = 60.0) -> int:  # noqa: ASYNC109 - the same verb as `run_until_idle`
         """`run_until_idle` in this event loop."""

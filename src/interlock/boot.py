@@ -26,6 +26,7 @@ from .records import Lease, WorkerFacts
 from .schedule import Schedule
 from .stores import OpenStore
 from .telemetry import logs
+from .user_code import protected
 from .waits import SystemWaits, Waits
 from .worker.attempt import Attempts
 from .worker.children import Children
@@ -132,7 +133,7 @@ async def running(plan: Plan) -> AsyncGenerator[Worker]:
         # What can never work is said now, and not when the block ends; a database that is away may come back.
         with suppress(Unavailable):
             await asyncio.to_thread(lambda: [kind.version(plan.find_store()) for kind in plan.kinds.values()])
-        task = asyncio.ensure_future(worker.run())
+        task = protected(worker.run())
         task.add_done_callback(lambda ended: _ended_early(worker, ended))
         try:
             yield worker
@@ -149,7 +150,7 @@ def _ended_early(worker: Worker, task: asyncio.Task[int]) -> None:
 async def emptied(plan: Plan, timeout: float) -> int:  # noqa: ASYNC109 - a deadline for the whole
     """Carry out all that is due; answers how many attempts ended. `TimeoutError` if that takes too long; what runs then is given back."""
     async with booted(plan) as worker:
-        task = asyncio.ensure_future(worker.run())
+        task = protected(worker.run())
         done, _ = await asyncio.wait([task], timeout=timeout)
         if done:
             return task.result()
@@ -208,9 +209,9 @@ class _Parts:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
-        self._beating = asyncio.ensure_future(self._beat())
+        self._beating = protected(self._beat())
         if self._keeps:
-            self._reconciling = [asyncio.ensure_future(one.keep()) for one in self._reconcilers]
+            self._reconciling = [protected(one.keep()) for one in self._reconcilers]
 
     async def _reconcile_once(self) -> int:
         return sum([await one.run_once() for one in self._reconcilers])

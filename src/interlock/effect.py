@@ -20,6 +20,7 @@ from .errors import PayloadError, UsageError
 from .payload import check_name, encode
 from .records import Receipt
 from .taxonomy import surely_not_applied
+from .user_code import caught, protected
 
 OnDoubt = Literal["retry", "hold", "skip"] | Callable[[str], Awaitable[Any]]
 DOUBTS = ("retry", "hold", "skip")
@@ -208,7 +209,7 @@ async def adrive(flow: Flow, hop: Hop, write: Hop) -> Any:
         if isinstance(asked, Written):
             return await _to_its_end(write(asked.work))
         call = functools.partial(asked.fn, *asked.args, **asked.kwargs)
-        value = call() if inspect.iscoroutinefunction(asked.fn) else await hop(call)
+        value = call() if inspect.iscoroutinefunction(asked.fn) else await _in_thread(hop, call)
         return await value if inspect.isawaitable(value) else value
 
     try:
@@ -224,9 +225,16 @@ async def adrive(flow: Flow, hop: Hop, write: Hop) -> Any:
         return end.value
 
 
+async def _in_thread(hop: Hop, call: Callable[[], Any]) -> Any:
+    value, error = await hop(functools.partial(caught, call))
+    if error is not None:
+        raise error
+    return value
+
+
 async def _to_its_end(write: Coroutine[Any, Any, Any]) -> Any:
     """A write that was begun ends, whoever is cancelled meanwhile: what is known must not be lost half way."""
-    task = asyncio.ensure_future(write)
+    task = protected(write)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

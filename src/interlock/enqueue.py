@@ -10,6 +10,7 @@ from .ids import uuid7
 from .payload import encode
 from .records import Enqueued, NewJob
 from .stores import OpenStore
+from .taxonomy import headline
 
 Transaction = Callable[[], AbstractContextManager[Any]]
 
@@ -74,4 +75,11 @@ def _ask(call: Call | None, tx: Any, job: Enqueued) -> None:
     except Refused:
         raise
     except Exception as error:
-        raise Refused(str(error) or type(error).__name__) from error
+        raise Refused(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except BaseException:  # noqa: BLE001 - an error that cannot be told refuses all the same
+        return headline(error)

@@ -20,6 +20,8 @@ from .outcome import Failed as HasFailed
 from .outcome import Gone as IsGone
 from .payload import clean
 from .records import Beat, Lease
+from .taxonomy import headline
+from .user_code import Scope, acaught, protected
 from .worker.desk import Desk
 from .worker.grip import Grip
 from .worker.settle import Item, Settler
@@ -98,7 +100,7 @@ class Reconciler:
 
     async def _stop(self, grips: Sequence[Held]) -> list[Held]:
         """End them, and answer those that go on because the outside could not be told. It is told first: only a job that is still held can be told of again."""
-        told = await asyncio.gather(*(self._tell(grip, lease.external_id or "") for grip, lease in grips))
+        told = await asyncio.gather(*(protected(self._tell(grip, lease.external_id or "")) for grip, lease in grips))
         await self._settle([Item(grip, Cancelled(None, self.owner), _nothing, once=True) for (grip, _), was in zip(grips, told, strict=True) if was])
         return [pair for pair, was in zip(grips, told, strict=True) if not was]
 
@@ -106,12 +108,12 @@ class Reconciler:
         if self._kind.on_cancel is None:
             return True
         try:
-            await self._theirs(self._kind.on_cancel(external_id))
+            await self._theirs(partial(self._kind.on_cancel, external_id), grip)
         except Exception as error:  # noqa: BLE001 - the user's own; it is tried again
             self._desk.events.emit(events.Trouble(self.owner, f"on_cancel of {self._kind.name}", error))
             if grip.job.id not in self._untold:
                 self._untold.add(grip.job.id)
-                why = f"on_cancel raised {type(error).__name__}: {error}; it is called again, and the work is followed meanwhile"
+                why = f"on_cancel raised {headline(error)}; it is called again, and the work is followed meanwhile"
                 await self._hop(partial(self._settler.remark, grip, "cancel_failed", why))
             return False
         self._untold.discard(grip.job.id)
@@ -149,7 +151,7 @@ class Reconciler:
     async def _answers(self, ids: Sequence[str]) -> Mapping[str, object]:
         if self._over.is_set():
             raise asyncio.CancelledError
-        self._asking = task = asyncio.ensure_future(self._theirs(self._asked.ask(ids)))
+        self._asking = task = protected(self._theirs(partial(self._asked.ask, ids)))
         try:
             answers: object = await task
         finally:
@@ -159,23 +161,25 @@ class Reconciler:
             raise UsageError(f"{said}: answer a mapping from each id that is there to what is known of it.")
         return cast("Mapping[str, object]", answers)
 
-    async def _theirs(self, call: Awaitable[T]) -> T:
+    async def _theirs(self, call: Callable[[], Awaitable[T]], grip: Grip | None = None) -> T:
         """The user's own function, in the time that a lease leaves for it. Whatever it raises is an error of its own, and never ends the reconciler."""
-        deadline = asyncio.timeout(self._kind.lease * TRUSTED)
+        owner = Scope(self._kind.name) if grip is None else Scope(self._kind.name, grip.job.id, grip.job.attempt)
+        task, deadline = protected(acaught(call), owner), asyncio.timeout(self._kind.lease * TRUSTED)
         try:
             async with deadline:
-                return await call
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            raise TimeoutError(f"no answer within {self._kind.lease * TRUSTED:g} s, for which a lease of {self._kind.lease:g} s has room") from error
-        except Exception:
-            raise
-        except BaseException as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise RuntimeError(f"it raised {type(error).__name__}") from error
+                value, error = await task
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {self._kind.lease * TRUSTED:g} s, for which a lease of {self._kind.lease:g} s has room") from None
+        except asyncio.CancelledError as cancelled:
+            value, error = None, cancelled
+        me = asyncio.current_task()
+        if me is not None and me.cancelling():
+            raise asyncio.CancelledError
+        if error is None:
+            return cast("T", value)
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise error
+        raise RuntimeError(f"it raised {type(error).__name__}") from error
 
     def _item(self, grip: Grip, lease: Lease, answer: object, check_in: float) -> Item:
         try:
@@ -217,7 +221,7 @@ class Reconciler:
         pause = min(self._asked.every * 2.0 ** min(self._failures, 30), max(LONGEST, self._asked.every))
         self._next = begun + pause
         self._desk.events.emit(events.OutsideFailed(self._kind.name, self._failures, pause, error))
-        await self._hop(lambda: self._desk.store.report_outside(self._kind.name, clean(f"{type(error).__name__}: {error}", 500)))
+        await self._hop(lambda: self._desk.store.report_outside(self._kind.name, clean(headline(error), 500)))
         await self._settle([Item(grip, Looked(pause, seen=None), _nothing) for grip, _ in grips])
 
     # ------------------------------------------------------------ writing it down

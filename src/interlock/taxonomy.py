@@ -83,8 +83,8 @@ def by_kind(error: Exception, taxonomy: Taxonomy | None) -> Verdict | None:
         verdict = taxonomy(error)
         if verdict is not None and not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"it answered {verdict!r}: give a Verdict or None")  # noqa: TRY301 - told as any other fault of it
-    except Exception as fault:  # noqa: BLE001 - the job's own error must not be lost for it
-        error.add_note(f"The kind's taxonomy could not judge this error: {_headline(fault)}")
+    except BaseException as fault:  # noqa: BLE001 - the job's own error must not be lost for it
+        error.add_note(f"The kind's taxonomy could not judge this error: {headline(fault)}")
         return None
     return verdict
 
@@ -154,7 +154,7 @@ def _header(headers: object, name: str) -> str | None:
         return None
     try:
         value = get(name) or get(name.lower())
-    except Exception:  # noqa: BLE001 - these headers are a stranger's too
+    except BaseException:  # noqa: BLE001 - these headers are a stranger's too
         return None
     return value if isinstance(value, str) and len(value) <= _HEADER else None
 
@@ -177,7 +177,7 @@ def _number(value: object) -> float | None:
 def _read(thing: object, name: str) -> object:
     try:
         return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - a property of a stranger's error may raise anything, and then says nothing
+    except BaseException:  # noqa: BLE001 - a property of a stranger's error may raise anything, and then says nothing
         return None
 
 
@@ -193,7 +193,7 @@ def describe(error: BaseException, limit: int = 8000) -> str:
     """
     try:
         text = _traceback(error)
-    except Exception as fault:  # noqa: BLE001 - an error that cannot be told must not hide that there was one
+    except BaseException as fault:  # noqa: BLE001 - an error that cannot be told must not hide that there was one
         text = f"{type(error).__name__}: (its traceback cannot be told: {type(fault).__name__})"
     if len(text) > limit:
         left_out = f"\n  … {len(text) - limit:,} characters left out …\n"
@@ -206,7 +206,7 @@ def _traceback(error: BaseException) -> str:
     told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
     told.stack[:] = _users(told.stack) or told.stack
     text = "".join(told.format()).rstrip()
-    last = _headline(error)
+    last = headline(error)
     return text if text.endswith(f"\n{last}") or text == last else f"{text}\n{last}"
 
 
@@ -220,11 +220,12 @@ def _users(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
     return stack[first:]
 
 
-def _headline(error: BaseException) -> str:
+def headline(error: BaseException) -> str:
+    """An error in one line, `Type: message`. It never raises, whatever the error's own text does."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - told in place of the message
+    except BaseException:  # noqa: BLE001 - told in place of the message
         message = "<exception str() failed>"
     return f"{name}: {message[:500]}" if message else name

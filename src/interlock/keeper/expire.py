@@ -9,6 +9,7 @@ from ..errors import InterlockError, Unavailable
 from ..job import Job
 from ..move import Take, decide_take
 from ..payload import clean
+from ..taxonomy import headline
 from ..worker.desk import Desk
 
 LIMIT = 100
@@ -106,7 +107,7 @@ class Expiry:
         state = take.arrow.target
         self._desk.events.emit(events.HookFailed(job.id, job.kind, state, error))
         if self._shelve(job) == 1:
-            reason = clean(f"the function for {state} raised {type(error).__name__}: {error}; it is tried again")
+            reason = clean(f"the function for {state} raised {headline(error)}; it is tried again")
             self._desk.store.remark(job.id, attempt=None, event="hook_failed", actor=self._owner, reason=reason)
 
     def _fail(self, job: Job, error: InterlockError) -> None:

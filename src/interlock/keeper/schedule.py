@@ -43,7 +43,7 @@ class Scheduler:
                 done += self._fire(schedule, now)
             except Unavailable:
                 raise
-            except Exception as error:  # noqa: BLE001 - one schedule that cannot tick stops no other, and is tried again
+            except BaseException as error:  # noqa: BLE001 - one schedule that cannot tick stops no other, and is tried again
                 self._desk.events.emit(events.Trouble(self._owner, f"schedule {schedule.name}", error))
         return done
 

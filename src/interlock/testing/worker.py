@@ -14,6 +14,7 @@ from ..job import Job
 from ..outcome import Lost
 from ..records import Lease
 from ..stores import OpenStore
+from ..user_code import protected, run
 from ..worker.desk import Desk
 from ..worker.grip import Grip
 from ..worker.points import Point
@@ -81,7 +82,7 @@ class KitWorker:
     # ------------------------------------------------------------ working
     def run_until_idle(self, *, timeout: Seconds = 60.0) -> int:
         """Carry out all that is due by the test's clock; answers how many attempts ended. `Crashed` if it came to where it was to die."""
-        return asyncio.run(self.arun_until_idle(timeout=timeout))
+        return run(self.arun_until_idle(timeout=timeout))
 
     async def arun_until_idle(self, *, timeout: Seconds = 60.0) -> int:  # noqa: ASYNC109 - the same verb as `run_until_idle`
         """`run_until_idle` in this event loop."""
@@ -94,8 +95,9 @@ class KitWorker:
                 self._running = None
 
     async def _lived(self, life: _Life, worker: Worker, timeout: float) -> int:  # noqa: ASYNC109 - a deadline for the whole
-        working, death = asyncio.ensure_future(worker.run()), asyncio.ensure_future(life.died.wait())
-        await asyncio.wait([working, death], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        working, death = protected(worker.run()), protected(life.died.wait())
+        ends: list[asyncio.Future[Any]] = [working, death]
+        await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         death.cancel()
         if life.handle.revoked is not None:
             with life.gone:

@@ -6,15 +6,18 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
 from ..errors import LeaseLost, PayloadError
 from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Started
 from ..payload import clean
+from ..taxonomy import headline
 from ..telemetry.tracing import span
-from .desk import Desk, soon
+from ..user_code import Result, Scope, acaught, caught, protected, scope
+from .desk import Desk
+from .desk import soon as call_soon
 from .forks import stay
 from .grip import Grip
 from .points import Point
@@ -79,17 +82,15 @@ class Attempts:
             return None
         args, kwargs = grip.declaration.signature.spread(arguments)
         call = functools.partial(guard, grip.job, *args, **kwargs)
-        try:
-            await self._held(grip, call, is_async=inspect.iscoroutinefunction(guard))
-        except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
-            self._let_through(error, grip)
-            outcome = outcome_of(error, grip, self._desk.now)
-            if isinstance(outcome, Rejected | Failed | Snoozed) or grip.stop is not None:
-                return outcome
-            # A guard that cannot say is no fault of the job: it comes back later, and no try is spent.
-            backoff = grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw())
-            return Snoozed(outcome.pause(backoff) if isinstance(outcome, Errored) else backoff, clean(f"its guard raised {type(error).__name__}: {error}"))
-        return None
+        _, error = await self._called(grip, call, is_async=inspect.iscoroutinefunction(guard))
+        if error is None:
+            return None
+        outcome = outcome_of(error, grip, self._desk.now)
+        if isinstance(outcome, Rejected | Failed | Snoozed) or grip.stop is not None:
+            return outcome
+        # A guard that cannot say is no fault of the job: it comes back later, and no try is spent.
+        backoff = grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw())
+        return Snoozed(outcome.pause(backoff) if isinstance(outcome, Errored) else backoff, clean(f"its guard raised {headline(error)}"))
 
     async def _prepared(self, grip: Grip, arguments: dict[str, Any]) -> tuple[Outcome, Any]:
         grip.began = self._desk.waits.monotonic()
@@ -99,39 +100,41 @@ class Attempts:
                 return await self._children.prepare(grip, self.ledger(grip))
             signature = grip.declaration.signature
             call = signature.bound(self._run(grip, is_async=signature.is_async), arguments)
-            return returned(grip, await self._held(grip, call, is_async=signature.is_async))
-        except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
-            self._let_through(error, grip)
-            return outcome_of(error, grip, self._desk.now), None
+            value, error = await self._called(grip, call, is_async=signature.is_async)
+            if error is None:
+                return returned(grip, value)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as fault:  # noqa: BLE001 - every error becomes an outcome
+            error = fault
+        return outcome_of(error, grip, self._desk.now), None
 
     # ------------------------------------------------------------ finish
     async def finish(self, grip: Grip) -> BaseException | None:
         """Run what follows the commit, once; answers what it raised."""
         try:
-            await self._finished(grip)
+            return await self._finished(grip)
+        except asyncio.CancelledError:
+            raise
         except BaseException as error:  # noqa: BLE001 - answered, not raised
-            self._let_through(error, grip)
             return error
-        return None
 
     async def pause(self, grip: Grip, seconds: float) -> None:
         """Let time pass, unless the grip is told to stop."""
-        try:
-            await self._held(grip, lambda: self._desk.waits.asleep(seconds), is_async=True)
-        except asyncio.CancelledError as error:
-            self._let_through(error, grip)
+        await self._called(grip, lambda: self._desk.waits.asleep(seconds), is_async=True)
 
-    async def _finished(self, grip: Grip) -> None:
+    async def _finished(self, grip: Grip) -> BaseException | None:
         declaration, grip.began = grip.declaration, self._desk.waits.monotonic()
         self._desk.points(Point.IN_FINISH, grip.job)
         if declaration.finish is None:
-            return
+            return None
         if grip.apart:
             await self._children.finish(grip, self.ledger(grip))
-            return
+            return None
         value = declaration.signature.load_value(json.loads(grip.value or "null"))
         is_async = inspect.iscoroutinefunction(declaration.finish)
-        await self._held(grip, functools.partial(declaration.finish, self._run(grip, is_async=is_async), value), is_async=is_async)
+        _, error = await self._called(grip, functools.partial(declaration.finish, self._run(grip, is_async=is_async), value), is_async=is_async)
+        return error
 
     # ------------------------------------------------------------ running
     def ledger(self, grip: Grip) -> StoreLedger:
@@ -149,49 +152,34 @@ class Attempts:
             raise LeaseLost("The worker of this run has ended: nothing was written.")
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
-    async def _held(self, grip: Grip, call: Callable[[], Any], *, is_async: bool) -> Any:
-        """Call it so that it can be stopped: a coroutine by cancelling it, a thread by telling its run."""
+    async def _called(self, grip: Grip, call: Callable[[], Any], *, is_async: bool) -> Result:
+        """Call a function of the user's so that it can be stopped: a coroutine by cancelling its task, a thread by telling its run.
+
+        Raises only if the slot's own task is cancelled, because the event loop closes.
+        """
+        job, pid, loop = grip.job, os.getpid(), asyncio.get_running_loop()
+        owner = Scope(job.kind, job.id, job.attempt)
         if not is_async:
             grip.on_halt(None)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, _with_context(call))
-        task, loop = grip.task, asyncio.get_running_loop()
-        if task is None:
-            raise RuntimeError("a handler runs in a task")
-        running = True
-
-        def cancel() -> None:
-            # Only while the handler is what the task waits for: its report must not be cancelled.
-            if running:
-                task.cancel()
-
-        grip.on_halt(lambda: soon(loop, cancel))
-        awaitable: Awaitable[Any] = call()
-        pid = os.getpid()
+            context = contextvars.copy_context()
+            context.run(scope.set, owner)
+            return await loop.run_in_executor(self._threads, functools.partial(context.run, _stayed, pid, call))
+        task, slot = protected(acaught(call), owner), asyncio.current_task()
+        grip.on_halt(lambda: call_soon(loop, task.cancel))
         try:
-            return await awaitable
+            result = await task
+        except asyncio.CancelledError as error:
+            result = None, error
         finally:
             stay(pid)
-            running = False
             grip.on_halt(None)
-
-    @staticmethod
-    def _let_through(error: BaseException, grip: Grip) -> None:
-        """A cancellation that is not ours belongs to whoever runs the loop; ours has been obeyed."""
-        task = grip.task
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            if grip.stop is None:
-                raise error
-            task.uncancel()
+        if slot is not None and slot.cancelling():
+            raise asyncio.CancelledError
+        return result
 
 
-
-def _with_context(call: Callable[[], Any]) -> Callable[[], Any]:
-    context, pid = contextvars.copy_context(), os.getpid()
-
-    def work() -> Any:
-        try:
-            return context.run(call)
-        finally:
-            stay(pid)
-
-    return work
+def _stayed(pid: int, call: Callable[[], Any]) -> Result:
+    try:
+        return caught(call)
+    finally:
+        stay(pid)

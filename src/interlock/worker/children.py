@@ -11,6 +11,7 @@ from ..errors import PayloadError
 from ..events import Trouble
 from ..outcome import Errored, Failed, Outcome, Released, Returned, Snoozed
 from ..payload import clean
+from ..user_code import protected
 from .desk import Desk, soon
 from .grip import WHY, Grip
 from .process import CannotStart, Child, Died, Errand, What
@@ -160,7 +161,7 @@ class Children:
 
     # ------------------------------------------------------------ their life
     async def _unless_halted(self, grip: Grip, taking: Coroutine[Any, Any, Child]) -> Child:
-        task, loop = asyncio.ensure_future(taking), asyncio.get_running_loop()
+        task, loop = protected(taking), asyncio.get_running_loop()
         grip.on_halt(lambda: soon(loop, task.cancel))
         try:
             return await task

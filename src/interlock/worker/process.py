@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..events import Measured
+from ..user_code import protected
 from .desk import Desk, soon
 from .grip import Grip
 from .runs import StoreLedger
@@ -105,7 +106,7 @@ class Child:
         self._numbers = 0
         self._errand: Errand | None = None
         self._first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._watching = asyncio.ensure_future(self._watch())
+        self._watching = protected(self._watch())
 
     @classmethod
     async def spawn(cls, target: str) -> "Child":
@@ -169,7 +170,7 @@ class Child:
             self.kill()
             return
         self._send({"say": "halt", "run": errand.number, "why": errand.grip.stop})
-        errand.patience = errand.patience or asyncio.ensure_future(self._lose_patience(errand))
+        errand.patience = errand.patience or protected(self._lose_patience(errand))
 
     async def _lose_patience(self, errand: Errand) -> None:
         await errand.desk.waits.asleep(PATIENCE)
@@ -198,7 +199,7 @@ class Child:
             if say == "ask":
                 self._send({"say": "reply", "n": message["n"], "error": _OVER})
         elif say == "ask":
-            task = asyncio.ensure_future(self._answer(errand, message))
+            task = protected(self._answer(errand, message))
             errand.verbs.add(task)
             task.add_done_callback(errand.verbs.discard)
         elif say == "shown":
@@ -233,9 +234,10 @@ class Child:
 
     async def _watch(self) -> None:
         """Wait for its end, however it comes: it closes the pipe, or it dies and something that it started holds the pipe on."""
-        listening, exited = asyncio.ensure_future(self._listen()), asyncio.ensure_future(self._process.wait())
-        await asyncio.wait({listening, exited}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({listening, exited}, timeout=LINGER)
+        listening, exited = protected(self._listen()), protected(self._process.wait())
+        ends: set[asyncio.Future[Any]] = {listening, exited}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(ends, timeout=LINGER)
         self.kill()
         code = await exited
         listening.cancel()

@@ -11,6 +11,7 @@ from ..outcome import Finished, Handed, Outcome, Returned
 from ..payload import clean
 from ..records import Fence, Lease
 from ..taxonomy import describe
+from ..user_code import protected
 from .attempt import Attempts
 from .desk import Desk
 from .grip import Grip
@@ -30,7 +31,7 @@ class Slots:
         self.grips: dict[int, Grip] = {}
         """By their own identity: a lost execution may still run here while its job's next one does."""
         self.fallen: dict[Fence, None] = {}
-        """What broke here, and is left to its lease: known, and so no stray."""
+        """What broke here, and is left to its lease: known, and so no stray. Forgotten once another has it."""
         self.freed = asyncio.Event()
         self.done = 0
         """Attempts that have ended here."""
@@ -72,7 +73,7 @@ class Slots:
 
     def _begin(self, grip: Grip) -> None:
         # The grip keeps its task: the loop itself would let it be collected.
-        grip.task = self._loop.create_task(self._carry(grip))
+        grip.task = protected(self._carry(grip))
 
     async def _carry(self, grip: Grip) -> None:
         try:
@@ -182,7 +183,8 @@ class Slots:
         while self.grips and (left := end - self._desk.waits.monotonic()) > 0:
             self.freed.clear()
             try:
-                await asyncio.wait_for(self.freed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self.freed.wait()
             except TimeoutError:
                 break
         return not self.grips

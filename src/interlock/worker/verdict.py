@@ -8,24 +8,33 @@ from typing import Any
 from ..answers import External, Fail, Reject, Retry, Snooze
 from ..effect import Doubtful
 from ..errors import Cancelled as CancelledError
-from ..errors import LeaseLost, PayloadError, UsageError
+from ..errors import InterlockError, LeaseLost, PayloadError, UsageError
 from ..outcome import Cancelled, Errored, Failed, Handed, Held, Looked, Outcome, Rejected, Released, Returned, Snoozed, Unrecorded
 from ..payload import check_external_id, clean
-from ..taxonomy import by_kind, describe, judge
+from ..taxonomy import by_kind, describe, headline, judge
 from .grip import WHY, Grip
 
 
-def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:  # noqa: PLR0911 - one answer per sort of exception
-    """What an exception that left one of the job's functions means for it. `now` is the store's clock."""
+def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:
+    """What an exception that left one of the job's functions means for it. `now` is the store's clock. It raises only what the store raises."""
+    try:
+        return _outcome_of(error, grip, now)
+    except InterlockError:
+        raise
+    except Exception as fault:  # noqa: BLE001 - an error that cannot be read is an error like any other
+        return Errored(clean(describe(fault)), retryable=True)
+
+
+def _outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:  # noqa: PLR0911 - one answer per sort of exception
     match error:
         case Retry(reason=reason, after=after):
-            return Errored(clean(reason or "the handler asked for another try"), retryable=True, after=after)
+            return Errored(_told(reason) or "the handler asked for another try", retryable=True, after=after)
         case Snooze(reason=reason, after=after, until=until):
-            return Snoozed(after if until is None else max((until - now()).total_seconds(), 0.0), clean(reason))
+            return Snoozed(after if until is None else max((until - now()).total_seconds(), 0.0), _told(reason))
         case Fail(reason=reason):
-            return Failed(clean(reason))
+            return Failed(_told(reason))
         case Reject(reason=reason):
-            return Rejected(clean(reason))
+            return Rejected(_told(reason))
         case Doubtful():
             return Held(clean(str(error)))
         case CancelledError() | LeaseLost() | asyncio.CancelledError() if grip.stop is not None:
@@ -40,6 +49,11 @@ def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) ->
         case _:
             # SystemExit and the like end the attempt, never the worker.
             return Errored(clean(describe(error)), retryable=True)
+
+
+def _told(reason: object) -> str:
+    """A reason as it can be stored: a text, or whatever was given in its place, such as an exception."""
+    return clean(reason if isinstance(reason, str) else headline(reason) if isinstance(reason, BaseException) else str(reason))
 
 
 def unrecorded(outcome: Outcome) -> Outcome:

@@ -12,6 +12,7 @@ from .. import errors, outcome
 from ..errors import InterlockError, JobFailed
 from ..outcome import Outcome
 from ..records import Lease, Receipt
+from ..taxonomy import headline
 from .grip import Grip
 
 Message = dict[str, Any]
@@ -78,7 +79,7 @@ def outcome_heard(told: Any) -> Outcome:
 def error_told(error: BaseException) -> Any:
     """An error of a verb. One that is not ours keeps its name in the sentence."""
     name = type(error).__name__
-    return [name, str(error)] if _ERRORS.get(name) is type(error) else ["InterlockError", f"{name}: {error}"]
+    return [name, str(error)] if _ERRORS.get(name) is type(error) else ["InterlockError", headline(error)]
 
 
 def error_heard(told: Any) -> InterlockError:

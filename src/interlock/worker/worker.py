@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from .. import events
 from ..errors import InterlockError, NotMigrated, Unavailable
 from ..lifecycle import Lifecycle
-from ..records import Lease, Way, WorkerFacts
+from ..records import Fence, Lease, Way, WorkerFacts
 from ..store import Listening
 from .desk import Desk, soon
 from .leases import Leases
@@ -164,7 +164,8 @@ class Worker:
             self._slots.stop()
             await self._slots.ended(GRACE)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._reporter.settled(), GRACE)
+            async with asyncio.timeout(GRACE):
+                await self._reporter.settled()
         self._desk.over.set()
         if not self._desk.unwell.is_set():
             with suppress(InterlockError):
@@ -196,10 +197,18 @@ class Worker:
         if troubled:
             self._desk.unwell.clear()
             self._keeper.was_away()
-            await self._hop(lambda: release_strays(self._desk, [*(grip.fence for grip in list(self._slots.grips.values())), *self._slots.fallen]))
+            await self._hop(self._release_strays)
         if self._listen and self._ear is None:
             loop = asyncio.get_running_loop()
             self._ear = await self._hop(lambda: self._desk.store.listen(lambda: soon(loop, self._tell)))
+
+    def _release_strays(self) -> None:
+        held, fallen = [grip.fence for grip in list(self._slots.grips.values())], list(self._slots.fallen)
+        ours = set(self._desk.store.strays(self._desk.owner, held)) if fallen else set[Fence]()
+        for fence in fallen:
+            if fence not in ours:
+                del self._slots.fallen[fence]
+        release_strays(self._desk, [*held, *self._slots.fallen])
 
     def _find_ways(self) -> list[Way]:
         store = self._desk.store
@@ -238,7 +247,8 @@ class Worker:
         """A slot came free. Now and then it answers False, so that the loop sees whether the database is well."""
         self._slots.freed.clear()
         try:
-            await asyncio.wait_for(self._slots.freed.wait(), LOOK)
+            async with asyncio.timeout(LOOK):
+                await self._slots.freed.wait()
         except TimeoutError:
             return False
         await self._gather()

@@ -1,0 +1,105 @@
+"""The user's own functions: which job one of them runs for, and how it is called so that nothing it raises or cancels ends the worker."""
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Result = tuple[Any, BaseException | None]
+"""What a function returned, or what it raised."""
+
+_log = logging.getLogger("interlock")
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """One call of a user's function: the kind, and the job and attempt where it is called for one job."""
+
+    kind: str
+    job_id: str | None = None
+    attempt: int | None = None
+    warned: bool = False
+
+
+scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("interlock_scope", default=None)
+"""The call that this code runs in; None in the worker's own code. Threads and tasks that a handler starts with its context inherit it."""
+
+
+# ---------------------------------------------------------------- calling
+def caught(call: Callable[[], Any]) -> Result:
+    """Call a function. Its error is returned, because a future refuses `StopIteration`, and `GeneratorExit` would close whoever awaits it."""
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001 - the caller decides
+        return None, error
+
+
+async def acaught(call: Callable[[], Awaitable[Any]]) -> Result:
+    """`caught` for a coroutine function."""
+    try:
+        return await call(), None
+    except BaseException as error:  # noqa: BLE001 - the caller decides
+        return None, error
+
+
+# ---------------------------------------------------------------- tasks
+class ProtectedTask(asyncio.Task[T]):
+    """A task that user code cannot cancel, except the call that owns it: a handler may cancel every task that `asyncio.all_tasks` lists."""
+
+    owner: Scope | None = None
+    refused: int = 0
+    """How many cancellations by user code were refused."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        caller = scope.get()
+        if caller is None or caller is self.owner:
+            return super().cancel(msg)
+        self.refused += 1
+        if not caller.warned:
+            caller.warned = True
+            _log.warning("job %s (%s) tried to cancel tasks of its worker: refused, the worker and other jobs go on", caller.job_id, caller.kind)
+        return False
+
+
+def protected(work: Coroutine[Any, Any, T], owner: Scope | None = None) -> ProtectedTask[T]:
+    """Start a task that only its owner's code, or the worker itself, can cancel. It runs in the owner's scope."""
+    context = contextvars.copy_context()
+    context.run(scope.set, owner)
+    task: ProtectedTask[T] = ProtectedTask(work, loop=asyncio.get_running_loop(), context=context)
+    task.owner = owner
+    return task
+
+
+# ---------------------------------------------------------------- the event loop
+def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
+    """`asyncio.run`, except that user code cannot end it: neither by cancelling tasks, nor by stopping the loop, nor by `SystemExit` in a task of its own.
+
+    `KeyboardInterrupt` ends it where it is `interruptible`; a process with its own signal handlers is not.
+    """
+    with asyncio.Runner() as runner:
+        task: ProtectedTask[T] = ProtectedTask(work, loop=runner.get_loop())
+        while True:
+            try:
+                return runner.run(_outlast(task))
+            except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+                if task.done() or (interruptible and isinstance(error, KeyboardInterrupt)):
+                    raise
+                _log.error("user code stopped the event loop (%s: %s): it goes on", type(error).__name__, error)
+
+
+async def _outlast(task: ProtectedTask[T]) -> T:
+    """Wait for the task. A cancellation is passed on, unless user code cancelled everything."""
+    me, refused = asyncio.current_task(), task.refused
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            if task.refused == refused:
+                task.cancel()
+            refused = task.refused
+            if me is not None:
+                me.uncancel()
+    return task.result()
