@@ -1,12 +1,15 @@
 """Reports in natural batches: what finished while the last batch was being written forms the next."""
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 from ..outcome import Outcome
+from ..taxonomy import headline
+from ..user_code import caught, protected
 from .grip import Grip
 from .settle import Item, Settler
 
@@ -68,19 +71,30 @@ class Reporter:
             await asyncio.wait(self._tasks)
 
     def _begin(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+        task = protected(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _settle(self, threads: Executor, items: Sequence[Item], work: Callable[[], None]) -> None:
+        """Have items settled in a thread. An error that they do not carry yet is carried by each of them: all are told, and no slot is kept."""
+        try:
+            _, error = await asyncio.get_running_loop().run_in_executor(threads, caught, work)
+        except Exception as refused:  # noqa: BLE001 - the threads have ended
+            error = refused
+        if error is not None:
+            fault = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else RuntimeError(f"settling raised {headline(error)}")
+            for item in items:
+                item.error = item.error or fault
+
     async def _settle_alone(self, item: Item) -> None:
-        desk = self._settler.desk
-        await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
+        desk, work = self._settler.desk, functools.partial(self._settler.alone, item)
+        await self._settle(self._alone, [item], work)
         while item.again is not None and item.grip.stop != "lost" and not desk.over.is_set():
             await self._rest(item.again)
             if self._hurried.is_set():
                 break
             item.again = item.error = None
-            await asyncio.get_running_loop().run_in_executor(self._alone, self._settler.alone, item)
+            await self._settle(self._alone, [item], work)
         self._tell(item)
 
     async def _rest(self, seconds: float) -> None:
@@ -92,12 +106,11 @@ class Reporter:
                 one.cancel()
 
     async def _flush(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             await asyncio.sleep(0)  # what finishes in this same turn of the loop joins the batch
             while self._waiting:
                 batch = self._next()
-                await loop.run_in_executor(self._together, self._settler.together, batch)
+                await self._settle(self._together, batch, functools.partial(self._settler.together, batch))
                 for item in batch:
                     self._tell(item)
         finally:

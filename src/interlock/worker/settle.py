@@ -13,6 +13,7 @@ from ..move import Move, decide
 from ..outcome import Advanced, Cancelled, Failed, Outcome, Released, Returned, Started
 from ..payload import clean
 from ..records import Refusal
+from ..taxonomy import headline
 from .desk import Desk
 from .grip import Grip
 from .points import Point, pass_by
@@ -94,10 +95,13 @@ class Settler:
                 item.error = error
             return
         for refusal in refusals:
-            item, move = moves.pop(refusal.job_id)
-            self._refused(item, move, refusal)
+            if refusal.job_id in moves:
+                item, move = moves.pop(refusal.job_id)
+                _guarded(item, functools.partial(self._refused, item, move, refusal))
+            else:
+                _log.error("the store refused a move of job %s, which was not in the batch", refusal.job_id)
         for item, move in moves.values():
-            self._carried_out(item, move)
+            _guarded(item, functools.partial(self._carried_out, item, move))
         self.desk.events.emit(events.Batch("settle", len(items), self.desk.waits.monotonic() - begun))
 
     def _pass(self, point: Point, items: Sequence[Item]) -> None:
@@ -165,7 +169,7 @@ class Settler:
             if self.desk.transaction is None or inside.raised or inside.calls >= SENT:
                 raise
             # The user's own transaction broke when it was ended: nobody knows how, and sending the same again settles it.
-            raise Unavailable(f"Your transaction could not be ended: {type(error).__name__}: {error}") from error
+            raise Unavailable(f"Your transaction could not be ended: {headline(error)}") from error
 
     def _body(self, item: Item, move: Move) -> Callable[[Any, Job], None] | None:
         """What runs inside the transaction of this move: the commit function, then the hooks of the states it enters."""
@@ -192,7 +196,7 @@ class Settler:
         grip.failures += 1
         self.desk.events.emit(events.HookFailed(grip.job.id, grip.job.kind, move.state, error))
         if grip.failures == 1:
-            self.remark(grip, "hook_failed", f"the function for {move.state} raised {type(error).__name__}: {error}; it is tried again")
+            self.remark(grip, "hook_failed", f"the function for {move.state} raised {headline(error)}; it is tried again")
         item.again = None if item.once else grip.declaration.backoff.delay(grip.failures, self.desk.draw())
         return False
 
@@ -263,6 +267,14 @@ class Settler:
             self.desk.store.remark(grip.job.id, attempt=grip.job.attempt, event=event, actor=grip.owner, reason=clean(reason))
         except Exception as error:  # noqa: BLE001 - whatever it is, the job itself is settled
             _log.warning("job %s: %s could not be remarked: %s", grip.job.id, event, error)
+
+
+def _guarded(item: Item, work: Callable[[], None]) -> None:
+    """An error about one item is that item's own: the rest of its batch is settled."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - the item carries it
+        item.error = error
 
 
 def _only_unheard(move: Move, refusal: Refusal) -> bool:

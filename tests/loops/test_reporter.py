@@ -1,0 +1,133 @@
+"""Reports: one job's fault never leaves the others of its batch untold, and no slot is kept for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from interlock import Run
+from interlock.events import SlotMoved, Trouble
+from interlock.ids import uuid7
+from interlock.records import Fence, Refusal
+from interlock.stores import OpenStore
+from interlock.testing import KitWorker
+from interlock.worker.settle import Item, Settler
+from interlock.worker.worker import Worker
+from tests.loops.bench import Bench
+
+
+def jobs(bench: Bench, count: int) -> list[str]:
+    """Jobs that end at once, all in one batch."""
+
+    @bench.app.job(tries=1)
+    async def quick(run: Run) -> str:
+        return "fine"
+
+    bench.migrate()
+    return [each.id for each in bench.app.enqueue_many([quick.call() for _ in range(count)])]
+
+
+def freed(bench: Bench) -> bool:
+    """Whether every slot that took a job has let go of it."""
+    moved = bench.heard(SlotMoved)
+    taken = {event.slot for event in moved if event.target == "Processing"}
+    last = {event.slot: event.target for event in moved}
+    return bool(taken) and all(last[slot] in ("Polling", "Connecting") for slot in taken)
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3), StopIteration()], ids=repr)
+def test_error_while_a_batch_is_settled_frees_every_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """The jobs are left to their leases, and the worker says what happened."""
+    errors, settle = [error], Settler.together
+
+    def once(self: Settler, items: Sequence[Item]) -> None:
+        if errors:
+            raise errors.pop()
+        settle(self, items)
+
+    monkeypatch.setattr(Settler, "together", once)
+    ids = jobs(bench, 5)
+    bench.run()
+    assert freed(bench)
+    assert {event.where for event in bench.heard(Trouble)} >= {f"job {id}" for id in ids}
+    bench.clock.advance(60)
+    bench.run()
+    assert {bench.app.get(id).phase for id in ids} <= {"succeeded", "failed"}
+
+
+def test_error_while_one_job_is_settled_alone_frees_its_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors, settle = [SystemExit(3)], Settler.alone
+
+    def once(self: Settler, item: Item) -> None:
+        if errors:
+            raise errors.pop()
+        settle(self, item)
+
+    @bench.app.job(tries=2)
+    async def booked(run: Run) -> str:
+        return "fine"
+
+    @booked.commit
+    def book(tx: Any, job: Any, value: str) -> None: ...
+
+    monkeypatch.setattr(Settler, "alone", once)
+    id = bench.add(booked)
+    bench.run()
+    assert freed(bench)
+    bench.clock.advance(60)
+    bench.run()
+    assert bench.app.get(id).state == "SUCCEEDED"
+
+
+def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a store refuses a move that nobody asked for."""
+    ids, told = jobs(bench, 5), list[str]()
+
+    def broken(self: Settler, item: Item, move: Any, refusal: Refusal) -> None:
+        told.append(refusal.job_id)
+        raise ValueError("broken")
+
+    store, original = bench.store, type(bench.store).move
+
+    def move(self: OpenStore, moves: Sequence[Any]) -> list[Refusal]:
+        refused = [each for each in moves if each.job_id == ids[0] and not told]
+        answer = original(self, [each for each in moves if each not in refused])
+        strange = [Refusal("00000000-0000-7000-8000-000000000000", 1, 1, "DONE", "succeed", "SUCCEEDED")] if refused else []
+        return [*strange, *answer, *(Refusal(each.job_id, 1, 9, "DONE", "succeed", "SUCCEEDED") for each in refused)]
+
+    monkeypatch.setattr(type(store), "move", move)
+    monkeypatch.setattr(Settler, "_refused", broken)
+    bench.run()
+    assert told == [ids[0]]
+    assert [bench.app.get(id).state for id in ids] == ["RUNNING", *["SUCCEEDED"] * 4]
+    assert freed(bench)
+
+
+def test_worker_forgets_a_job_that_broke_here_once_another_has_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered does not grow with the life of the worker; a job whose lease still runs is remembered, and left to that lease."""
+    made: list[Worker] = []
+    make = Worker.__init__
+
+    def remembered(self: Worker, *args: Any, **kwargs: Any) -> None:
+        made.append(self)
+        make(self, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "__init__", remembered)
+    recovered = [Fence(str(uuid7()), 1, 1) for _ in range(3)]
+
+    @bench.app.job(queue="side")
+    async def broken(run: Run) -> None: ...
+
+    @bench.app.job()
+    async def trouble(run: Run) -> None:
+        (worker,) = made
+        broken.enqueue()
+        (lease,) = bench.store.claim(worker.name, broken.ways(1), ["side"], 1)
+        worker._slots.fallen |= dict.fromkeys([Fence(lease.job.id, 1, lease.holder), *recovered])
+        worker._desk.unwell.set()
+
+    job = bench.add(trouble)
+    KitWorker(bench.app, bench.clock).run_until_idle()
+    assert bench.app.get(job).state == "SUCCEEDED"
+    (fence,) = made[0]._slots.fallen
+    assert (bench.app.get(fence.job_id).kind, bench.app.get(fence.job_id).state) == ("broken", "RUNNING")
