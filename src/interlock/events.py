@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -263,7 +264,11 @@ class Events:
         for ear in self._ears.get(kind, ()):
             try:
                 ear.hear(event)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 if kind not in ear.raised:
                     ear.raised.add(kind)
-                    log.exception("A listener raised and missed a %s event: repair it. Its next errors at such events are not logged.", kind.__name__)
+                    # The log may be what raised.
+                    with suppress(Exception):
+                        log.exception("A listener raised and missed a %s event: repair it. Its next errors at such events are not logged.", kind.__name__)

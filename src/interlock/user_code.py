@@ -79,7 +79,8 @@ def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
 
     `KeyboardInterrupt` ends it where it is `interruptible`; a process with its own signal handlers is not.
     """
-    with asyncio.Runner() as runner:
+    runner = asyncio.Runner()
+    try:
         task: ProtectedTask[T] = ProtectedTask(work, loop=runner.get_loop())
         while True:
             try:
@@ -88,6 +89,15 @@ def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
                 if task.done() or (interruptible and isinstance(error, KeyboardInterrupt)):
                     raise
                 _log.error("user code stopped the event loop (%s: %s): it goes on", type(error).__name__, error)
+    finally:
+        _close(runner)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    try:
+        runner.close()
+    except (SystemExit, RuntimeError) as error:
+        _log.error("a task that user code left behind raised %s: %s", type(error).__name__, error)
 
 
 async def _outlast(task: ProtectedTask[T]) -> T:

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -21,16 +20,19 @@ import typer
 from ..app import App
 from ..boot import HUNG, Plan, booted
 from ..errors import NotMigrated, UsageError
-from ..events import Notice, WorkerMoved
+from ..events import AttemptEnded, Notice, WorkerMoved
 from ..telemetry import logs
+from ..user_code import run
 from ..worker.forks import set_free
 from ..worker.worker import DRAIN, ERROR_WAIT, Worker
 from . import screen
+from .streams import Streams
 from .target import AppOption, DatabaseOption, Miscalled, as_it_is, needed, shown
 from .words import names
 
 HANDLERS = ("interlock-handler", "interlock-commit", "interlock-hop")
 """What the threads are called in which an app's own functions run."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LINGER = 0.5
 """Seconds that they have to end, all of them together, when everything else has."""
 LAST_WORDS = 5.0
@@ -64,7 +66,8 @@ def worker(
     """
     chosen = needed(app)
     wanted = _known(chosen, names(kinds, "--kinds"))
-    _configure(log_json, log_level)
+    streams = Streams()
+    _configure(log_json, log_level, streams)
     with ExitStack() as stack:
         if database:
             stack.enter_context(chosen.bound_to(database))
@@ -74,10 +77,11 @@ def worker(
         few = {} if threads is None else {"threads": threads}
         called = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
         plan = chosen.plan(only=wanted, queues=names(queues, "--queues"), slots=slots, name=called, listen=listen, **few).checked()
-        process = Process(plan, shown(chosen.database.url))
+        process = Process(plan, shown(chosen.database.url), streams)
         if metrics_port is not None:
             stack.callback(_serve(process, plan, metrics_host, metrics_port))
         code = process.run()
+    streams.flush()
     raise typer.Exit(code)
 
 
@@ -87,9 +91,9 @@ def _known(app: App[Any], wanted: tuple[str, ...]) -> tuple[str, ...]:
     return wanted
 
 
-def _configure(json: bool, level: str) -> None:
+def _configure(json: bool, level: str, streams: Streams) -> None:
     try:
-        logs.configure(json=json, level=level)
+        logs.configure(json=json, level=level, stream=streams.log())
     except UsageError as error:
         raise Miscalled(str(error)) from None
 
@@ -105,11 +109,12 @@ def _serve(process: "Process", plan: Plan, host: str, port: int) -> Callable[[],
 class Process:
     """A worker that has the process to itself: it ends by a signal, by a second one at once, and by itself only where it hangs."""
 
-    def __init__(self, plan: Plan, database: str) -> None:
+    def __init__(self, plan: Plan, database: str, streams: Streams) -> None:
         self.tells: dict[str, object] = {
             "name": plan.name, "database": database, "kinds": ",".join(sorted(plan.kinds)), "queues": ",".join(plan.queues),
             "slots": plan.slots, "pid": os.getpid()}
         self._plan = replace(plan, hung=hung, lifespan=plan.lifespan and _told(plan.lifespan))
+        self._streams = streams
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: int | None = None
@@ -119,12 +124,13 @@ class Process:
         """Work; answers the exit code."""
         # Before anything is listened to: whatever becomes of it, this is known.
         logs.write(Notice(str(self._plan.name), "the worker starts", self.tells))
-        end = self._plan.events.subscribe(self._moved, WorkerMoved)
+        ends = [self._plan.events.subscribe(self._moved, WorkerMoved), self._plan.events.subscribe(self._mend, AttemptEnded)]
         try:
             with _on_signal(self.signalled):
-                return asyncio.run(self._work())
+                return run(self._work(), interruptible=False)
         finally:
-            end()
+            for end in ends:
+                end()
 
     async def _work(self) -> int:
         self._loop = asyncio.get_running_loop()
@@ -145,8 +151,22 @@ class Process:
         if left := max(lingering(), worker_left):
             # Python would wait for them, perhaps for ever.
             logging.getLogger("interlock").warning("%d handlers cannot be stopped: they end with the process, and their leases recover the jobs", left)
+            self._streams.flush()
             leave(code)
         return code
+
+    # ------------------------------------------------------------ what a handler may have changed
+    def _mend(self, event: AttemptEnded) -> None:
+        """Undo what the handler of an ended attempt did to the process: closed streams and other signal handlers."""
+        if closed := self._streams.restore():
+            self._tell(f"{' and '.join(closed)} was closed, by job {event.job_id} or one beside it: opened again", kind=event.kind)
+        if any(signal.getsignal(number) != self.signalled for number in SIGNALS) and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._heed, event)
+
+    def _heed(self, event: AttemptEnded) -> None:
+        for number in SIGNALS:
+            signal.signal(number, self.signalled)
+        self._tell(f"signal handlers of the worker were replaced, by job {event.job_id} or one beside it: set again", kind=event.kind)
 
     # ------------------------------------------------------------ signals
     def signalled(self, number: int, frame: FrameType | None = None) -> None:
@@ -182,7 +202,7 @@ class Process:
 
 @contextmanager
 def _on_signal(heard: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, heard) for number in SIGNALS}
     set_free()
     try:
         yield
@@ -224,8 +244,6 @@ def lingering() -> int:
 def leave(code: int) -> None:
     """End the process now, with what was said on its way."""
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)
 
 

@@ -163,7 +163,7 @@ class Attempts:
             grip.on_halt(None)
             context = contextvars.copy_context()
             context.run(scope.set, owner)
-            return await loop.run_in_executor(self._threads, functools.partial(context.run, _stayed, pid, call))
+            return await loop.run_in_executor(self._threads, lambda: context.run(_stayed, pid, call))
         task, slot = protected(acaught(call), owner), asyncio.current_task()
         grip.on_halt(lambda: call_soon(loop, task.cancel))
         try:
