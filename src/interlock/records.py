@@ -148,6 +148,8 @@ class Refusal:
     version: int = 0
     error: str | None = None
     """Why the database could not store it: a row that stood alone when its batch was halved."""
+    collided: bool = False
+    """Whether another writer's row was in its place: the data is good, so the job must not fail."""
 
     def already(self, move: Move) -> bool:
         """An ambiguous reply sent again: the row is what the move asked for, by the same holder."""

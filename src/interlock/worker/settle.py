@@ -245,7 +245,8 @@ class Settler:
 
     def _refused(self, item: Item, move: Move, refusal: Refusal) -> None:
         grip = item.grip
-        if refusal.error is not None and not (isinstance(item.outcome, Failed) and item.outcome.reason.startswith("unstorable")):
+        failed = isinstance(item.outcome, Failed) and item.outcome.reason.startswith("unstorable")
+        if refusal.error is not None and not refusal.collided and not failed:
             item.outcome = Failed(clean(f"unstorable: {refusal.error}"))
             self.alone(item)
             return

@@ -24,6 +24,8 @@ Run = Callable[[Statement], Rows]
 # Deadlock, serialization failure, lock timeout: the server asks for the same transaction again, and nothing of it has happened.
 AGAIN = ("40001", "40P01", "55P03")
 TRIES = 5
+# A value is too large or nested too deep. The driver counts this as an operational error, but the data is to blame.
+TOO_MUCH = "54"
 # The server goes, is not there yet, or has no room: it says so before it ends the connection.
 GONE = ("08", "57P", "53300")
 # A session, or a transaction, that stood still for longer than it may.
@@ -175,7 +177,7 @@ class Pool:
                     cursors = [execute(conn, s.sql, cast(dict[str, Any], s.params)) for s in statements]
                 return [cursor.fetchall() if s.answers else () for cursor, s in zip(cursors, statements, strict=True)]
 
-        return again(work, asks_again, TRIES)
+        return self._again(work)
 
     def transact(self, work: Callable[[Connection[Any]], T]) -> T:
         """`work` in one transaction; again in place where the server asks for that."""
@@ -184,7 +186,18 @@ class Pool:
             with self.begin() as conn:
                 return work(conn)
 
-        return again(once, asks_again, TRIES)
+        return self._again(once)
+
+    @staticmethod
+    def _again(work: Callable[[], T]) -> T:
+        try:
+            return again(work, asks_again, TRIES)
+        except psycopg.Error as error:
+            if error.sqlstate not in AGAIN:
+                raise
+            raise Unavailable(
+                f"PostgreSQL gave up this transaction {TRIES} times because of others ({str(error).strip()}): "
+                "nothing of it was done. Send it again later.") from error
 
 
 def _silent(conn: Connection[Any]) -> bool:
@@ -212,7 +225,18 @@ def _is_lost(conn: Connection[Any], error: Exception) -> bool:
 
 def asks_again(error: Exception) -> bool:
     """Does the server ask for the same transaction again? Also through a caller's library, which wraps what the driver raised."""
-    return any(isinstance(each, psycopg.Error) and each.sqlstate in AGAIN for each in (error, error.__cause__))
+    told = [each for each in (error, error.__cause__) if isinstance(each, psycopg.Error)]
+    return any(each.sqlstate in AGAIN or _is_taken(each) for each in told)
+
+
+def _is_taken(error: psycopg.Error) -> bool:
+    """Has another remark taken our number? A transaction whose snapshot is older than its lock cannot see that one."""
+    return collides(error) and (error.diag.table_name, error.diag.constraint_name) == ("audit", "audit_pkey")
+
+
+def collides(error: BaseException) -> bool:
+    """Is another writer's row in the place of ours? Then nothing is wrong with our data."""
+    return isinstance(error, psycopg.errors.UniqueViolation)
 
 
 def overslept(error: Exception) -> bool:
@@ -222,4 +246,6 @@ def overslept(error: Exception) -> bool:
 
 def is_unwell(error: Exception) -> bool:
     """Is the database unwell, or our code, rather than a value that it cannot store? Then no row is to blame."""
+    if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(TOO_MUCH):
+        return False
     return isinstance(error, Unavailable) or not isinstance(error, psycopg.DataError | psycopg.IntegrityError | InterlockError | ValueError)

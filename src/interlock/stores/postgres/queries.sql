@@ -240,11 +240,18 @@ noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
   SELECT x.job_id, x.version - x.arrows + 1, 0, x.attempt, x.now, x.first_event, x.waited, x.first_target, :by::text FROM claimed x WHERE x.arrows >= 1
   UNION ALL
-  SELECT x.job_id, x.version, 0, x.attempt, x.now, x.second_event, x.first_target, x.state, :by::text FROM claimed x WHERE x.arrows = 2
-  UNION ALL
-  SELECT x.job_id, x.version, 1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHERE a.job_id = x.job_id AND a.version = x.version), 0),
-    x.attempt, x.now, 'claim', NULL, NULL, :by::text FROM claimed x WHERE x.arrows = 0)
+  SELECT x.job_id, x.version, 0, x.attempt, x.now, x.second_event, x.first_target, x.state, :by::text
+  FROM claimed x WHERE x.arrows = 2)
 SELECT * FROM claimed
+
+-- name: claim.remark
+-- A claim along no arrow writes a remark, in a statement after the one that locked the jobs: see `lock_jobs`.
+INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, actor)
+SELECT e.job_id, j.version,
+  1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHERE a.job_id = j.id AND a.version = j.version), 0),
+  e.attempt, e.leased_at, 'claim', e.lease_owner
+FROM interlock.jobs j JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
+WHERE j.id = ANY(:id::text::uuid[])
 
 -- fragment: here
 j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority
@@ -295,6 +302,18 @@ FOR NO KEY UPDATE OF e, j
 -- name: lock_waiting
 SELECT {job} FROM interlock.jobs j WHERE j.id = :job_id::text::uuid AND (j.version, j.state, j.phase) IS NOT DISTINCT FROM (:version::int, :source::text, 'pending')
 FOR NO KEY UPDATE
+
+-- name: lock_jobs
+-- Runs before a statement that writes a remark. A remark takes the next free number, so its snapshot must be newer than
+-- its lock: a statement that waits for its own lock counts by the snapshot that it had before it waited.
+SELECT count(*) FROM (
+  SELECT 1 FROM interlock.jobs j WHERE j.id = ANY(:id::text::uuid[]) ORDER BY j.id FOR NO KEY UPDATE) locked
+
+-- name: lock_live
+-- The same with the jobs' present executions, in the order in which `move` locks them.
+SELECT count(*) FROM (
+  SELECT 1 FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id AND j.attempt = e.attempt
+  WHERE j.id = ANY(:id::text::uuid[]) ORDER BY e.job_id, e.attempt FOR NO KEY UPDATE OF e, j) locked
 
 -- name: move
 -- One hop of each move. Fence, status and state are matched on locked rows, and execution, job and audit are written from that match.

@@ -37,7 +37,9 @@ class Receipts:
         if not codec.is_id(id):
             return False
         given = {"id": id, "by": by, "reason": reason, "happened": decision and decision.happened, "value": decision and decision.value}
-        return bool(self.pool.steadily(self.queries["steady"], Statement(self.queries["release"], given))[0][0][0])
+        locked = Statement(self.queries["lock_jobs"], {"id": codec.array([id])})
+        _, rows = self.pool.steadily(self.queries["steady"], locked, Statement(self.queries["release"], given))
+        return bool(rows[0][0])
 
     def _written(self, query: str, fence: Fence, **given: str | None) -> bool:
         self.check()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -10,11 +11,11 @@ from ...errors import InterlockError
 from ...job import Job
 from ...move import Move, Take
 from ...records import Lease, Refusal
-from ..codec import JOB_WIDTH, adopted, array, hops, is_id, refusal
+from ..codec import JOB_WIDTH, Hop, adopted, array, hops, is_id, refusal
 from ..codec import job as job_of
 from ..enqueue import Rows, Statement
 from . import columns
-from .pool import Pool, Run, runner
+from .pool import Pool, Run, collides, runner
 
 T = TypeVar("T")
 
@@ -62,14 +63,18 @@ class Settle:
         """One transaction: each move's hops in turn."""
         paths = [hops(move) for move in batch]
         if all(len(path) == 1 for path in paths):
-            rows = self._steadily("move", columns.hops([path[0] for path in paths]))
-            missing = _missing(batch, rows)
+            given = columns.hops([path[0] for path in paths])
+            ids = [move.job_id for move in batch]
+            write = partial(self._remarking, "lock_live", ids) if _remarks(paths) else self._steadily
+            missing = _missing(batch, write("move", given))
             return self._refused(missing) if missing else []
         return self.pool.transact(lambda conn: self._walk(conn, batch, paths))
 
     def _walk(self, conn: psycopg.Connection[Any], batch: Sequence[Move], paths: Sequence[Sequence[Any]]) -> list[Refusal]:
         run = runner(conn)
         run(Statement(self.queries["steady"], {}))
+        if _remarks(paths):
+            run(Statement(self.queries["lock_live"], {"id": array(move.job_id for move in batch)}))
         missing: list[Move] = []
         walking = list(zip(batch, paths, strict=True))
         for step in range(2):
@@ -94,7 +99,7 @@ class Settle:
     def _unstorable(self, move: Move | Take, error: Exception) -> Refusal:
         stands = self.pool.transact(lambda conn: self._standing(runner(conn), [move]))[0]
         shown = stands or Refusal(move.job_id, 0, 0, None, None, None)
-        return replace(shown, error=str(error))
+        return replace(shown, error=str(error), collided=collides(error))
 
     def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int, **more: str) -> list[Lease]:
         given = {"by": by, "kinds": columns.names(kinds), "lease": seconds, "limit": limit} | more
@@ -104,8 +109,19 @@ class Settle:
     def _steadily(self, query: str, params: dict[str, Any]) -> Rows:
         return self.pool.steadily(self.queries["steady"], Statement(self.queries[query], params))[0]
 
-    def _write(self, query: str, params: dict[str, Any]) -> None:
-        self.pool.steadily(self.queries["steady"], Statement(self.queries[query], params, answers=False))
+    def _remarking(
+        self, lock: str, ids: Sequence[str], query: str, params: dict[str, Any], *, answers: bool = True,
+    ) -> Rows:
+        """Run a statement that writes remarks after one that locks the jobs: its snapshot is newer than the lock."""
+        locked = Statement(self.queries[lock], {"id": array(ids)})
+        writing = Statement(self.queries[query], params, answers=answers)
+        return self.pool.steadily(self.queries["steady"], locked, writing)[1]
+
+
+def _remarks(paths: Sequence[Sequence[Hop]]) -> bool:
+    """Does any of these moves write a remark beside its arrows, or in place of one?"""
+    every = (hop for path in paths for hop in path)
+    return any(hop.held_reason is not None or (hop.event is None and hop.ended_by is not None) for hop in every)
 
 
 def _missing(batch: Sequence[T], rows: Rows) -> list[T]:

@@ -137,6 +137,7 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
             return []
         bound = limit if suspects is None else max(0, min(suspects, limit))
         given = columns.ways(ways) | {"queues": text_array(sorted(set(queues))), "limit": limit, "suspects": bound, "by": by, "only": None}
+        given["silent"] = any(not way.path for way in ways)
         try:
             return self._claim(given, by)
         except psycopg.Error as error:
@@ -150,8 +151,21 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
 
     def _claim(self, given: dict[str, Any], by: str) -> list[Lease]:
         limits = Statement(self.queries["limits"], {"kinds": given["kinds"], "queues": given["queues"]})
-        _, rows = self.pool.steadily(self.queries["steady"], limits, Statement(self.queries["claim"], given | {"aside": self._set_aside()}))
+        claim = Statement(self.queries["claim"], given | {"aside": self._set_aside()})
+        if given["silent"]:
+            rows = self.pool.transact(lambda conn: self._claim_remarking(runner(conn), limits, claim))
+        else:
+            rows = self.pool.steadily(self.queries["steady"], limits, claim)[1]
         return [lease(row, as_is, holder=1, status=row[JOB_WIDTH], owner=by, seconds=row[JOB_WIDTH + 1]) for row in rows]
+
+    def _claim_remarking(self, run: Run, limits: Statement, claim: Statement) -> Rows:
+        """A claim in which some jobs walk no arrow: a remark tells of it."""
+        run(Statement(self.queries["steady"], {}))
+        run(limits)
+        rows = run(claim)
+        if silent := [row[0] for row in rows if row[-2] == 0]:
+            run(Statement(self.queries["claim.remark"], {"id": array(silent)}, answers=False))
+        return rows
 
     @override
     def _set_aside(self) -> str:
@@ -242,12 +256,14 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
 
     def request_cancel(self, id: str, *, by: str, reason: str | None) -> bool:
         self.check()
-        return is_id(id) and bool(self._steadily("request_cancel", {"id": id, "by": by, "reason": reason})[0][0])
+        given = {"id": id, "by": by, "reason": reason}
+        return is_id(id) and bool(self._remarking("lock_live", [id], "request_cancel", given)[0][0])
 
     def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
         self.check()
         if is_id(job_id):
-            self._write("remark", {"id": job_id, "attempt": attempt, "event": event, "actor": actor, "reason": reason})
+            given = {"id": job_id, "attempt": attempt, "event": event, "actor": actor, "reason": reason}
+            self._remarking("lock_jobs", [job_id], "remark", given, answers=False)
 
     # ------------------------------------------------------------ jobs go
     def prune(self, *, phase: Phase, age: float, limit: int, kinds: Sequence[str] | None = None) -> int:

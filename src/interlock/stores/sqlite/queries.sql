@@ -7,6 +7,7 @@
 -- differs: the triggers look arrows up in the registered rows, so nothing is generated: there are no `live_versions`, `enforced_hops`, `enforced_phases`.
 -- differs: a subquery in FROM cannot see its neighbour. What PostgreSQL writes as LATERAL … LIMIT is here json_each over the array of one correlated subquery; its values
 -- begin with a time of fixed width, so that they sort.
+-- differs: the one writer numbers remarks alone, so there are no `lock_jobs` and `lock_live`.
 -- differs: LIMIT has a sum, because newer SQLite plans a statement anew whenever a bare parameter there is bound.
 
 -- fragment: job

@@ -1,0 +1,265 @@
+"""Remarks are numbered under the job's lock: two at once are both stored, and neither makes the other's move fail."""
+
+import threading
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
+
+import psycopg
+import pytest
+
+from interlock.errors import Unavailable
+from interlock.outcome import Errored, Failed, Held, Released, Returned
+from interlock.records import Lease
+from interlock.store import Store
+from interlock.stores.enqueue import Statement
+from interlock.stores.postgres.pool import TRIES, is_unwell, runner
+from interlock.stores.postgres.store import PostgresStore
+from interlock.verify import verify
+from tests.contract.kit import FACTS, LIFECYCLES, check, claim, claimed, decided, settle, started, stored, ways
+from tests.contract.test_races import together
+from tests.kit import Place, postgres_place
+
+
+# ---------------------------------------------------------------- forced, on PostgreSQL
+@pytest.fixture
+def crowded(postgres_url: str) -> Iterator[Place]:
+    place = postgres_place(postgres_url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def many_writers(crowded: Place) -> PostgresStore:
+    store = crowded.open(real_time=True)
+    assert isinstance(store, PostgresStore)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    return store
+
+
+def behind_a_remark(store: PostgresStore, place: Place, job_id: str, work: Callable[[], Any]) -> Any:
+    """`work`, begun while another process holds the job's lock with a remark that is not yet committed."""
+    rival = place.open(real_time=True)
+    assert isinstance(rival, PostgresStore)
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised below
+            found.append(error)
+
+    worker = threading.Thread(target=run)
+    remark = {"id": job_id, "attempt": None, "event": "looked_at", "actor": "rival", "reason": None}
+    with rival.pool.begin() as conn:
+        runner(conn)(Statement(rival.queries["remark"], remark, answers=False))
+        holder = conn.info.backend_pid
+        worker.start()
+        blocked = "SELECT 1 FROM pg_stat_activity WHERE :pid = ANY(pg_blocking_pids(pid))"
+        while worker.is_alive() and not place.raw(blocked, pid=holder):
+            pass
+        assert worker.is_alive()
+    worker.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def running(store: Store) -> Lease:
+    return started(store)
+
+
+def downloading(store: Store) -> Lease:
+    """An attempt that ends without an arrow: a remark tells of its end."""
+    return claimed(store, "fetch")
+
+
+RETRY, WAIT, HOLD = Errored("busy", retryable=True), Released("its worker drains"), Held("in doubt")
+ENDS = [(downloading, RETRY), (downloading, WAIT), (downloading, HOLD), (running, HOLD)]
+SEEN = """INSERT INTO {audit} (job_id, version, n, at, event, actor)
+          VALUES (:id, 0, :n, clock_timestamp(), 'looked_at', 'rival')"""
+
+
+@pytest.mark.parametrize(("begin", "outcome"), ENDS)
+def test_a_move_that_waited_for_a_remark_is_carried_out(
+    many_writers: PostgresStore, crowded: Place, begin: Callable[[Store], Lease], outcome: Any,
+) -> None:
+    """What it says of itself gets the next number, from a snapshot newer than the lock it waited for."""
+    store, lease = many_writers, begin(many_writers)
+    assert behind_a_remark(store, crowded, lease.job.id, lambda: store.move([decided(lease, outcome)])) == []
+    assert store.get(lease.job.id).phase == "pending"
+    check(store, lease.job.id)
+    assert {entry.event for entry in store.history(lease.job.id)} >= {"looked_at"}
+
+
+def test_a_batch_with_moves_of_two_arrows_waits_for_a_remark(many_writers: PostgresStore, crowded: Place) -> None:
+    """The same where the batch is written step by step."""
+    store = many_writers
+    lease, buried = downloading(store), claimed(store, "paint")
+    moves = [decided(lease, RETRY), decided(buried, Failed("broken"))]
+    assert behind_a_remark(store, crowded, lease.job.id, lambda: store.move(moves)) == []
+    assert (store.get(lease.job.id).phase, store.get(buried.job.id).state) == ("pending", "dead_letter")
+
+
+def test_a_request_to_stop_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+    store, lease = many_writers, running(many_writers)
+    id = lease.job.id
+    assert behind_a_remark(store, crowded, id, lambda: store.request_cancel(id, by="operator:olga", reason="x")) is True
+    assert [entry.event for entry in store.history(lease.job.id) if entry.n] == ["looked_at", "cancel_requested"]
+
+
+def test_a_remark_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+    store, job = many_writers, stored(many_writers)
+    refused = {"attempt": None, "event": "refused", "actor": "ann", "reason": None}
+    behind_a_remark(store, crowded, job.id, lambda: store.remark(job.id, **refused))  # type: ignore[arg-type]
+    assert [entry.event for entry in store.history(job.id) if entry.n] == ["looked_at", "refused"]
+
+
+def test_a_release_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+    store, lease = many_writers, running(many_writers)
+    id = settle(store, lease, HOLD).job.id
+    assert behind_a_remark(store, crowded, id, lambda: store.release(id, by="operator:olga", reason="looked")) is True
+    assert [entry.event for entry in store.history(lease.job.id) if entry.n] == ["hold", "looked_at", "release"]
+
+
+def test_a_claim_without_an_arrow_is_not_spoiled_by_a_remark(
+    many_writers: PostgresStore, crowded: Place, caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The remark is committed after the claim's snapshot, and before the claim has its lock."""
+    store, job = many_writers, stored(many_writers, "fetch")
+    raw = crowded.raw
+    raw.script(f"""CREATE OR REPLACE FUNCTION {crowded.schema}.clock() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS
+      $$ BEGIN PERFORM pg_advisory_xact_lock_shared(4712); RETURN clock_timestamp(); END $$""")
+    leases: list[Lease] = []
+    with psycopg.connect(crowded.url, autocommit=True) as gate:
+        gate.execute("SELECT pg_advisory_lock(4712)")
+        claimer = threading.Thread(target=lambda: leases.extend(claim(store, "fetch")))
+        claimer.start()
+        while not raw("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4712 AND NOT granted"):
+            pass
+        raw(SEEN, id=job.id, n=1)
+        gate.execute("SELECT pg_advisory_unlock(4712)")
+        claimer.join()
+    assert [lease.job.id for lease in leases] == [job.id]
+    assert [entry.event for entry in store.history(job.id) if entry.n] == ["looked_at", "claim"]
+    assert "set aside" not in caplog.text
+
+
+def test_under_repeatable_read_a_commit_beside_a_remark_runs_again(many_writers: PostgresStore, crowded: Place) -> None:
+    """Its snapshot cannot see the remark: the same transaction is tried once more, and the job is not to blame."""
+    store, lease = many_writers, downloading(many_writers)
+    calls: list[int] = []
+
+    def body(tx: Any, _: object) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            crowded.raw(SEEN, id=lease.job.id, n=9)
+
+    def transaction() -> Any:
+        connection = psycopg.connect(crowded.url)
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        return connection
+
+    crowded.raw(SEEN, id=lease.job.id, n=8)
+    assert store.commit(decided(lease, RETRY), body, transaction=transaction) is None
+    assert calls == [1, 1]
+    assert store.get(lease.job.id).phase == "pending"
+
+
+def test_a_rivals_row_is_told_from_data_that_cannot_be_stored(many_writers: PostgresStore, crowded: Place) -> None:
+    """Both refusals carry the database's words; only bad data may cost the job its life."""
+    store, rivalled, broken = many_writers, claimed(many_writers, "paint"), running(many_writers)
+    crowded.raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=rivalled.job.id)
+    moves = [decided(rivalled, Failed("x")), decided(broken, Returned('{"half":', boundary=False))]
+    refusals = {each.job_id: each for each in store.move(moves)}
+    assert all(each.error for each in refusals.values())
+    assert {id: each.collided for id, each in refusals.items()} == {rivalled.job.id: True, broken.job.id: False}
+
+
+BUSY = [psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable]
+DATA = [
+    psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex, psycopg.errors.NumericValueOutOfRange,
+    psycopg.DataError,
+]
+
+
+@pytest.mark.parametrize("error", BUSY)
+def test_a_database_that_others_keep_busy_is_unavailable_and_blames_no_row(
+    many_writers: PostgresStore, error: type[psycopg.Error],
+) -> None:
+    """After the tries in place: whoever reports a finished job sends the same again until it is stored."""
+    tried: list[int] = []
+
+    def work(_: object) -> None:
+        tried.append(1)
+        raise error
+
+    with pytest.raises(Unavailable, match="nothing of it was done"):
+        many_writers.pool.transact(work)
+    assert len(tried) == TRIES
+    assert is_unwell(error())
+
+
+@pytest.mark.parametrize("error", DATA)
+def test_what_is_too_large_or_too_deep_stands_alone(error: type[psycopg.Error]) -> None:
+    """The others of its batch are stored."""
+    assert not is_unwell(error())
+
+
+# ---------------------------------------------------------------- raced, on both stores
+def held_and_released(store: Store, job_id: str, rounds: int) -> None:
+    """A worker and an operator at one job, turn by turn. A claim steps over a job that is locked this moment."""
+    for turn in range(rounds):
+        while not (leases := store.claim("ann", ways("fetch"), ["default"], 1)):
+            pass
+        assert store.move([decided(leases[0], Held("in doubt") if turn % 3 else Released("its worker drains"))]) == []
+        if turn % 3:
+            assert store.release(job_id, by="operator:olga", reason="looked")
+
+
+def test_moves_beside_remarks_and_releases_all_get_through(live: Store, place: Place) -> None:
+    """Four writers at one job: every move is stored, no verb raises, and every remark has a number of its own."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    job, over = stored(live, "fetch"), Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            try:
+                held_and_released(stores[0], job.id, 60)
+            finally:
+                over.set()
+        while not over.is_set():
+            stores[number].remark(job.id, attempt=None, event="seen", actor=f"w{number}", reason=None)
+
+    together(4, work)
+    found = live.get(job.id)
+    assert (found.phase, found.state, found.attempt) == ("pending", "queued", 60)
+    numbers = [entry.n for entry in live.history(job.id)]
+    assert numbers == list(range(len(numbers)))
+    assert verify(live).ok
+
+
+def test_a_request_to_stop_beside_remarks_and_a_retry_is_heard_or_too_late(live: Store, place: Place) -> None:
+    """An operator's cancel, two remarks and a retry at one moment: none of them raises, and the job does not fail."""
+    stores = [live, *(place.open(real_time=True) for _ in range(3))]
+    for _ in range(20):
+        lease = started(live, "deliver")
+
+        def work(number: int, lease: Lease = lease) -> Any:
+            store, id = stores[number], lease.job.id
+            match number:
+                case 0:
+                    return store.move([decided(lease, RETRY)])
+                case 1:
+                    return store.request_cancel(id, by="operator:olga", reason="enough")
+                case _:
+                    return store.remark(id, attempt=1, event="refused", actor=f"w{number}", reason=None)
+
+        refusals = together(4, work)[0]
+        assert [refusal.error for refusal in refusals] in ([], [None])
+        check(live, lease.job.id)
+        assert live.get(lease.job.id).phase in ("pending", "running")
+        if refusals:
+            settle(live, lease, Failed("enough"))
+        else:
+            live.claim("last", ways("deliver"), ["default"], 1)
