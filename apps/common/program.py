@@ -14,6 +14,7 @@ from interlock import InterlockError
 
 from .application import Application
 from .database import place, unasked, usable
+from .repeats import Repeats
 from .telling import remark
 
 Made = TypeVar("Made", bound=Application)
@@ -77,13 +78,16 @@ def private() -> Generator[None]:
 
 
 @contextmanager
-def logged() -> Generator[None]:
-    """Meanwhile the log goes to stderr, a line each."""
+def logged(level: int = logging.INFO) -> Generator[None]:
+    """Meanwhile the log of this level and above goes to stderr, a line each. A line that repeats is written a few times a minute."""
+    # uvicorn would say that it starts and stops, which every application says itself.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s%(left_out)s"))
+    handler.addFilter(Repeats())
     before = root.level
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    root.setLevel(level)
     try:
         yield
     finally:

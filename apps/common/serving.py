@@ -10,8 +10,14 @@ import uvicorn
 from starlette.types import ASGIApp
 from typing_extensions import override
 
+from .connections import Connection, Connections
+
 LINGER = 5
 """Seconds for which answers that are under way may go on after a signal."""
+AT_ONCE = 16
+"""Connections that are accepted in one turn of the event loop, before any of them can be refused."""
+QUEUE = 1024
+"""Connections that the system keeps until they are accepted."""
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
@@ -33,7 +39,23 @@ def url_of(http: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """It leaves the signals to whoever runs it."""
+    """A server that bounds its connections, and leaves the signals to whoever runs it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._connections = self.server_state = Connections()
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # asyncio takes one number for two things: how many it accepts in one turn, and how many the system keeps until then.
+        for each in sockets or []:
+            each.listen(QUEUE)
+
+    @override
+    async def on_tick(self, counter: int) -> bool:
+        self._connections.drop_overdue(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     @contextmanager
     @override
@@ -44,7 +66,9 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def served(interface: ASGIApp, http: socket.socket, stop: asyncio.Event) -> AsyncGenerator[None]:
     """Serve this interface at this socket. Should it end by itself, `stop` is set, so that all the rest ends too."""
-    config = uvicorn.Config(interface, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=LINGER)
+    config = uvicorn.Config(
+        interface, http=Connection, ws="none", backlog=AT_ONCE, log_config=None, access_log=False, server_header=False, lifespan="off",
+        timeout_graceful_shutdown=LINGER)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[http]))
     task.add_done_callback(lambda _: stop.set())

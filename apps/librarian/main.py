@@ -1,5 +1,6 @@
 """The librarian's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -13,7 +14,7 @@ import typer
 
 from apps.common.database import place
 from apps.common.ids import SHORTEST
-from apps.common.program import ended, made, migrated, program
+from apps.common.program import ended, logged, made, migrated, program
 from apps.common.telling import as_json, moment, plain, remark, say, shortened, table, width
 
 from .assembly import assembled
@@ -232,7 +233,9 @@ def _run(http: str | None, *, works: bool) -> None:
 
     from .serving import until_signal
 
-    with opened() as (librarian, settings):
+    # It says each time that it tries again; the librarian says once that qBittorrent cannot be reached.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    with logged(logging.WARNING), opened() as (librarian, settings):
         Desk(librarian).check()
         follows = (
             f"following qBittorrent at {settings.qbittorrent_url}, every {settings.poll:g} s up to {BATCH} downloads at once",

@@ -114,9 +114,8 @@ def _storage(studio: Studio, settings: Settings) -> None:
 @contextmanager
 def _logging() -> Generator[None]:
     """The log goes to stderr, a line each."""
-    # One would log the links to images, and whoever has one has the image; the other says what is said here already.
-    for talkative in ("httpx", "uvicorn.error"):
-        logging.getLogger(talkative).setLevel(logging.WARNING)
+    # It would log the links to images, and whoever has one has the image.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     with logged():
         yield
 
