@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 MOST = 500
 """Connections at once, if the process may open enough files."""
-SHARE = 4
+SHARE = 2
 """Connections take at most this part of the files that the process may open: the database and the worker need the rest."""
 HEAD = 10.0
 """Seconds within which the head of a request arrives, counted from the connection or from the head's first byte."""

@@ -10,7 +10,7 @@ from apps.common.database import of_engine, reading
 
 from . import ledger
 from .jobs import SAFE_BLOCK, Studio
-from .ledger import SETTLEMENTS
+from .ledger import SETTLEMENTS, Balance
 from .tables import assets, entries, orders, reviews, users
 
 SETTLED_BY = {"completed": "capture", "rejected": "forfeit", "dead_letter": "release"}
@@ -39,13 +39,19 @@ def check(studio: Studio) -> tuple[int, list[Fault]]:
 
 # ---------------------------------------------------------------- each user
 def _accounts(tx: Connection) -> Iterator[Fault]:
-    """Nobody has less than nothing, and what was granted is somewhere. What is still reserved is counted anew, from the jobs that have not ended."""
+    """Nobody has less than nothing, what was granted is somewhere, and the stored balance is that of the ledger.
+
+    What is still reserved is counted anew, from the jobs that have not ended.
+    """
     job = of_engine(tx.dialect, "jobs", "id", "state")
     waiting = select(entries.c.user_id, func.sum(entries.c.amount)).join(job, job.c.id == entries.c.job_id).where(
         entries.c.entry == "reserve", job.c.state.not_in(SETTLED_BY)).group_by(entries.c.user_id)
     reserved = {user_id: int(amount) for user_id, amount in tx.execute(waiting)}
-    for user_id, name in tx.execute(select(users.c.id, users.c.name).order_by(users.c.id)):
-        has = ledger.balance(tx, user_id)
+    truth, nothing = ledger.added_up(tx), Balance(0, 0, 0, 0, 0)
+    for user_id, name in tx.execute(select(users.c.id, users.c.name).order_by(users.c.id)).all():
+        has, stored = truth.get(user_id, nothing), ledger.balance(tx, user_id)
+        if stored != has:
+            yield Fault("balance_of_ledger", None, name, f"{name} has {has.available} credits available by the ledger, and {stored.available} by the balance.")
         for what, amount in (("available", has.available), ("reserved", has.reserved)):
             if amount < 0:
                 yield Fault("never_negative", None, name, f"{name} has {amount} credits {what}.")

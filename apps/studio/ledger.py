@@ -1,13 +1,14 @@
-"""The credits: an append-only ledger, whose sums are everybody's balance. Each entry is written in the transaction of what causes it."""
+"""The credits: an append-only ledger, and everybody's balance, which the database adds up. Each entry is written in the transaction of what causes it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from sqlalchemy import Connection, func, literal, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, literal, select, update
 
 from .errors import Refusal, StudioError
-from .tables import Entry, entries, users
+from .tables import Entry, balances, entries, users
 
 Settled = Literal["capture", "forfeit", "release"]
 SETTLEMENTS: tuple[Settled, ...] = ("capture", "forfeit", "release")
@@ -41,22 +42,22 @@ def grant(tx: Connection, user_id: int, amount: int, note: str | None) -> None:
 
 
 def reserve(tx: Connection, user_id: int, job_id: str, amount: int) -> None:
-    """Set credits aside for a job, or refuse. The user's row is locked first: of many at once, no more succeed than there are credits for."""
+    """Set credits aside for a job, or refuse. The user's balance is locked first: of many at once, no more succeed than there are credits for."""
     # Written, and not just locked: a caller's own transaction that sees an old snapshot is refused by the database then, instead of counting it.
-    locked = update(users).where(users.c.id == user_id).values(admin=users.c.admin).returning(users.c.id)
-    _affordable(tx, user_id, amount, tx.scalar(locked))
+    locked = update(balances).where(balances.c.user_id == user_id).values(grant=balances.c.grant).returning(*_SUMS)
+    _affordable(tx, user_id, amount, tx.execute(locked).mappings().one_or_none())
     tx.execute(entries.insert().values(user_id=user_id, job_id=job_id, entry="reserve", amount=amount))
 
 
 def afford(tx: Connection, user_id: int, amount: int) -> None:
     """Refuse what a user cannot pay. Nothing is set aside: another order may spend the same credits next."""
-    _affordable(tx, user_id, amount, tx.scalar(select(users.c.id).where(users.c.id == user_id)))
+    _affordable(tx, user_id, amount, tx.execute(_BALANCES.where(balances.c.user_id == user_id)).mappings().one_or_none())
 
 
-def _affordable(tx: Connection, user_id: int, amount: int, found: int | None) -> None:
-    if found is None:
+def _affordable(tx: Connection, user_id: int, amount: int, found: RowMapping | None) -> None:
+    if found is None and tx.scalar(select(users.c.id).where(users.c.id == user_id)) is None:
         raise Refusal("user_unknown", f"There is no user {user_id}: add one first.")
-    available = balance(tx, user_id).available
+    available = _balance(found).available
     if available < amount:
         raise Refusal("credits_insufficient", f"The price is {amount}, and of your credits {available} can be used: ask an administrator for more.")
 
@@ -73,16 +74,34 @@ def settle(tx: Connection, job_id: str, entry: Settled, note: str | None = None)
 
 def balance(tx: Connection, user_id: int) -> Balance:
     """How a user's credits stand."""
-    found = tx.execute(_SUMS.where(entries.c.user_id == user_id))
-    return _balance({row.entry: int(row.total) for row in found})
+    return _balance(tx.execute(_BALANCES.where(balances.c.user_id == user_id)).mappings().one_or_none())
 
 
-_SUMS = select(entries.c.entry, func.sum(entries.c.amount).label("total")).group_by(entries.c.entry)
+def balances_of(tx: Connection, user_ids: Collection[int]) -> dict[int, Balance]:
+    """How the credits of these users stand. Who has no entry is not in it."""
+    found = tx.execute(_BALANCES.add_columns(balances.c.user_id).where(balances.c.user_id.in_(user_ids))).mappings()
+    return {row["user_id"]: _balance(row) for row in found}
 
 
-def _balance(sums: dict[str, int]) -> Balance:
-    granted, reserve_, capture, forfeit, release = (sums.get(entry, 0) for entry in ("grant", "reserve", "capture", "forfeit", "release"))
-    return Balance(granted, granted - reserve_ + release, reserve_ - capture - forfeit - release, capture, forfeit)
+def added_up(tx: Connection) -> dict[int, Balance]:
+    """Everybody's balance by the ledger itself, which is the truth. It reads every entry."""
+    sums: dict[int, dict[str, int]] = {}
+    for user_id, entry, total in tx.execute(
+            select(entries.c.user_id, entries.c.entry, func.sum(entries.c.amount)).group_by(entries.c.user_id, entries.c.entry)):
+        sums.setdefault(user_id, {})[entry] = int(total)
+    return {user_id: _stands(**of_user) for user_id, of_user in sums.items()}
+
+
+_SUMS: list[ColumnElement[Any]] = [balances.c[each] for each in get_args(Entry)]
+_BALANCES: Select[Any] = select(*_SUMS)
+
+
+def _balance(row: RowMapping | None) -> Balance:
+    return _stands() if row is None else _stands(*(int(row[each]) for each in get_args(Entry)))
+
+
+def _stands(grant: int = 0, reserve: int = 0, capture: int = 0, forfeit: int = 0, release: int = 0) -> Balance:
+    return Balance(grant, grant - reserve + release, reserve - capture - forfeit - release, capture, forfeit)
 
 
 def statement(tx: Connection, user_id: int, limit: int = 50) -> list[Line]:

@@ -1,7 +1,7 @@
 """The studio's own tables, beside the engine's in one database, and the view in which a job is read under its own names."""
 
 import secrets
-from typing import Literal
+from typing import Literal, get_args
 
 from sqlalchemy import (
     BigInteger,
@@ -17,7 +17,9 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    case,
     false,
+    func,
     inspect,
     select,
     text,
@@ -59,6 +61,12 @@ entries = Table(
 # A job's credits are set aside once, and settled once, whoever tries.
 for _name, _which in (("reserved", "entry = 'reserve'"), ("settled", "entry IN ('capture', 'forfeit', 'release')")):
     Index(f"studio_{_name}_once", entries.c.job_id, unique=True, sqlite_where=text(_which), postgresql_where=text(_which))
+# The sums of each user's entries, which the database itself keeps: it adds every entry in the transaction that writes it.
+balances = Table(
+    "studio_balances", metadata,
+    Column("user_id", Integer, ForeignKey("studio_users.id"), primary_key=True),
+    *(Column(each, BigInteger, nullable=False, server_default="0") for each in get_args(Entry)),
+)
 assets = Table(
     "studio_assets", metadata,
     Column("job_id", JobId, primary_key=True), Column("user_id", Integer, ForeignKey("studio_users.id"), nullable=False),
@@ -108,16 +116,34 @@ CREATE TRIGGER studio_entries_REPLACE BEFORE INSERT ON studio_entries WHEN EXIST
   OR (NEW.entry <> 'reserve' AND EXISTS (SELECT 1 FROM studio_entries WHERE job_id = NEW.job_id AND entry IN ('capture', 'forfeit', 'release')))
 BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END
 """
+_ADDED = ", ".join(f'"{each}" = "{each}" + CASE WHEN NEW.entry = \'{each}\' THEN NEW.amount ELSE 0 END' for each in get_args(Entry))
+# The first entry makes the row. Neither an upsert nor OR IGNORE on SQLite: whoever writes INSERT OR REPLACE would have it replace the row there.
+ADD = f"""
+  INSERT INTO studio_balances (user_id) SELECT NEW.user_id WHERE NOT EXISTS (SELECT 1 FROM studio_balances WHERE user_id = NEW.user_id){{unless}};
+  UPDATE studio_balances SET {_ADDED} WHERE user_id = NEW.user_id;
+"""  # noqa: S608 - of names that stand here
+ONCE = " ON CONFLICT DO NOTHING"
+"""On PostgreSQL two may write a user's first entries at once."""
+COUNT = {
+    "sqlite": [f"CREATE TRIGGER studio_entries_counted AFTER INSERT ON studio_entries BEGIN {ADD.format(unless='')} END"],
+    "postgresql": [
+        f"CREATE OR REPLACE FUNCTION studio_count() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {ADD.format(unless=ONCE)} RETURN NULL; END $$",
+        "CREATE TRIGGER studio_entries_counted AFTER INSERT ON studio_entries FOR EACH ROW EXECUTE FUNCTION studio_count()",
+    ],
+}
 
 
 def migrate(engine: Engine) -> None:
     """Create what is not there yet, and the view anew if it reads otherwise. The engine's own tables must be there already."""
     with engine.begin() as tx:
         turn(tx, "studio_migrate")
-        fresh = not inspect(tx).has_table(entries.name)
+        seen = inspect(tx)
+        fresh, uncounted = not seen.has_table(entries.name), not seen.has_table(balances.name)
         metadata.create_all(tx)
         if fresh:
             _seal(tx)
+        if uncounted:
+            _count(tx)
         tx.execute(insert(tx, secret).values(id=1, value=secrets.token_hex(32)).on_conflict_do_nothing())
         create_view(tx, jobs, VIEW)
 
@@ -130,6 +156,15 @@ def _seal(tx: Connection) -> None:
         tx.exec_driver_sql(SEALS[tx.dialect.name].format(what=what))
     if not on_postgres:
         tx.exec_driver_sql(NO_REPLACE)
+
+
+def _count(tx: Connection) -> None:
+    """Have every entry counted from now on, and count those that an earlier version has written."""
+    # First the trigger: on PostgreSQL it waits for whoever writes an entry, and nobody writes another before this transaction ends.
+    for statement in COUNT[tx.dialect.name]:
+        tx.exec_driver_sql(statement)
+    sums = [func.sum(case((entries.c.entry == each, entries.c.amount), else_=0)) for each in get_args(Entry)]
+    tx.execute(balances.insert().from_select(["user_id", *get_args(Entry)], select(entries.c.user_id, *sums).group_by(entries.c.user_id)))
 
 
 def secret_of(tx: Connection) -> bytes:

@@ -141,7 +141,7 @@ def test_request_that_is_being_answered_is_never_closed_for_another(monkeypatch:
 
 
 def test_limit_leaves_files_for_the_rest_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for files, most in ((100_000, connections.MOST), (1024, 256), (256, 64), (2, 1), (connections.resource.RLIM_INFINITY, connections.MOST)):
+    for files, most in ((100_000, connections.MOST), (600, 300), (256, 128), (1, 1), (connections.resource.RLIM_INFINITY, connections.MOST)):
         monkeypatch.setattr(connections.resource, "getrlimit", lambda _, files=files: (files, files))
         assert connections.most() == most
 

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine, inspect, select, text
+from sqlalchemy import Connection, Engine, event, inspect, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from apps.common.database import connect, create_view
@@ -237,7 +237,84 @@ def test_of_many_at_once_one_settles(engine: Engine) -> None:
         assert ledger.balance(tx, ada).reserved == 0
 
 
+def test_balance_is_that_of_the_ledger_however_many_write_at_once(engine: Engine, connections: list[Connection]) -> None:
+    """Grants, orders and their settlements of two users, whoever has no balance yet among them."""
+    with engine.begin() as tx:
+        people = [user(tx), user(tx, "bob")]
+
+    def work(number: int) -> object:
+        who, connection = people[number % 2], connections[number]
+        for n in range(5):
+            with connection.begin():
+                ledger.grant(connection, who, 3, None)
+            with connection.begin():
+                one = job()
+                ledger.reserve(connection, who, one, 2)
+            if n:
+                with connection.begin():
+                    ledger.settle(connection, one, SETTLEMENTS[(number + n) % 3])
+        return None
+
+    together(16, work)
+    with engine.begin() as tx:
+        assert ledger.added_up(tx) == ledger.balances_of(tx, people)
+        assert [each.granted for each in ledger.balances_of(tx, people).values()] == [120, 120]
+
+
+def test_entry_of_any_program_is_counted(engine: Engine) -> None:
+    """INSERT OR REPLACE is a program's own way on SQLite, and replaces no balance."""
+    with engine.begin() as tx:
+        ada = user(tx, credits=9)
+        words = "INSERT OR REPLACE" if engine.dialect.name == "sqlite" else "INSERT"
+        tx.execute(text(f"{words} INTO studio_entries (id, at, user_id, entry, amount) VALUES (7, '2031-05-06T07:08:09.000000Z', {ada}, 'grant', 5)"))
+        tx.execute(entries.insert().from_select(["at", "user_id", "entry", "amount"], select(
+            entries.c.at, entries.c.user_id, entries.c.entry, entries.c.amount)))
+        assert ledger.balance(tx, ada) == Balance(28, 28, 0, 0, 0)
+
+
+def test_entry_that_is_rolled_back_is_not_counted(engine: Engine) -> None:
+    with engine.begin() as tx:
+        ada = user(tx, credits=9)
+    with pytest.raises(KeyError), engine.begin() as tx:
+        ledger.grant(tx, ada, 5, None)
+        raise KeyError
+    with engine.begin() as tx:
+        assert ledger.balance(tx, ada).granted == 9
+
+
+def test_balance_is_read_without_the_entries(engine: Engine) -> None:
+    """However many there are: neither who orders nor who looks adds them up."""
+    with engine.begin() as tx:
+        ada = user(tx, credits=9)
+        said: list[str] = []
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def asked(_: object, __: object, statement: str, *___: object) -> None:
+            said.append(statement)
+
+        ledger.balance(tx, ada)
+        ledger.afford(tx, ada, 1)
+        ledger.reserve(tx, ada, job(), 1)
+    assert [each.split()[0] for each in said if "studio_entries" in each] == ["INSERT"]
+
+
 # ---------------------------------------------------------------- the tables
+def test_database_of_an_earlier_version_gets_its_balances(engine: Engine) -> None:
+    with engine.begin() as tx:
+        ada, bob = user(tx, credits=9), user(tx, "bob")
+        ledger.reserve(tx, ada, job(), 2)
+        done = job()
+        ledger.reserve(tx, ada, done, 3)
+        ledger.settle(tx, done, "capture")
+        before = ledger.balance(tx, ada)
+        tx.execute(text(f"DROP TRIGGER studio_entries_counted{' ON studio_entries' if engine.dialect.name == 'postgresql' else ''}"))
+        tx.execute(text("DROP TABLE studio_balances"))
+    tables.migrate(engine)
+    with engine.begin() as tx:
+        assert (ledger.balance(tx, ada), ledger.balance(tx, bob)) == (before, Balance(0, 0, 0, 0, 0))
+        ledger.grant(tx, bob, 4, None)
+        ledger.reserve(tx, ada, job(), 4)
+        assert (ledger.balance(tx, ada).available, ledger.balance(tx, bob).available) == (0, 4)
 def shape(engine: Engine) -> object:
     """Everything that there is, by name, and the secret."""
     seals = "SELECT name FROM sqlite_master WHERE type = 'trigger'" if engine.dialect.name == "sqlite" else "SELECT tgname FROM pg_trigger"

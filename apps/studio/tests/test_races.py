@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from apps.studio import ledger
 from apps.studio.counter import Counter, Created
@@ -58,15 +57,15 @@ def test_of_many_wishes_at_once_no_more_pass_than_there_are_credits(atelier: Ate
 
 def test_nobody_counts_credits_that_another_is_about_to_spend(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two who have both read the balance before either of them has reserved would both pass: the second is not let read so early."""
-    user, both, balance = atelier.user(credits=1), threading.Barrier(2), ledger.balance
+    user, both, affordable = atelier.user(credits=1), threading.Barrier(2), ledger._affordable
 
-    def slow(tx: Connection, user_id: int) -> Balance:
-        found = balance(tx, user_id)
+    def slow(*given: Any) -> None:
+        """What has been read is judged only when the other one has read, too, or cannot."""
         with suppress(threading.BrokenBarrierError):
             both.wait(1.0)
-        return found
+        affordable(*given)
 
-    monkeypatch.setattr(ledger, "balance", slow)
+    monkeypatch.setattr(ledger, "_affordable", slow)
     made = at_once(*[functools.partial(atelier.counter.create_job, user.id, wish()) for _ in range(2)])
     monkeypatch.undo()
     assert sorted(type(each).__name__ for each in made) == ["Created", "Refusal"]

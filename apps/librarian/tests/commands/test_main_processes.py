@@ -159,7 +159,8 @@ def test_a_worker_by_name_whose_password_is_refused_ends_with_the_sentence(qbitt
 def test_a_worker_starts_while_qbittorrent_is_away_and_says_so(library: Call, qbittorrent: FakeQbittorrent, database_url: str, tmp_path: Path) -> None:
     qbittorrent.down()
     with process(tmp_path, settings(qbittorrent, database_url), "run", until="the library is at ") as (worker, log):
-        assert log.read_text().partition(" WARNING librarian: ")[2].startswith(f"qBittorrent at {qbittorrent.url} cannot be reached. See that it runs. The worker starts all the same")
+        said = log.read_text().partition(" WARNING librarian: ")[2]
+        assert said.startswith(f"qBittorrent at {qbittorrent.url} cannot be reached. See that it runs. The worker starts all the same")
         qbittorrent.up()
         library("start", 1, "text", magnet(1))
         eventually(lambda: hash_of(1) in qbittorrent.torrents)
