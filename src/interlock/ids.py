@@ -3,9 +3,12 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 _COUNTS = 1 << 12
+_DIGITS = 32
+MILLISECOND = 13
+"""Characters of an id that say when it was made, with their dash."""
 
 
 class Ids:
@@ -31,7 +34,7 @@ class Ids:
                 self._ms, self._count = self._ms + 1, 0
             ms, count = self._ms, self._count
         text = f"{ms << 80 | 7 << 76 | count << 64 | 2 << 62 | noise & ((1 << 62) - 1):032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return _dashed(text)
 
     def after_fork(self) -> None:
         """In a child, where another thread of the parent may have held the lock."""
@@ -41,6 +44,32 @@ class Ids:
 _ids = Ids()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ids.after_fork)
+
+
+def id_bounds(prefix: str) -> tuple[str, str] | None:
+    """The first and the last id that begin so, with or without dashes; None if no id can."""
+    digits = prefix.replace("-", "").lower()
+    if not digits or len(digits) > _DIGITS or set(digits) - set("0123456789abcdef"):
+        return None
+    return _dashed(digits.ljust(_DIGITS, "0")), _dashed(digits.ljust(_DIGITS, "f"))
+
+
+def shortest_prefix(id: str, neighbours: Iterable[str | None]) -> str:
+    """As much of an id as tells it from its neighbours in order, and so from every other id: at least the millisecond in which it was made.
+
+    An id that is made later has a later millisecond, so it does not begin like this one.
+    """
+    length = max([MILLISECOND, *(_common(id, other) + 1 for other in neighbours if other is not None)])
+    return id[:length + 1] if id[length - 1:length] == "-" else id[:length]
+
+
+def _common(id: str, other: str) -> int:
+    """How many characters two ids have in common at their beginning."""
+    return next((place for place, (mine, theirs) in enumerate(zip(id, other, strict=True)) if mine != theirs), len(id))
+
+
+def _dashed(digits: str) -> str:
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def uuid7() -> str:

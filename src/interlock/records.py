@@ -9,8 +9,8 @@ from .job import AuditEntry, Execution, Job, Status
 from .machine import Arrow
 from .move import Move
 
-SILENT = 60.0
-"""Seconds without a beat after which a worker no longer counts as alive."""
+SILENT = 30.0
+"""Seconds without a beat after which a worker no longer counts as alive: three beats of the slowest worker."""
 
 
 # ---------------------------------------------------------------- what goes in
@@ -278,6 +278,27 @@ class Outside:
     def late(self) -> bool:
         """Whether someone has waited for more than two passes over all: nobody asks, or too few do."""
         return self.overdue > 2 * self.every * max(-(-self.handed // self.batch), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedJob:
+    """A job that failed for good, without its payload."""
+
+    id: str
+    state: str
+    attempt: int
+    finished_at: datetime
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The jobs of a kind that failed lately and that no operator has driven again."""
+
+    kind: str
+    count: int
+    newest: tuple[FailedJob, ...]
+    """A few of them, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)

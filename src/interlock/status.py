@@ -1,13 +1,19 @@
-"""The state of the whole: how many jobs are where, what is stuck, and which kinds nobody serves."""
+"""The state of the whole: how many jobs are where, and what needs a look."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .job import Execution, Job
-from .records import Depth, Outside, WorkerSeen
+from .records import Depth, Failures, Outside, WorkerSeen
 from .store import Store
 
 STUCK = 100
+"""How many stuck executions are named at most."""
+HELD = 100
+"""How many held jobs are named of each kind and queue at most; all of them are counted."""
+DAY = 86_400.0
+NEWEST = 3
+"""How many failed jobs are named of each kind; all of the last day are counted."""
 
 
 @dataclass(slots=True)
@@ -17,30 +23,48 @@ class Status:
     counts: Mapping[str, Mapping[str, int]]
     """Jobs by lifecycle and state."""
     stuck: list[Execution]
-    """Executions whose heartbeat is older than twice their lease."""
+    """Executions whose heartbeat is older than twice their lease; a hundred at most, the oldest first."""
     orphaned_kinds: list[str]
     """Kinds that have waiting or running jobs and no live worker that knows them."""
     workers: list[WorkerSeen] = field(default_factory=list[WorkerSeen])
     depths: list[Depth] = field(default_factory=list[Depth])
     held: list[Job] = field(default_factory=list[Job])
-    """Jobs that wait for an operator's decision."""
+    """Jobs that wait for an operator's decision: a hundred of each kind and queue at most. `held_count` counts all."""
     outside: list[Outside] = field(default_factory=list[Outside])
     """How handed-over work stands, by kind, and whether the outside can be asked about it."""
     journal: str | None = None
     """How a SQLite file is kept whole."""
+    orphaned_queues: list[Depth] = field(default_factory=list[Depth])
+    """Kinds with due jobs in a queue that no live worker serves for them, though a live worker knows the kind."""
+    failures: list[Failures] = field(default_factory=list[Failures])
+    """Jobs that failed in the last day and that no operator has driven again, by kind."""
+
+    @property
+    def held_count(self) -> int:
+        """How many jobs wait for an operator's decision."""
+        return max(sum(depth.held for depth in self.depths), len(self.held))
 
     @property
     def calm(self) -> bool:
         """Whether nothing needs a look."""
-        return not (self.stuck or self.orphaned_kinds or self.held or any(one.error is not None or one.late for one in self.outside))
+        outside = any(one.error is not None or one.late for one in self.outside)
+        return not (self.stuck or self.orphaned_kinds or self.orphaned_queues or self.held_count or self.failures or outside)
 
 
 def status(store: Store) -> Status:
     """Look at everything once."""
     depths, workers = store.depths(), store.workers()
-    served = {kind for worker in workers if worker.alive for kind in worker.facts.kinds}
+    kinds, pairs = _served(workers)
     wanted = {depth.kind for depth in depths if depth.due or depth.later or depth.running}
-    waiting = store.jobs(phase="pending", limit=1000) if any(depth.held for depth in depths) else []
+    held = [(depth.kind, depth.queue) for depth in depths if depth.held]
     return Status(
-        store.counts(), store.stuck(STUCK), sorted(wanted - served), workers, depths, [job for job in waiting if job.held_at is not None],
-        store.outside(), journal=getattr(store, "journal", None))
+        store.counts(), store.stuck(STUCK), sorted(wanted - kinds), workers, depths, store.held(held, HELD) if held else [],
+        store.outside(), journal=getattr(store, "journal", None),
+        orphaned_queues=[depth for depth in depths if depth.due and depth.kind in kinds and (depth.kind, depth.queue) not in pairs],
+        failures=store.failures(DAY, NEWEST))
+
+
+def _served(workers: Sequence[WorkerSeen]) -> tuple[set[str], set[tuple[str, str]]]:
+    """The kinds that live workers know, and the pairs of kind and queue from which they claim."""
+    facts = [worker.facts for worker in workers if worker.alive]
+    return {kind for one in facts for kind in one.kinds}, {(kind, queue) for one in facts for kind in one.kinds for queue in one.queues}

@@ -22,6 +22,7 @@ from .records import (
     Depth,
     Dossier,
     Enqueued,
+    Failures,
     Fence,
     KindFacts,
     Lease,
@@ -221,6 +222,14 @@ class Store(Protocol):
         """The job. `NotFound` if there is none."""
         ...
 
+    def find(self, prefix: str, limit: int) -> list[str]:
+        """Ids of up to `limit` jobs that begin so, in order, with or without dashes; where there are none, those of pruned jobs whose history is kept."""
+        ...
+
+    def neighbours(self, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
+        """The ids of the jobs next before and next after each of these."""
+        ...
+
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
              tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
         """Jobs that fit every given filter, newest first; `after` is the id of the last one of the page before."""
@@ -256,6 +265,17 @@ class Store(Protocol):
 
     def depths(self) -> list[Depth]:
         """How much waits and runs, by kind and queue."""
+        ...
+
+    def held(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:
+        """Jobs that an operator must release, up to `limit` of each of these pairs of kind and queue; the longest held first."""
+        ...
+
+    def failures(self, age: float, newest: int) -> list[Failures]:
+        """Jobs that failed for good in the last `age` seconds, by kind: their number, and the `newest` of each.
+
+        A job that was cancelled, rejected or expired has not failed, and a job that an operator has driven again counts no more.
+        """
         ...
 
     def handed(self, kind: str, external_id: str) -> int:

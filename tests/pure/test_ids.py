@@ -4,10 +4,11 @@ import threading
 import time
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.ids import Ids, uuid7
+from interlock.ids import Ids, id_bounds, shortest_prefix, uuid7
 
 
 class Ticks:
@@ -74,3 +75,37 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
     ids._lock.acquire()
     ids.after_fork()
     assert ids.uuid7()
+
+
+# ---------------------------------------------------------------- prefixes
+@given(st.integers(1, 36), st.booleans())
+def test_every_prefix_bounds_its_id(length: int, upper: bool) -> None:
+    """With and without dashes, in capitals too."""
+    id = uuid7()
+    for prefix in (id[:length], id.replace("-", "")[:length]):
+        bounds = id_bounds(prefix.upper() if upper else prefix)
+        assert bounds is not None
+        assert bounds[0] <= id <= bounds[1]
+
+
+@pytest.mark.parametrize("prefix", ["", "-", "nonsense", "01g", "0" * 33, "01%", "ß"])
+def test_no_id_begins_with_nonsense(prefix: str) -> None:
+    """Then there is nothing to look for."""
+    assert id_bounds(prefix) is None
+
+
+def test_shortest_prefix_tells_an_id_from_all_others() -> None:
+    """For ids that were made together; it never ends with a dash, and it holds at least the millisecond."""
+    ids = sorted(uuid7() for _ in range(2000))
+    for before, id, after in zip([None, *ids[:-1]], ids, [*ids[1:], None], strict=True):
+        prefix = shortest_prefix(id, (before, after))
+        assert [each for each in ids if each.startswith(prefix)] == [id]
+        assert 13 <= len(prefix) <= 19
+        assert prefix[-1] != "-"
+
+
+def test_shortest_prefix_of_a_lone_id_is_its_millisecond() -> None:
+    """Jobs that are made later do not make it ambiguous."""
+    assert shortest_prefix("019a94b1-7c3e-7a3f-8000-000000000000", (None, None)) == "019a94b1-7c3e"
+    assert shortest_prefix("019a94b1-7c3e-7a3f-8000-000000000000", ("019a94b1-7c3e-6fff-8000-000000000000", None)) == "019a94b1-7c3e-7"
+    assert shortest_prefix("019a94b1-7c3e-7a3f-8000-000000000000", ("019a94b1-7c3e-7a3f-8000-000000000001",)) == "019a94b1-7c3e-7a3f-8000-000000000000"

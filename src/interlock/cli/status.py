@@ -1,6 +1,7 @@
 """`interlock status` and `interlock workers`: what stands in the database, and what of it needs a look."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -12,13 +13,13 @@ from rich.live import Live
 
 from ..app import App
 from ..errors import Unavailable
-from ..job import Execution
+from ..job import Execution, Job
 from ..records import Outside, WorkerSeen
-from ..status import Status
+from ..status import HELD, STUCK, Status
 from ..waits import SystemWaits, Waits
 from . import screen
 from .target import AppOption, DatabaseOption, JsonOption, Miscalled, opened
-from .words import ago
+from .words import ago, last_line
 
 EVERY = 1.0
 """Seconds between two looks of `--watch`."""
@@ -34,10 +35,11 @@ def status(
 ) -> None:
     """Count the jobs by state and queue, and name what needs a look.
 
-    That is: a kind whose jobs no live worker serves, an execution whose heartbeat is older than twice its lease, a job that is held until someone decides, an
-    outside system that could not be asked about the work that was handed over to it, or is asked too seldom.
+    These need a look: a kind, or a queue with due jobs, that no live worker serves; an execution whose heartbeat is older than twice its lease; a job that is
+    held until someone decides; a job that failed in the last 24 hours, unless it was driven again; an external system that could not be asked about the work
+    that was handed over to it, or is asked too seldom.
 
-    Exits with 0 if nothing needs a look, and with 1 if something does; --watch ends with 0.
+    Exits with 0 if nothing needs a look. Exits with 1 if something does, or if the database could not be read; standard error says which. --watch ends with 0.
 
     Example: interlock status --database postgresql://localhost/shop --watch
     """
@@ -66,6 +68,7 @@ def _as_json(seen: Status, now: datetime) -> None:
     stuck = [_fields(one) | {"heartbeat_age": _age(one, now)} for one in seen.stuck]
     screen.as_json({
         "calm": seen.calm, "now": now, "counts": seen.counts, "depths": seen.depths, "orphaned_kinds": seen.orphaned_kinds, "stuck": stuck,
+        "orphaned_queues": seen.orphaned_queues, "held_count": seen.held_count, "failures": seen.failures,
         "outside": [_outside(one) for one in seen.outside], "held": seen.held, "workers": [_worker(one) for one in seen.workers], "journal": seen.journal})
 
 
@@ -119,6 +122,10 @@ def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
     for kind in seen.orphaned_kinds:
         jobs = sum(one.due + one.later + one.running for one in seen.depths if one.kind == kind)
         yield screen.heading(f"No live worker serves {kind}, of which {jobs:,} wait or run: start one that has it.", "bold red")
+    for depth in seen.orphaned_queues:
+        yield screen.heading(
+            f"No live worker serves the queue {depth.queue} for {depth.kind}, of which {depth.due:,} {'is' if depth.due == 1 else 'are'} due: "
+            f"start one with --queues {depth.queue}.", "bold red")
     for one in seen.outside:
         if one.error is not None:
             since = f" since {screen.moment(one.down_since)} UTC" if one.down_since else ""
@@ -127,21 +134,56 @@ def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
             yield screen.heading(
                 f"{one.kind}: a check is {ago(one.overdue)} late, more than two passes over {one.handed:,}: "
                 "start a worker that knows it, or ask about more at once.", "bold red")
+    yield from _stuck(seen, now)
+    yield from _held(seen, now)
+    yield from _failed(seen, now)
+
+
+def _stuck(seen: Status, now: datetime) -> Iterator[RenderableType]:
     if seen.stuck:
         yield screen.heading("Stuck: the heartbeat is older than twice the lease. The next keeper that knows the kind takes them over.", "bold red")
         yield screen.grid(("id", "kind", "attempt", "status", "state", "owner", "last heartbeat"), [
             (one.job_id, one.kind, one.attempt, one.status, one.state, one.lease_owner, f"{ago(_age(one, now))} ago") for one in seen.stuck[:SHOWN]])
-        yield from _more(len(seen.stuck))
-    if seen.held:
-        yield screen.heading("Held until someone decides: look at each with interlock explain ID, then interlock release ID.", "bold yellow")
-        yield screen.grid(("id", "kind", "state", "held for", "why"), [
-            (one.id, one.kind, one.state, one.held_at and ago((now - one.held_at).total_seconds()), one.held_reason) for one in seen.held[:SHOWN]])
-        yield from _more(len(seen.held))
+        full = len(seen.stuck) == STUCK
+        yield from _more(len(seen.stuck) - SHOWN, "--json lists a hundred" if full else "--json lists them", at_least=full)
 
 
-def _more(count: int) -> Iterator[RenderableType]:
-    if count > SHOWN:
-        yield screen.heading(f"and {count - SHOWN:,} more: --json lists them", "dim")
+def _held(seen: Status, now: datetime) -> Iterator[RenderableType]:
+    if not seen.held_count:
+        return
+    jobs = "1 job is" if seen.held_count == 1 else f"{seen.held_count:,} jobs are"
+    yield screen.heading(f"{jobs} held until someone decides: look at each with interlock explain ID, then interlock release ID.", "bold yellow")
+    shown = _of_each(seen.held)
+    yield screen.grid(("id", "kind", "state", "held for", "why"), [
+        (one.id, one.kind, one.state, one.held_at and ago((now - one.held_at).total_seconds()), one.held_reason) for one in shown])
+    listed = "--json lists them" if len(seen.held) == seen.held_count else f"--json lists {HELD} of each kind and queue"
+    yield from _more(seen.held_count - len(shown), listed)
+
+
+def _of_each(held: list[Job]) -> list[Job]:
+    """As many as are shown, the first of each kind and queue before the second of any."""
+    places = Counter[tuple[str, str]]()
+    ranked: list[tuple[int, int, Job]] = []
+    for number, job in enumerate(held):
+        ranked.append((places[job.kind, job.queue], number, job))
+        places[job.kind, job.queue] += 1
+    chosen = sorted(ranked)[:max(SHOWN, len(places))]
+    return [job for _, _, job in sorted(chosen, key=lambda one: one[1])]
+
+
+def _failed(seen: Status, now: datetime) -> Iterator[RenderableType]:
+    for one in seen.failures:
+        jobs = "1 job" if one.count == 1 else f"{one.count:,} jobs"
+        yield screen.heading(f"{jobs} of {one.kind} failed in the last 24 hours{'; the newest:' if one.count > len(one.newest) else ':'}", "bold yellow")
+        yield screen.grid(("id", "state", "attempt", "failed", "error"), [
+            (job.id, job.state, job.attempt, f"{ago((now - job.finished_at).total_seconds())} ago", last_line(job.error)) for job in one.newest])
+    if seen.failures:
+        yield screen.heading("interlock jobs --phase failed lists them; interlock redrive ID makes a new job of one.", "dim")
+
+
+def _more(count: int, where: str, *, at_least: bool = False) -> Iterator[RenderableType]:
+    if count > 0:
+        yield screen.heading(f"and {'at least ' if at_least else ''}{count:,} more: {where}", "dim")
 
 
 def _watch(look: Look, waits: Waits) -> None:
@@ -167,12 +209,12 @@ def _now(look: Look) -> list[RenderableType]:
 def workers(*, app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False) -> None:
     """List the workers that the database has heard of and that have not ended in good order.
 
-    One that has been silent for a minute does not count as alive; its row is dropped later.
+    One that has been silent for half a minute does not count as alive; its row is dropped after a day.
 
     Example: interlock workers --json
     """
     with opened(app, database) as chosen:
-        seen = chosen.status().workers
+        seen = chosen.database.store().workers()
     if json:
         screen.as_json([_worker(one) for one in seen])
         return

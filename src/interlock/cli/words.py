@@ -61,6 +61,12 @@ def ago(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
+def last_line(text: str | None) -> str | None:
+    """What a traceback ends with: the error itself."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else None
+
+
 def job_id(text: str | None, option: str) -> str | None:
     """An id as it is stored, from one that was copied."""
     if text is None:

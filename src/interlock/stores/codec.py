@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..job import AuditEntry, Execution, Job, Phase, Status
 from ..move import Move, Take
-from ..records import KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
+from ..records import FailedJob, Failures, KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
 
 Row = Any
 When = Callable[[Any], Any]
@@ -148,6 +148,16 @@ def audit(rows: Iterable[Row], when: When) -> list[AuditEntry]:
 
 def _entry(fields: list[Any], seq: int) -> AuditEntry:
     return AuditEntry(*fields, seq=seq)
+
+
+def failures(rows: Iterable[Row], when: When) -> list[Failures]:
+    """The rows of the query `failures`: those of a kind follow each other, the newest first."""
+    counts: dict[str, int] = {}
+    newest: dict[str, list[FailedJob]] = {}
+    for kind, count, id, state, attempt, at, error in rows:
+        counts[kind] = count
+        newest.setdefault(kind, []).append(FailedJob(id, state, attempt, when(at), error))
+    return [Failures(kind, count, tuple(newest[kind])) for kind, count in counts.items()]
 
 
 def lease(row: Row, when: When, *, holder: int, status: Status, owner: str, seconds: float) -> Lease:

@@ -122,11 +122,24 @@ class Status:
     counts: Mapping[str, Mapping[str, int]]            # lifecycle -> state -> jobs
     stuck: list[Execution]                             # heartbeat older than T
     orphaned_kinds: list[str]                          # waiting or running jobs, no live worker knows the kind
+    orphaned_queues: list[_Depth]                      # due jobs, no live worker serves the kind in this queue
+    failures: list[_Failures]                          # failed in the last day and not driven again, by kind
     workers: list[_WorkerSeen]
     depths: list[_Depth]
     outside: list[_Outside]                            # handed-over work, by kind
-    held: list[Job]                                    # wait for an operator's decision
+    held: list[Job]                                    # wait for an operator's decision: a hundred of each kind and queue
+    held_count: int                                    # all of them
     calm: bool
+class _FailedJob:
+    id: str
+    state: str
+    attempt: int
+    finished_at: datetime
+    error: str | None
+class _Failures:
+    kind: str
+    count: int
+    newest: tuple[_FailedJob, ...]
 class _WorkerFacts:
     name: str
     host: str

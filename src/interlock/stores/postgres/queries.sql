@@ -598,6 +598,18 @@ DELETE FROM interlock.audit WHERE job_id = ANY(:job_id::text::uuid[])
 -- name: get
 SELECT {job}, e.progress::text FROM interlock.jobs j LEFT JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt WHERE j.id = :id::text::uuid
 
+-- name: find
+SELECT j.id::text FROM interlock.jobs j WHERE j.id BETWEEN :first::text::uuid AND :last::text::uuid ORDER BY j.id LIMIT :limit::int
+
+-- name: find.pruned
+SELECT a.job_id::text FROM interlock.audit a
+WHERE a.job_id BETWEEN :first::text::uuid AND :last::text::uuid AND a.version = 0 AND a.n = 0 ORDER BY a.job_id LIMIT :limit::int
+
+-- name: neighbours
+SELECT i.id::text, (SELECT j.id::text FROM interlock.jobs j WHERE j.id < i.id ORDER BY j.id DESC LIMIT 1),
+  (SELECT j.id::text FROM interlock.jobs j WHERE j.id > i.id ORDER BY j.id LIMIT 1)
+FROM unnest(:ids::text::uuid[]) AS i(id)
+
 -- name: jobs
 SELECT {job}, e.progress::text FROM interlock.jobs j LEFT JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
 WHERE (:kind::text IS NULL OR j.kind = :kind::text) AND (:state::text IS NULL OR j.state = :state::text) AND (:phase::text IS NULL OR j.phase = :phase::text)
@@ -656,6 +668,25 @@ parts AS (
 SELECT d.kind, d.queue, sum(d.due)::int, sum(d.later)::int, sum(d.held)::int, sum(d.running)::int,
   coalesce(extract(epoch FROM (SELECT now FROM clock) - min(d.since))::float8, 0)
 FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind COLLATE "C", d.queue COLLATE "C"
+
+-- name: held
+-- A few of each kind and queue, so that no crowd of one hides another.
+SELECT {job}, NULL FROM unnest(:kinds::text::text[], :queues::text::text[]) AS p(kind, queue) CROSS JOIN LATERAL (
+  SELECT x.* FROM interlock.jobs x WHERE x.kind = p.kind AND x.queue = p.queue AND x.held_at IS NOT NULL LIMIT :limit::int) j
+ORDER BY j.held_at, j.id
+
+-- name: failures
+-- The index has what ended in this phase since then. Executions say what ended the job, and a remark says that it was driven again.
+WITH failed AS (
+  SELECT j.id, j.kind, count(*) OVER (PARTITION BY j.kind) AS number,
+    row_number() OVER (PARTITION BY j.kind ORDER BY j.finished_at DESC, j.id DESC) AS place
+  FROM interlock.jobs j
+  WHERE j.phase = 'failed' AND j.finished_at IS NOT NULL AND j.finished_at > (SELECT interlock.clock()) - :age::float8 * interval '1 second'
+    AND EXISTS (SELECT 1 FROM interlock.executions e
+      WHERE e.job_id = j.id AND e.attempt = j.attempt AND e.ended_by NOT IN ('reject', 'cancel', 'expire'))
+    AND NOT EXISTS (SELECT 1 FROM interlock.audit a WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'))
+SELECT f.kind, f.number::int, j.id::text, j.state, j.attempt, j.finished_at, j.last_error
+FROM failed f JOIN interlock.jobs j ON j.id = f.id WHERE f.place <= :newest::int ORDER BY f.kind COLLATE "C", f.place
 
 -- name: outside
 SELECT k.name, s.handed, greatest(coalesce(extract(epoch FROM interlock.clock() - s.due), 0), 0)::float8, k.check_every, k.check_batch, k.outside_failures, k.outside_error,

@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 
 from ...errors import NotFound
+from ...ids import id_bounds
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...records import Depth, Dossier, KindFacts, Outside
+from ...records import Depth, Dossier, Failures, KindFacts, Outside
 from .. import codec
 from ..enqueue import Rows, Statement
 from ..registry import Registry
@@ -43,6 +44,14 @@ class Reading:
             raise NotFound(f"there is no job {id!r}")
         return codec.job(rows[0], as_is)
 
+    def find(self, prefix: str, limit: int) -> list[str]:
+        bounds = id_bounds(prefix)
+        given = {"first": bounds[0], "last": bounds[1], "limit": max(limit, 0)} if bounds else {}
+        return [row[0] for row in self._steadily("find", given) or self._steadily("find.pruned", given)] if given else []
+
+    def neighbours(self, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
+        return {id: (before, after) for id, before, after in self._steadily("neighbours", {"ids": codec.array(ids)})}
+
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
              tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
         given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": max(limit, 0), "after": after}
@@ -74,6 +83,13 @@ class Reading:
     def depths(self) -> list[Depth]:
         self.check()
         return [Depth(*row) for row in self.pool.steadily(self.queries["steady"], Statement(self.queries["depths"], {}))[0]]
+
+    def held(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:
+        kinds, queues = (codec.text_array([place[part] for place in places]) for part in (0, 1))
+        return [codec.job(row, as_is) for row in self._steadily("held", {"kinds": kinds, "queues": queues, "limit": max(limit, 0)})]
+
+    def failures(self, age: float, newest: int) -> list[Failures]:
+        return codec.failures(self._steadily("failures", {"age": age, "newest": newest}), as_is)
 
     def handed(self, kind: str, external_id: str) -> int:
         return int(self._ask("handed", {"kind": kind, "external_id": external_id})[0][0])
@@ -124,6 +140,10 @@ class Reading:
     def _ask(self, query: str, params: dict[str, Any]) -> Rows:
         self.check()
         return self.pool.transact(lambda conn: runner(conn)(Statement(self.queries[query], params)))
+
+    def _steadily(self, query: str, params: dict[str, Any]) -> Rows:
+        self.check()
+        return self.pool.steadily(self.queries["steady"], Statement(self.queries[query], params))[0]
 
     def _count(self, conn: psycopg.Connection[Any], query: str, params: dict[str, Any]) -> int:
         return execute(conn, self.queries[query], params).rowcount

@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any
 
 from ...errors import NotFound
+from ...ids import id_bounds
 from ...job import AuditEntry, Execution, Job
 from ...lifecycle import Lifecycle
-from ...records import Depth, Dossier, KindFacts, Outside
+from ...records import Depth, Dossier, Failures, KindFacts, Outside
 from .. import codec
 from ..commit import Run
 from ..enqueue import Rows, Statement
@@ -44,6 +45,14 @@ class Reading:
             raise NotFound(f"there is no job {id!r}")
         return codec.job(found[0], when)
 
+    def find(self, prefix: str, limit: int) -> list[str]:
+        bounds = id_bounds(prefix)
+        given = {"first": bounds[0], "last": bounds[1], "limit": max(limit, 0)} if bounds else {}
+        return [row[0] for row in self._ask("find", given) or self._ask("find.pruned", given)] if given else []
+
+    def neighbours(self, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
+        return {id: (before, after) for id, before, after in self._ask("neighbours", {"ids": rows.array(ids)})}
+
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
              tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
         given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": max(limit, 0), "after": after}
@@ -75,6 +84,13 @@ class Reading:
             Depth(kind, queue, due, later, held, running, (now.at - (when(since) or now.at)).total_seconds())
             for kind, queue, due, later, held, running, since in self._ask("depths", {"now": now.text})
         ]
+
+    def held(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:
+        found = self._ask("held", {"places": rows.array(list(places)), "limit": max(limit, 0)})
+        return [codec.job(row, when) for row in found]
+
+    def failures(self, age: float, newest: int) -> list[Failures]:
+        return codec.failures(self._ask("failures", {"since": self.moment().plus(-age), "newest": newest}), when)
 
     def handed(self, kind: str, external_id: str) -> int:
         return int(self._ask("handed", {"kind": kind, "external_id": external_id})[0][0])

@@ -1,0 +1,100 @@
+"""held, failures: what an operator must see, whatever else is stored."""
+
+import pytest
+
+from interlock.outcome import Errored, Held, Rejected
+from interlock.records import FailedJob, Failures
+from interlock.store import Store
+from tests.contract.kit import claimed, fail, finish, make, settle, started, stored, taken, ways
+from tests.kit import EPOCH, SettableClock
+
+
+# ---------------------------------------------------------------- held
+def hold(store: Store, kind: str = "mail", queue: str = "default") -> str:
+    store.enqueue([make(kind, queue=queue, priority=9)])
+    (lease,) = store.claim("ann", ways(kind), (queue,), 1)
+    return settle(store, lease, Held(f"look at {kind}")).job.id
+
+
+def test_held_jobs_are_found_by_kind_and_queue(store: Store, clock: SettableClock) -> None:
+    """Whole, the longest held first; waiting jobs beside them are passed by."""
+    first = hold(store)
+    clock.advance(1)
+    second = hold(store, queue="slow")
+    stored(store)
+    assert [job.id for job in store.held([("mail", "slow"), ("mail", "default")], 9)] == [first, second]
+    assert store.held([("mail", "default")], 9) == [store.get(first)]
+    assert store.held([("chore", "default")], 9) == store.held([], 9) == []
+
+
+def test_each_kind_and_queue_has_its_own_bound(store: Store) -> None:
+    """A crowd of one does not hide another."""
+    for _ in range(3):
+        hold(store)
+    other = hold(store, queue='a "b" \\ {c}')
+    found = store.held([("mail", "default"), ("mail", 'a "b" \\ {c}')], 2)
+    assert len(found) == 3
+    assert other in [job.id for job in found]
+    assert store.held([("mail", "default")], 0) == []
+
+
+def test_released_job_is_held_no_more(store: Store) -> None:
+    """Nor is one that was cancelled."""
+    released, cancelled = hold(store), hold(store)
+    store.release(released, by="olga", reason="seen")
+    assert store.take([taken(store.get(cancelled))]) == []
+    assert store.held([("mail", "default")], 9) == []
+
+
+# ---------------------------------------------------------------- failures
+def test_failed_jobs_are_counted_by_kind(store: Store, clock: SettableClock) -> None:
+    """The number of all, and the newest of each kind with what is needed to judge them."""
+    old = fail(store, claimed(store), "first").job.id
+    clock.advance(10)
+    new = [fail(store, claimed(store), f"paper {n}").job.id for n in range(2)]
+    buried = fail(store, started(store, "chore"), "Traceback\nValueError: x").job
+    chores, mails = store.failures(60, 2)
+    assert chores == Failures("chore", 1, (FailedJob(buried.id, buried.state, 1, clock.now(), "Traceback\nValueError: x"),))
+    assert (mails.kind, mails.count, [job.id for job in mails.newest]) == ("mail", 3, new[::-1])
+    assert store.failures(60, 9)[1].newest[-1] == FailedJob(old, "FAILED", 1, EPOCH, "first")
+
+
+def test_only_the_last_failures_count(store: Store, clock: SettableClock) -> None:
+    """A job that failed exactly so long ago is too old."""
+    fail(store, claimed(store))
+    clock.advance(59.9)
+    assert [each.count for each in store.failures(60, 1)] == [1]
+    clock.advance(0.1)
+    assert store.failures(60, 1) == []
+
+
+def test_cancelled_rejected_expired_and_waiting_jobs_have_not_failed(store: Store, clock: SettableClock) -> None:
+    """Somebody decided so, or the job still has tries; a success is none either."""
+    finish(store, claimed(store))
+    settle(store, claimed(store), Rejected("not today"))
+    settle(store, claimed(store), Errored("busy", retryable=True, after=999.0))
+    assert store.take([taken(stored(store))]) == []
+    late = stored(store, ttl=5.0)
+    clock.advance(6)
+    assert store.take([taken(late, "expire")]) == []
+    assert store.failures(60, 9) == []
+
+
+def test_job_that_was_driven_again_counts_no_more(store: Store) -> None:
+    """The remark in its history says so; another remark does not."""
+    again, kept = fail(store, claimed(store)).job.id, fail(store, claimed(store)).job.id
+    store.remark(again, attempt=None, event="redrive", actor="olga", reason=None)
+    store.remark(kept, attempt=None, event="note", actor="olga", reason=None)
+    (told,) = store.failures(60, 9)
+    assert [job.id for job in told.newest] == [kept]
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_spent_tries_are_a_failure(store: Store, tries: int) -> None:
+    """The last error of the last attempt is told."""
+    job = stored(store, tries=tries)
+    for n in range(tries):
+        (lease,) = store.claim("ann", ways("mail"), ("default",), 1)
+        settle(store, lease, Errored(f"busy {n}", retryable=True, after=0.0))
+    ((told,),) = [each.newest for each in store.failures(60, 9)]
+    assert (told.id, told.error, told.attempt) == (job.id, f"busy {tries - 1}", tries)

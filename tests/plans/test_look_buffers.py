@@ -1,0 +1,76 @@
+"""What an operator looks at costs what is shown, however much is stored beside it."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from interlock.outcome import Held
+from tests.contract.kit import decided, fail, many, ways
+from tests.kit import EPOCH
+from tests.plans.conftest import Scene, Scenes
+
+HELD, FAILED = 10_000, 50_000
+_JOBS = """
+INSERT INTO {jobs} (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries, tries_left, due_at, finished_at,
+  held_at, created_at, updated_at, payload)
+SELECT %(id)s, 'deliver', '%(queue)s', 0, 'delivery', 1, '%(state)s', '%(phase)s', 1, 1, 3, 3, %(past)s, %(finished)s, %(held)s, %(past)s, %(past)s, '[]'
+FROM %(numbers)s"""
+
+
+@pytest.fixture(scope="module")
+def desks(scenes: Scenes) -> Scenes:
+    """The same two databases; in the crowded one ten thousand jobs are held, and fifty thousand failed a month ago."""
+    raw = scenes.crowded.place.raw
+    past = raw.time(EPOCH - timedelta(days=30))
+    groups = [
+        {"id": raw.numbered(801), "numbers": raw.numbers(HELD), "queue": "crowd", "state": "QUEUED", "phase": "pending", "finished": "NULL", "held": past},
+        {"id": raw.numbered(802), "numbers": raw.numbers(FAILED), "queue": "crowd", "state": "FAILED", "phase": "failed", "finished": past, "held": "NULL"}]
+    with raw.unchecked():
+        for given in groups:
+            raw.run(raw.words(_JOBS) % {**given, "past": past}, {})
+    for scene in (scenes.empty, scenes.crowded):
+        scene.store.enqueue(many(20, priority=99, queue="look"))
+        leases = scene.store.claim("ann", ways("mail"), ["look"], 20)
+        assert scene.store.move([decided(lease, Held("look")) for lease in leases[:10]]) == []
+        for lease in leases[10:]:
+            fail(scene.store, lease)
+    return scenes
+
+
+def held(scene: Scene) -> object:
+    return scene.store.held([("mail", "look"), ("deliver", "crowd")], 10)
+
+
+def failures(scene: Scene) -> object:
+    return scene.store.failures(86_400.0, 3)
+
+
+def find(scene: Scene) -> object:
+    return scene.store.find("0", 5)
+
+
+def pruned(scene: Scene) -> object:
+    return scene.store.find("ff", 5)
+
+
+def neighbours(scene: Scene) -> object:
+    return scene.store.neighbours([job.id for job in scene.store.held([("mail", "look")], 10)])
+
+
+Verb = Callable[[Scene], object]
+VERBS: list[Verb] = [held, failures, find, pruned, neighbours]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_look_reads_no_table_from_end_to_end(desks: Scenes, verb: Verb) -> None:
+    """Every step goes through an index, and through no whole one."""
+    scene = desks.crowded
+    assert (scene.meter.scans(lambda: verb(scene)), scene.meter.whole(lambda: verb(scene))) == ([], [])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_look_costs_the_same_in_a_crowd(desks: Scenes, verb: Verb) -> None:
+    """At most three times what it costs where there is nothing else, plus a few pages: the crowd has ten more held jobs to show."""
+    empty, crowded = (scene.meter.cost(lambda scene=scene: verb(scene)) for scene in (desks.empty, desks.crowded))
+    assert crowded <= 3 * empty + 200, (empty, crowded)
