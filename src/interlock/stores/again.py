@@ -5,7 +5,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from ..errors import Unavailable
+
 T = TypeVar("T")
+
+UNABLE = ("53", "58030", "25006")
+"""PostgreSQL's codes: no room on its disk or in its memory, an I/O error, a server that only answers questions."""
+UNABLE_CODES = frozenset({7, 8, 10, 13})
+"""SQLite's: out of memory, read-only, I/O error, full."""
 
 COMMITS = 3
 """How often in all a commit is tried, with its function."""
@@ -26,6 +33,19 @@ def again(work: Callable[[], T], asks: Callable[[Exception], bool], tries: int) 
 def draw() -> float:
     """A chance in [0, 1), so that many who lost the same server do not all come back at once."""
     return random.uniform(0, 1)
+
+
+def is_unable(error: BaseException) -> bool:
+    """Is it the database itself that can store nothing now? Also through a caller's library, which wraps what the driver raised."""
+    return any(
+        (getattr(each, "sqlstate", None) or "").startswith(UNABLE) or int(getattr(each, "sqlite_errorcode", 0) or 0) & 0xFF in UNABLE_CODES
+        for each in causes(error))
+
+
+def unable(error: BaseException) -> Unavailable:
+    """The same, as a caller and a worker hear it."""
+    told = str(error).strip()
+    return Unavailable(f"The database can store nothing now ({told}), and nothing of this was stored: has its disk room, and may it be written to?")
 
 
 def causes(error: BaseException | None) -> list[BaseException]:

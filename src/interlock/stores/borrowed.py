@@ -6,13 +6,14 @@ has to be installed.
 """
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
 from ..errors import Unavailable, UsageError
 from ..job import Job
 from ..move import Move, Take
 from ..records import Enqueued, NewJob
+from .again import is_unable, unable
 from .commit import Run, Settling, committing
 from .enqueue import Dialect, Rows, Statement, enqueueing
 from .queryfile import to_pyformat
@@ -77,7 +78,13 @@ def enqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: Callable
     run(SAVE)
     try:
         answer = drive(enqueueing(store.dialect, jobs, admitting(admit, conn)), run)
-    except BaseException:
+    except BaseException as error:
+        if is_unable(error):
+            # A full disk may have ended the transaction, and its savepoints.
+            with suppress(Exception):
+                run(UNDO)
+                run(KEEP)
+            raise unable(error) from error
         run(UNDO)
         run(KEEP)
         raise
@@ -117,7 +124,12 @@ async def _enqueue_awaiting(store: Lender, conn: Any, jobs: Sequence[NewJob]) ->
     await run(SAVE)
     try:
         answer = await adrive(enqueueing(store.dialect, jobs, None), run)
-    except BaseException:
+    except BaseException as error:
+        if is_unable(error):
+            with suppress(Exception):
+                await run(UNDO)
+                await run(KEEP)
+            raise unable(error) from error
         await run(UNDO)
         await run(KEEP)
         raise
@@ -136,6 +148,8 @@ def commit(
         except Exception as error:
             if _is_lost(lent):
                 raise Unavailable(f"the connection of your transaction was lost ({error}): the job was not moved. Send it again later.") from error
+            if is_unable(error):
+                raise unable(error) from error
             raise
 
 

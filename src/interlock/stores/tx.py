@@ -1,7 +1,8 @@
 """The transaction that a commit, an admission or `app.transaction()` hands out: `execute`, and no way to end it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..errors import UsageError
@@ -12,16 +13,19 @@ _ENDS = re.compile(r"\s*(begin|commit|end|rollback|abort|prepare\s+transaction)\
 class PlainTx:
     """A connection of ours, closed to everything but statements."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_telling")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, telling: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """`telling` turns an error of the database itself, such as a full disk, into `Unavailable`."""
         self._connection = connection
+        self._telling = telling
 
     def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = (), /) -> Any:
         """Run one statement in the database's own words and answer its cursor."""
         if _ENDS.match(sql):
             raise UsageError(f"this transaction is ended by Interlock, when the block ends; leave out {sql.split(maxsplit=1)[0].upper()}")
-        return self._connection.execute(sql, params)
+        with self._telling():
+            return self._connection.execute(sql, params)
 
     @staticmethod
     def connection(tx: "PlainTx") -> Any:

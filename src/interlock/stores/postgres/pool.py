@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ...errors import InterlockError, Unavailable
-from ..again import again, causes
+from ..again import again, causes, is_unable, unable
 from ..enqueue import Rows, Statement
 from ..queryfile import to_positional
 
@@ -158,13 +158,19 @@ class Pool:
         """A transaction. One in which a statement has failed is never taken for committed."""
         with self._lend() as conn:
             conn.execute("BEGIN")
+            ours = False
             try:
                 yield conn
+                ours = True
                 _commit(conn)
-            except BaseException:
+            except BaseException as error:
+                # What a caller's code raised by itself, about another database, leaves our transaction as it was.
+                ours = ours or conn.info.transaction_status is TransactionStatus.INERROR
                 # Where the connection is gone the server has rolled back, and what was raised is to be told, not this.
                 with suppress(psycopg.Error):
                     conn.rollback()
+                if ours and is_unable(error):
+                    raise unable(error) from error
                 raise
 
     def steadily(self, steady: str, *statements: Statement) -> list[Rows]:
@@ -193,6 +199,8 @@ class Pool:
         try:
             return again(work, asks_again, TRIES)
         except psycopg.Error as error:
+            if is_unable(error):
+                raise unable(error) from error
             if error.sqlstate not in AGAIN:
                 raise
             raise Unavailable(

@@ -63,7 +63,7 @@ class File:
     @contextmanager
     def write(self) -> Generator[sqlite3.Connection]:
         """The one write transaction: committed at the end of the block, rolled back if it raises. A file that fails is `Unavailable`."""
-        with self.lend() as conn, self._telling():
+        with self.lend() as conn, self.telling():
             yield conn
 
     @contextmanager
@@ -109,13 +109,14 @@ class File:
         plain = runner(conn)
 
         def run(statement: Statement) -> Rows:
-            with self._telling():
+            with self.telling():
                 return plain(statement)
 
         return run
 
     @contextmanager
-    def _telling(self) -> Generator[None]:
+    def telling(self) -> Generator[None]:
+        """A block of statements on our connection: a file or a disk that fails is `Unavailable`, whoever wrote the statement."""
         try:
             yield
         except self.library.module.Error as error:
@@ -127,7 +128,7 @@ class File:
     def _patiently(self, work: Callable[[], T]) -> T:
         for tried in range(TRIES):
             try:
-                with self._telling():
+                with self.telling():
                     return work()
             except self.library.module.OperationalError as error:
                 if not self.library.is_busy(error):

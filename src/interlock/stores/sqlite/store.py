@@ -125,7 +125,7 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
         if not jobs:
             return []
         with self.file.lend() as own:
-            return borrowed.drive(enqueueing(self.dialect, jobs, admit and partial(admit, PlainTx(own))), self.file.careful(own))
+            return borrowed.drive(enqueueing(self.dialect, jobs, admit and partial(admit, PlainTx(own, self.file.telling))), self.file.careful(own))
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         self.check()
@@ -155,7 +155,7 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
                 borrowed.commit(self, transaction, move, body, timeout)
                 return
             with self.file.lend() as conn:
-                committing(self, self.file.careful(conn), move, body, PlainTx(conn), timeout)
+                committing(self, self.file.careful(conn), move, body, PlainTx(conn, self.file.telling), timeout)
 
         try:
             again(once, self.file.library.asks_again, COMMITS)
@@ -231,7 +231,7 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
     def transaction(self) -> Generator[Tx]:
         self.check()
         with self.file.lend() as conn:
-            yield PlainTx(conn)
+            yield PlainTx(conn, self.file.telling)
 
     def close(self) -> None:
         self._checked = False

@@ -1,0 +1,193 @@
+"""A database that is there and can store nothing, such as on a full disk: `Unavailable` on both stores, and never the fault of a job."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from interlock import App, Job, SyncRun, Unavailable
+from interlock.events import Trouble
+from interlock.stores.sqlite.library import Library
+from tests.kit import Place
+from tests.loops.bench import Bench
+
+CODES = {"disk full": "53100", "out of memory": "53200", "configuration limit": "53400", "I/O error": "58030", "read only": "25006"}
+
+
+class Disk:
+    """The disk of a test's database: while it is full, no row of jobs, executions or audit can be written."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._sqlite = place.url.startswith("sqlite")
+        self._full = False
+        self._connections: list[Any] = []
+
+    def add(self, connection: Any) -> Any:
+        """A connection of SQLite, which keeps the limit by itself."""
+        self._connections.append(connection)
+        if self._full:
+            self._limit(connection)
+        return connection
+
+    @staticmethod
+    def _limit(connection: Any) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def fill(self, code: str = CODES["disk full"]) -> None:
+        self._full = True
+        if self._sqlite:
+            for connection in self._connections:
+                self._limit(connection)
+            return
+        schema = self._place.schema
+        self._place.raw.script(f"""
+          CREATE FUNCTION {schema}.full_disk() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '{code}'; END $$""")
+        for table in ("jobs", "executions", "audit"):
+            self._place.raw.script(
+                f"CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON {schema}.{table} FOR EACH STATEMENT EXECUTE FUNCTION {schema}.full_disk()")
+
+    def free(self) -> None:
+        self._full = False
+        if self._sqlite:
+            for connection in self._connections:
+                connection.execute("PRAGMA max_page_count = 1000000")
+            return
+        self._place.raw.script(f"DROP FUNCTION IF EXISTS {self._place.schema}.full_disk() CASCADE")
+
+
+@pytest.fixture
+def disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk, connect = Disk(place), Library.connect
+
+    def remembered(self: Library, path: str, timeout: float) -> Any:
+        return disk.add(connect(self, path, timeout))
+
+    monkeypatch.setattr(Library, "connect", remembered)
+    return disk
+
+
+@pytest.fixture
+def bench(place: Place, disk: Disk) -> Iterator[Bench]:
+    bench = Bench(place)
+    yield bench
+    disk.free()
+    bench.close()
+
+
+@contextmanager
+def full(disk: Disk, code: str = CODES["disk full"]) -> Iterator[None]:
+    disk.fill(code)
+    try:
+        yield
+    finally:
+        disk.free()
+
+
+def big(app: App[Any]) -> Any:
+    """A kind whose payloads need pages of their own."""
+
+    @app.job(tries=1)
+    def big(run: SyncRun, text: str = "x" * 20_000) -> None: ...
+
+    return big
+
+
+# ---------------------------------------------------------------- callers
+def test_enqueue_on_a_full_disk_is_unavailable_and_stores_nothing(bench: Bench, disk: Disk) -> None:
+    kind = big(bench.app)
+    bench.migrate()
+    bench.app.jobs()
+    with full(disk), pytest.raises(Unavailable, match=r"full|extend"):
+        kind.enqueue()
+    assert bench.app.jobs() == []
+    kind.enqueue()
+    assert len(bench.app.jobs()) == 1
+
+
+@pytest.mark.parametrize("places", ["postgres"], indirect=True)
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES.keys())
+def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavailable(bench: Bench, disk: Disk, code: str) -> None:
+    kind = big(bench.app)
+    bench.migrate()
+    with full(disk, code), pytest.raises(Unavailable) as caught:
+        kind.enqueue()
+    assert re.match(r"The database can store nothing now \(could not extend file.*\), and nothing of this was stored", str(caught.value), re.DOTALL)
+    with full(disk, code), pytest.raises(Unavailable), bench.app.transaction() as tx:
+        kind.using(conn=tx).enqueue()
+
+
+def test_statement_of_a_caller_on_a_full_disk_is_unavailable(bench: Bench, disk: Disk, place: Place) -> None:
+    """In the app's own transaction, too."""
+    kind = big(bench.app)
+    bench.migrate()
+    bench.app.jobs()
+    with full(disk), pytest.raises(Unavailable), bench.app.transaction() as tx:
+        kind.using(conn=tx).enqueue()
+
+
+def test_error_of_another_database_is_the_caller_s_own(bench: Bench, disk: Disk) -> None:
+    """Only our own transaction says that the database is full."""
+    error = _error_of(disk, bench)
+    with pytest.raises(type(error)), bench.app.transaction():
+        raise error
+
+
+def _error_of(disk: Disk, bench: Bench) -> Exception:
+    kind = big(bench.app)
+    bench.migrate()
+    bench.app.jobs()
+    with full(disk), pytest.raises(Unavailable) as caught:
+        kind.enqueue()
+    assert isinstance(caught.value.__cause__, Exception)
+    return caught.value.__cause__
+
+
+# ---------------------------------------------------------------- workers
+def until_told(bench: Bench, disk: Disk) -> Callable[[], None]:
+    """Frees the disk once the worker has said that something is wrong."""
+    return bench.app.events.subscribe(lambda event: disk.free(), Trouble)
+
+
+def test_full_disk_at_the_end_of_a_job_costs_it_no_try(bench: Bench, disk: Disk) -> None:
+    """The outcome is stored when there is room again."""
+
+    @bench.app.job(tries=1)
+    def work(run: SyncRun) -> str:
+        disk.fill()
+        return "x" * 20_000
+
+    end = until_told(bench, disk)
+    job = bench.run_one(work)
+    end()
+    assert (job.state, job.attempt, bench.statuses(job)) == ("SUCCEEDED", 1, ["DONE"])
+
+
+def test_full_disk_inside_a_commit_function_costs_no_try(bench: Bench, disk: Disk, place: Place) -> None:
+    """The statement that found no room was the user's own; the function runs again when there is some."""
+    runs: list[int] = []
+
+    @bench.app.job(tries=1)
+    def work(run: SyncRun) -> str:
+        disk.fill()
+        return "done"
+
+    @work.commit
+    def write(tx: Any, job: Job, value: str) -> None:
+        runs.append(1)
+        table = place.raw.table("audit")
+        if place.url.startswith("sqlite"):
+            tx.execute("CREATE TABLE IF NOT EXISTS notes (text TEXT)")
+            tx.execute("INSERT INTO notes VALUES (?)", ("x" * 100_000,))
+        else:
+            tx.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE false")
+
+    end = until_told(bench, disk)
+    job = bench.run_one(work)
+    end()
+    assert (job.state, job.attempt) == ("SUCCEEDED", 1), job.last_error
+    assert len(runs) >= 2
