@@ -240,7 +240,7 @@ def test_who_waits_in_a_crowd_is_not_told_that_the_server_is_away(
     for here in (True, False):
         with ExitStack() as crowd:
             for _ in range(16):
-                crowd.enter_context(store.transaction())
+                crowd.enter_context(store.pool.begin())
             if not here:
                 switch(False)
                 crowd.pop_all()

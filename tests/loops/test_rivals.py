@@ -1,13 +1,19 @@
-"""A rival's write at the same moment: it may cost an attempt, never the job."""
+"""Rivals at the same moment: another writer never costs the job, and users' transactions not even an attempt."""
 
+import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
-from interlock import Run
-from interlock.events import MoveRefused
+from interlock import App, Run
+from interlock.boot import running
+from interlock.events import MoveRefused, Renewed
 from interlock.move import Move
 from interlock.records import Refusal
+from interlock.stores.postgres.pool import SIZE
+from tests.kit import Place
 from tests.loops.bench import Bench
+from tests.loops.watching import Witness
 
 
 def test_report_that_collides_with_a_rival_does_not_fail_its_job(bench: Bench) -> None:
@@ -32,3 +38,46 @@ def test_report_that_collides_with_a_rival_does_not_fail_its_job(bench: Bench) -
     assert (job.state, job.phase, job.tries_left) == ("RUNNING", "running", 5)
     assert [event for event, _ in bench.remarks(job)] == ["refused"]
     assert len(bench.heard(MoveRefused)) == 1
+
+
+def test_users_inside_transactions_do_not_starve_renewal(place: Place) -> None:
+    """A healthy handler runs once, while as many threads as a store has connections are inside `app.transaction()`."""
+    app: App[Any] = App(place.url, schema=place.schema)
+    begun, go, over = asyncio.Event(), asyncio.Event(), threading.Event()
+
+    @app.job(lease=1.5)
+    async def work(run: Run) -> str:
+        begun.set()
+        await go.wait()
+        return "once"
+
+    app.migrate()
+    # One writer at a time on SQLite: there the users take turns, and all of them together take longer than a lease.
+    turn = 0.1 if place.url.startswith("sqlite") else None
+
+    def use() -> None:
+        while not over.is_set():
+            with app.transaction() as tx:
+                tx.execute("SELECT 1")
+                over.wait(turn)
+
+    async def scene() -> str:
+        async with running(app.plan()):
+            witness = Witness(app.events)
+            job = await work.aenqueue()
+            await asyncio.wait_for(begun.wait(), 30)
+            users = [threading.Thread(target=use) for _ in range(SIZE)]
+            for user in users:
+                user.start()
+            try:
+                for _ in range(8):
+                    await witness.until(Renewed, after=len(witness.seen))
+            finally:
+                over.set()
+            go.set()
+            await work.aresult(job.id, timeout=30)
+            return job.id
+
+    id = asyncio.run(scene())
+    assert [execution.status for execution in app.executions(id)] == ["DONE"]
+    app.close()

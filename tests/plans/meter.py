@@ -46,17 +46,22 @@ class PostgresMeter:
 
     def _plans(self, verb: Callable[[], Any]) -> list[dict[str, Any]]:
         plans: list[dict[str, Any]] = []
-        steadily = self._store.pool.steadily
+        pools = self._store.pool, self._store.renewing
 
-        def explained(steady: str, *statements: Any) -> Any:
-            plans.extend(self._explain(steady, statement) for statement in statements)
-            return steadily(steady, *statements)
+        def explaining(steadily: Callable[..., Any]) -> Callable[..., Any]:
+            def explained(steady: str, *statements: Any) -> Any:
+                plans.extend(self._explain(steady, statement) for statement in statements)
+                return steadily(steady, *statements)
 
-        self._store.pool.steadily = explained  # type: ignore[method-assign]
+            return explained
+
+        for pool in pools:
+            pool.steadily = explaining(pool.steadily)  # type: ignore[method-assign]
         try:
             verb()
         finally:
-            del self._store.pool.steadily
+            for pool in pools:
+                del pool.steadily
         assert plans, "the verb ran no statement that we could see"
         return plans
 

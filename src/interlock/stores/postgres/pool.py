@@ -66,9 +66,10 @@ def runner(conn: Connection[Any]) -> Run:
 class Pool:
     """Opens at the first transaction, and again after `close`. A connection that is lost, or cannot be had, is `Unavailable`."""
 
-    def __init__(self, url: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, *, patience: float = PATIENCE, size: int = SIZE) -> None:
         self.url = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._patience = patience
+        self._size = size
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
 
@@ -80,7 +81,8 @@ class Pool:
         with self._opening:
             if self._pool is None:
                 # No check by the pool itself, which would try its dead connections one by one, waiting longer after each.
-                self._pool = ConnectionPool(self.url, min_size=0, max_size=SIZE, kwargs={"autocommit": True, **self._options()}, open=True)
+                given = {"autocommit": True, **self._options()}
+                self._pool = ConnectionPool(self.url, min_size=0, max_size=self._size, kwargs=given, open=True)
             return self._pool
 
     def _options(self) -> dict[str, Any]:
@@ -126,7 +128,9 @@ class Pool:
         try:
             return pool.getconn(CROWDED)
         except PoolTimeout as error:
-            raise Unavailable(f"all {SIZE} connections to PostgreSQL have been in use for {CROWDED:.0f} s: are transactions left open?") from error
+            raise Unavailable(
+                f"all {self._size} connections to PostgreSQL have been in use for {CROWDED:.0f} s: "
+                "are transactions left open?") from error
 
     def _drop(self, pool: ConnectionPool[Connection[Any]]) -> None:
         with self._opening:

@@ -67,6 +67,9 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         self.schema = schema_name(schema)
         self.queries = load("interlock.stores.postgres", ("interlock.", f"{schema}."))
         self.pool = Pool(url)
+        # Where a user's code decides how long a connection is held, it must not be one that a worker needs.
+        self.users = Pool(url)
+        self.renewing = Pool(url, size=1)
         self.dialect: Dialect = PostgresDialect(self.queries)
         self._checked = False
         self._instance: str | None = None
@@ -125,7 +128,7 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
             run, tx = runner(own), PlainTx(own)
             return borrowed.drive(enqueueing(self.dialect, jobs, borrowed.admitting(admit, tx)), run)
 
-        return self.pool.transact(work)
+        return (self.users if admit else self.pool).transact(work)
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         return await borrowed.aenqueue(self, conn, jobs, admit)
@@ -218,16 +221,19 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         self.check()
         renewal = Renewal()
         ordered = sorted(beats, key=lambda b: (b.fence.job_id, b.fence.attempt))
-        rows = self._steadily("renew", columns.beats(ordered)) if ordered else ()
+        rows = self._renewing("renew", columns.beats(ordered)) if ordered else ()
         kept = {int(row[0]) - 1: bool(row[2]) for row in rows}
         renewal.renewed = [ordered[n].fence for n in sorted(kept)]
         renewal.cancels = [ordered[n].fence for n in sorted(kept) if kept[n]]
         skipped = [n for n in range(len(ordered)) if n not in kept]
         if skipped:
             asked = columns.fences([ordered[n].fence for n in skipped]) | {"ord": array(skipped)}
-            for n, ours in self._steadily("unrenewed", asked):
+            for n, ours in self._renewing("unrenewed", asked):
                 (renewal.busy if ours else renewal.lost).append(ordered[int(n)].fence)
         return renewal
+
+    def _renewing(self, query: str, params: dict[str, Any]) -> Rows:
+        return self.renewing.steadily(self.queries["steady"], Statement(self.queries[query], params))[0]
 
     def strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
         self.check()
@@ -292,10 +298,11 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
     @contextmanager
     def transaction(self) -> Generator[Tx]:
         self.check()
-        with self.pool.begin() as conn:
+        with self.users.begin() as conn:
             yield PlainTx(conn)
 
     def close(self) -> None:
         self._checked = False
         self._ears.close()
-        self.pool.close()
+        for pool in (self.pool, self.users, self.renewing):
+            pool.close()

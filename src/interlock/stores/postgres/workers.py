@@ -17,12 +17,15 @@ class Workers:
 
     queries: dict[str, str]
     pool: Pool
+    renewing: Pool
 
     def check(self) -> None:
         raise NotImplementedError
 
     def report_worker(self, worker: WorkerFacts) -> None:
-        self._changed("report_worker", codec.worker_columns(worker))
+        self.check()
+        given = codec.worker_columns(worker)
+        self.renewing.transact(lambda conn: execute(conn, self.queries["report_worker"], given))
 
     def remove_worker(self, name: str) -> None:
         self._changed("remove_worker", {"name": name})

@@ -54,6 +54,11 @@ class File:
         return Path(self.path).exists()
 
     @property
+    def waiting(self) -> int:
+        """How many threads of this process wait to write."""
+        return self._turn.waiting
+
+    @property
     def journal(self) -> str:
         """`wal`, or `truncate` where the library, or the file system, is not safe for that."""
         self.connection()
@@ -61,16 +66,20 @@ class File:
 
     # ------------------------------------------------------------ transactions
     @contextmanager
-    def write(self) -> Generator[sqlite3.Connection]:
-        """The one write transaction: committed at the end of the block, rolled back if it raises. A file that fails is `Unavailable`."""
-        with self.lend() as conn, self.telling():
+    def write(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
+        """The one write transaction: committed at the end of the block, rolled back if it raises.
+
+        A file that fails is `Unavailable`. With `first` it comes before every other that waits in this process: renewal
+        must not wait behind users' transactions.
+        """
+        with self.lend(first=first) as conn, self.telling():
             yield conn
 
     @contextmanager
-    def lend(self) -> Generator[sqlite3.Connection]:
+    def lend(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
         """The same for a block in which a caller's code runs: what it raises is its own, and goes through as it is. Our statements run by `careful`."""
         conn = self.connection()
-        with self._turn:
+        with self._turn.first() if first else self._turn:
             self._patiently(lambda: conn.execute("BEGIN IMMEDIATE"))
             try:
                 yield conn

@@ -23,7 +23,7 @@ class Leases:
         renewal = Renewal()
         ids = {"ids": rows.array(beat.fence.job_id for beat in beats)}
         if beats:
-            with self.file.write() as conn:
+            with self.file.write(first=True) as conn:
                 now = self.moment()
                 renewed = conn.executemany(self.queries["renew"], [rows.beat(beat, now) for beat in beats]).rowcount
                 run = runner(conn)

@@ -2,6 +2,8 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import TracebackType
 
 from ...errors import Unavailable
@@ -22,13 +24,25 @@ class Turn:
         return len(self._waiting)
 
     def __enter__(self) -> None:
+        self._take(self._waiting.append)
+
+    @contextmanager
+    def first(self) -> Generator[None]:
+        """The turn, before all who wait for it already."""
+        self._take(self._waiting.appendleft)
+        try:
+            yield
+        finally:
+            self._give()
+
+    def _take(self, join: Callable[[threading.Lock], None]) -> None:
         if self._owner == threading.get_ident():
             raise Unavailable("this thread has an open transaction on the file already: hand that on with conn=, or call after it has ended")
         gate = threading.Lock()
         with self._guard:
             if self._taken:
                 gate.acquire()  # held until the one before hands the turn over
-                self._waiting.append(gate)
+                join(gate)
             self._taken = True
         try:
             gate.acquire()
@@ -38,6 +52,9 @@ class Turn:
         self._owner = threading.get_ident()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._give()
+
+    def _give(self) -> None:
         self._owner = None
         self._pass_on()
 

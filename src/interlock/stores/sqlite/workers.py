@@ -23,7 +23,7 @@ class Workers:
         raise NotImplementedError
 
     def report_worker(self, worker: WorkerFacts) -> None:
-        self._changed("report_worker", codec.worker_columns(worker) | {"now": self.moment().text})
+        self._changed("report_worker", codec.worker_columns(worker) | {"now": self.moment().text}, first=True)
 
     def remove_worker(self, name: str) -> None:
         self._changed("remove_worker", {"name": name})
@@ -62,8 +62,8 @@ class Workers:
         if self.file.read(lambda run: run(Statement(self.queries["report_outside.kept"], given))):
             self._changed("report_outside", given)
 
-    def _changed(self, query: str, params: dict[str, Any]) -> int:
+    def _changed(self, query: str, params: dict[str, Any], *, first: bool = False) -> int:
         """How many rows a statement changed."""
         self.check()
-        with self.file.write() as conn:
+        with self.file.write(first=first) as conn:
             return conn.execute(self.queries[query], params).rowcount

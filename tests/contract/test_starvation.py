@@ -1,0 +1,157 @@
+"""Transactions of an app's user never keep its worker waiting for a connection, or for the end of a line."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from interlock.outcome import Returned
+from interlock.records import Beat, Fence, Lease, NewJob, WorkerFacts
+from interlock.store import Store
+from interlock.stores.postgres.pool import SIZE
+from interlock.stores.postgres.store import PostgresStore
+from interlock.stores.sqlite.store import SqliteStore
+from tests.contract.kit import FACTS, LIFECYCLES, claim, decided, make, started, stored, ways
+from tests.kit import Place, postgres_place, sqlite_place
+
+
+def fence(lease: Lease) -> Fence:
+    return Fence(lease.job.id, lease.job.attempt, lease.holder)
+
+
+# ---------------------------------------------------------------- PostgreSQL: connections
+@pytest.fixture
+def crowded(postgres_url: str) -> Iterator[PostgresStore]:
+    """A store, as many of whose users as it lends connections to are inside a transaction."""
+    place: Place = postgres_place(postgres_url)
+    store = place.open(real_time=True)
+    assert isinstance(store, PostgresStore)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    with ExitStack() as transactions:
+        for _ in range(SIZE):
+            transactions.enter_context(store.transaction()).execute("SELECT 1")
+        yield store
+    place.close()
+
+
+def renew(store: Store, lease: Lease) -> bool:
+    return store.renew([Beat(fence(lease), 30.0)]).renewed == [fence(lease)]
+
+
+def report_worker(store: Store, _: Lease) -> bool:
+    store.report_worker(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
+    return True
+
+
+def claim_next(store: Store, _: Lease) -> bool:
+    stored(store)
+    return len(claim(store)) == 1
+
+
+def report(store: Store, lease: Lease) -> bool:
+    return store.move([decided(lease, Returned("1", boundary=False))]) == []
+
+
+def commit(store: Store, lease: Lease) -> bool:
+    return store.commit(decided(lease, Returned("1", boundary=True)), lambda tx, _: tx.execute("SELECT 1")) is None
+
+
+def maintain(store: Store, _: Lease) -> bool:
+    nothing = store.adopt("keeper", ["mail"], 30.0, 10) == [] and store.due_in(ways("mail"), ["default"]) is None
+    return nothing and store.up_for() is not None
+
+
+def listen(store: Store, _: Lease) -> bool:
+    heard = threading.Event()
+    with closing(store.listen(heard.set)):
+        return heard.wait(30)
+
+
+@pytest.mark.parametrize("verb", [renew, report_worker, claim_next, report, commit, maintain, listen])
+def test_worker_gets_a_connection_while_users_hold_all_of_theirs(
+    crowded: PostgresStore, verb: Callable[[Store, Lease], bool],
+) -> None:
+    """Protocol 6: renewal has its own connection; and no other verb of a worker waits for a user's transaction."""
+    assert verb(crowded, started(crowded))
+
+
+def test_renewal_waits_for_no_other_verb(crowded: PostgresStore) -> None:
+    """Its connection is its own: the store's other verbs cannot take it, even where many of them wait for one lock."""
+    lease = started(crowded)
+    with ExitStack() as busy:
+        for _ in range(SIZE):
+            busy.enter_context(crowded.pool.begin())
+        assert renew(crowded, lease)
+        assert report_worker(crowded, lease)
+
+
+def test_admission_that_takes_its_time_keeps_no_worker_waiting(postgres_url: str) -> None:
+    """It is a user's code, so it runs on a user's connection."""
+    place = postgres_place(postgres_url)
+    store = place.open(real_time=True)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    lease, inside, go = started(store), threading.Semaphore(0), threading.Event()
+
+    def admit(tx: Any, job: NewJob) -> None:
+        inside.release()
+        go.wait(120)
+
+    callers = [threading.Thread(target=lambda: store.enqueue([make("chore")], admit=admit)) for _ in range(SIZE)]
+    for caller in callers:
+        caller.start()
+    for _ in callers:
+        assert inside.acquire(timeout=30)
+    assert renew(store, lease)
+    assert report(store, lease)
+    go.set()
+    for caller in callers:
+        caller.join()
+    place.close()
+
+
+# ---------------------------------------------------------------- SQLite: the line of writers
+def test_renewal_goes_to_the_head_of_the_line(quick_path: Any) -> None:
+    """One writer at a time, so it waits for the transaction that is open, but for none of those that wait with it."""
+    place = sqlite_place(quick_path)
+    store = place.open(real_time=True)
+    assert isinstance(store, SqliteStore)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    lease, order = started(store), list[str]()
+
+    def write(name: str) -> None:
+        with store.transaction():
+            order.append(name)
+
+    def beat() -> None:
+        assert renew(store, lease)
+        order.append("renewal")
+
+    with store.transaction():
+        threads = []
+        for n, work in enumerate([lambda: write("first"), lambda: write("second"), beat], start=1):
+            threads.append(threading.Thread(target=work))
+            threads[-1].start()
+            while store.file.waiting < n:
+                pass
+    for thread in threads:
+        thread.join()
+    assert order[0] == "renewal"
+    place.close()
+
+
+@pytest.mark.parametrize("journal", ["sqlite", "sqlite+pysqlite3"])
+def test_renewal_is_not_held_up_by_readers(quick_path: Any, journal: str) -> None:
+    """A page is a snapshot that ends at once, so a reader keeps no renewal out, also without a write-ahead log."""
+    place = sqlite_place(quick_path)
+    place.url = place.url.replace("sqlite", journal, 1)
+    store = place.open(real_time=True)
+    store.migrate(list(LIFECYCLES.values()), FACTS)
+    lease = started(store)
+    store.enqueue([make() for _ in range(500)])
+    pages = store.dossiers(10)
+    next(pages)
+    assert renew(store, lease)
+    assert sum(len(page) for page in pages) == 491
+    place.close()
