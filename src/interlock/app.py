@@ -14,7 +14,7 @@ from .call import Call
 from .clock import Seconds, SystemClock, seconds
 from .database import Database
 from .declaration import Declaration
-from .enqueue import aenqueue, enqueue, enqueue_foreign
+from .enqueue import aenqueue, enqueue, enqueue_foreign, handle_of
 from .errors import UsageError
 from .events import Events
 from .explain import Explanation
@@ -33,6 +33,8 @@ from .signature import Signature
 from .status import Status
 from .status import status as status_of
 from .store import Tx
+from .stores import OpenStore
+from .stores.inside import open_transactions, refuse_inside
 from .taxonomy import Taxonomy
 from .user_code import run
 from .verify import Report, verify
@@ -63,6 +65,9 @@ def _hop(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Co
 
     @functools.wraps(verb)
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if open_transactions():
+            # The transaction that this code runs in belongs to this thread, and the verb may join it.
+            return verb(self, *args, **kwargs)
         return await asyncio.to_thread(verb, self, *args, **kwargs)
 
     return twin
@@ -166,6 +171,7 @@ class App(Generic[TxT]):
 
     async def aenqueue_many(self, calls: Iterable[Call], /, *, conn: Any = None) -> list[Enqueued]:
         """`enqueue_many` for asyncio. `conn` may be an async connection, and is used in this thread."""
+        conn = handle_of(self.database.store) if conn is None else conn
         if conn is None:
             return await asyncio.to_thread(self.enqueue_many, calls)
         mine = [self._mine(call) for call in calls]
@@ -184,8 +190,14 @@ class App(Generic[TxT]):
         return call
 
     def transaction(self) -> AbstractContextManager[Tx]:
-        """A transaction on the app's database: good for `using(conn=tx)`, committed at the end of the block, rolled back if it raises."""
-        return self.database.store().transaction()
+        """A transaction on the app's database, committed at the end of the block, rolled back if it raises. What is enqueued in the block is part of it."""
+        return self._alone("app.transaction()", "use the one that is open").transaction()
+
+    def _alone(self, verb: str, instead: str | None = None) -> OpenStore:
+        """The store, for a verb that needs a transaction of its own. `UsageError` inside an open one."""
+        store = self.database.store()
+        refuse_inside(store, verb, *([instead] if instead else []))
+        return store
 
     # ------------------------------------------------------------ read
     def get(self, id: str, /) -> Job:
@@ -209,24 +221,24 @@ class App(Generic[TxT]):
 
     def verify(self) -> Report:
         """Recompute every job's state from its executions, and check every rule over the whole database."""
-        return verify(self.database.store())
+        return verify(self._alone("app.verify"))
 
     # ------------------------------------------------------------ operate
     def cancel(self, id: str, /, *, by: str, reason: str = "") -> Job:
         """End a waiting job, or ask a running one to stop; the job's phase says which. A job that was asked may still succeed."""
-        return self._operator(by).cancel(id, clean(reason) or None)
+        return self._operator(by, "app.cancel").cancel(id, clean(reason) or None)
 
     def reject(self, id: str, /, *, by: str, reason: str) -> Job:
         """Turn a waiting job away, where its lifecycle draws that."""
-        return self._operator(by).reject(id, clean(reason))
+        return self._operator(by, "app.reject").reject(id, clean(reason))
 
     def release(self, id: str, /, *, by: str, reason: str, effect: Literal["happened", "did_not"] | None = None, receipt: Any = None) -> Job:
         """End a job's hold. `effect` says what became of the outside call in doubt, and `receipt` what it answered."""
-        return self._operator(by).release(id, clean(reason), decision_of(effect, receipt))
+        return self._operator(by, "app.release").release(id, clean(reason), decision_of(effect, receipt))
 
     def redrive(self, id: str, /, *, by: str, reason: str = "", fresh: bool = False) -> Enqueued:
         """Make a new job of one that ended without success. What its outside calls answered is remembered, unless it starts `fresh`."""
-        return self._operator(by).redrive(id, clean(reason) or None, fresh=fresh)
+        return self._operator(by, "app.redrive").redrive(id, clean(reason) or None, fresh=fresh)
 
     def explain(self, id: str, /) -> Explanation:
         """Why the job is where it is, and what happens next."""
@@ -236,13 +248,15 @@ class App(Generic[TxT]):
         """How many jobs are where, what is stuck, and which kinds nobody serves."""
         return status_of(self.database.store())
 
-    def _operator(self, by: str) -> Operator:
-        return Operator(self.database.store(), {name: kind.declaration for name, kind in self.kinds.items()}, self._transaction, by)
+    def _operator(self, by: str, verb: str) -> Operator:
+        return Operator(self._alone(verb), {name: kind.declaration for name, kind in self.kinds.items()}, self._transaction, by)
 
     # ------------------------------------------------------------ work
     @asynccontextmanager
     async def worker(self, *, queues: Sequence[str] = (), slots: int = 100, listen: bool = True) -> AsyncGenerator[Worker]:
         """A worker in this event loop, for as long as the block runs; then it drains. `listen=False` only polls, as behind a transaction pooler."""
+        if open_transactions():
+            self._alone("app.worker")
         async with running(self.plan(queues=queues, slots=slots, listen=listen)) as worker:
             yield worker
 
@@ -252,6 +266,8 @@ class App(Generic[TxT]):
 
     async def arun_until_idle(self, *, timeout: Seconds = 60.0) -> int:  # noqa: ASYNC109 - the same verb as `run_until_idle`
         """`run_until_idle` in this event loop."""
+        if open_transactions():
+            self._alone("app.run_until_idle")
         return await emptied(self.plan(until_idle=True), seconds(timeout, "timeout"))
 
     def plan(self, *, only: Sequence[str] = (), **chosen: Any) -> Plan:
@@ -266,6 +282,8 @@ class App(Generic[TxT]):
     # ------------------------------------------------------------ its own life
     def migrate(self) -> None:
         """Bring the database to this code's version, and register the lifecycles and kinds of this app. Running it again changes nothing."""
+        if open_transactions():
+            self._alone("app.migrate")
         self.database.migrate()
 
     def close(self) -> None:

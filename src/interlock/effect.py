@@ -24,6 +24,7 @@ from .user_code import caught, protected
 
 OnDoubt = Literal["retry", "hold", "skip"] | Callable[[str], Awaitable[Any]]
 DOUBTS = ("retry", "hold", "skip")
+BEFORE_OR_AFTER = "it is stored at once, whatever becomes of the transaction, so call it before or after the block"
 
 
 class Ledger(Protocol):
@@ -31,6 +32,10 @@ class Ledger(Protocol):
 
     def check(self) -> None:
         """Raises `LeaseLost` or `Cancelled` where the handler has to stop."""
+        ...
+
+    def outside(self, verb: str) -> None:
+        """Raises `UsageError` where the handler has a transaction open for whose end the ledger would wait."""
         ...
 
     def advance(self, stage: str) -> None: ...

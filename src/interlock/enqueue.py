@@ -10,6 +10,7 @@ from .ids import uuid7
 from .payload import encode
 from .records import Enqueued, NewJob
 from .stores import OpenStore
+from .stores.inside import handle_here, open_transactions
 from .taxonomy import headline
 
 Transaction = Callable[[], AbstractContextManager[Any]]
@@ -18,14 +19,21 @@ Transaction = Callable[[], AbstractContextManager[Any]]
 def enqueue(store: OpenStore, calls: Sequence[Call], *, conn: Any, transaction: Transaction | None) -> list[Enqueued]:
     """Store each call's job, or find the holder of its key; answers stand in the order of the calls.
 
+    Without a `conn`, code that runs inside a transaction of the app enqueues in that transaction.
     Where the app has its own `transaction`, `admit` gets a handle of that kind: the caller's `conn`, or one opened here.
     """
+    conn = handle_here(store) if conn is None else conn
     jobs = [call.job(store) for call in calls]
     admit = _admission(calls, jobs)
     if admit is None or transaction is None or conn is not None:
         return store.enqueue(jobs, conn=conn, admit=admit)
     with transaction() as handle:
         return store.enqueue(jobs, conn=handle, admit=admit)
+
+
+def handle_of(find_store: Callable[[], OpenStore]) -> Any | None:
+    """The handle of the open transaction that this code runs in; None if there is none on this database."""
+    return handle_here(find_store()) if open_transactions() else None
 
 
 def enqueue_job(store: OpenStore, job: NewJob, call: Call | None, *, transaction: Transaction | None) -> Enqueued:
@@ -39,7 +47,7 @@ def enqueue_job(store: OpenStore, job: NewJob, call: Call | None, *, transaction
 
 def enqueue_foreign(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> Enqueued:
     """Store a job of a kind whose code is elsewhere, as that code was last migrated."""
-    return store.enqueue([foreign_job(store, kind, payload)])[0]
+    return store.enqueue([foreign_job(store, kind, payload)], conn=handle_here(store))[0]
 
 
 def foreign_job(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> NewJob:

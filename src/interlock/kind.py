@@ -12,7 +12,7 @@ from .call import Call, Options, options
 from .callback import complete
 from .clock import Seconds, seconds
 from .declaration import Declaration, Reconcile
-from .enqueue import Transaction, aenqueue, enqueue
+from .enqueue import Transaction, aenqueue, enqueue, handle_of
 from .errors import JobFailed, NotFound, UsageError
 from .job import Job
 from .move import Policy
@@ -21,6 +21,7 @@ from .run import Run, SyncRun
 from .signature import admission, check_run
 from .store import Tx
 from .stores import OpenStore
+from .stores.inside import open_transactions, refuse_inside
 from .waits import SystemWaits, Waits, pauses
 
 P = ParamSpec("P")
@@ -66,9 +67,10 @@ class Kind(Generic[P, R, TxT]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """`enqueue` for asyncio. With `using(conn=…)` the connection may be an async one, and is used in this thread."""
         call = self._call(args, kwargs)
-        if self._options.conn is not None:
+        conn = self._options.conn if self._options.conn is not None else handle_of(self._store)
+        if conn is not None:
             store = await asyncio.to_thread(self._store)
-            return (await aenqueue(store, [call], self._options.conn))[0]
+            return (await aenqueue(store, [call], conn))[0]
         return await asyncio.to_thread(lambda: enqueue(self._store(), [call], conn=None, transaction=self._transaction)[0])
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
@@ -102,6 +104,7 @@ class Kind(Generic[P, R, TxT]):
     # ------------------------------------------------------------ its value
     def result(self, id: str, /, *, timeout: Seconds = 60.0) -> R:
         """Wait for the job's value. `JobFailed` if it ended without one, `TimeoutError` if it has not ended in time; the job goes on then."""
+        self._alone("result")
         for pause in self._looks(timeout):
             if self._ended(job := self._store().get(id)):
                 return self._value(job)
@@ -110,6 +113,7 @@ class Kind(Generic[P, R, TxT]):
 
     async def aresult(self, id: str, /, *, timeout: Seconds = 60.0) -> R:  # noqa: ASYNC109 - the same verb as `result`, which cannot be cancelled
         """`result` for asyncio."""
+        self._alone("aresult")
         for pause in self._looks(timeout):
             if self._ended(job := await asyncio.to_thread(lambda: self._store().get(id))):
                 return self._value(job)
@@ -136,11 +140,17 @@ class Kind(Generic[P, R, TxT]):
 
     def complete(self, external_id: str, value: R, /) -> bool:
         """A provider that calls back: the work that it knows by this id is done, and this is its value. False if no job waits for it."""
+        self._alone("complete")
         return complete(self._store, self.declaration, external_id, value, transaction=self._transaction, waits=self._waits)
 
     async def acomplete(self, external_id: str, value: R, /) -> bool:
         """`complete` for asyncio."""
         return await asyncio.to_thread(self.complete, external_id, value)
+
+    def _alone(self, verb: str) -> None:
+        """Refuse a verb inside a transaction of the app: what it waits for, or writes, waits for the end of that."""
+        if open_transactions():
+            refuse_inside(self._store(), f"{self.name}.{verb}")
 
     # ------------------------------------------------------------ the other functions of the job
     def commit(self, fn: Callable[[TxT, Job, R], None], /) -> Callable[[TxT, Job, R], None]:

@@ -205,7 +205,7 @@ def test_a_verb_inside_ones_own_transaction_is_refused_instead_of_waiting_for_it
 
 
 def test_turns_come_in_the_order_asked() -> None:
-    turn, order, ready = Turn(), list[int](), [threading.Event() for _ in range(20)]
+    turn, order, ready = Turn(60.0), list[int](), [threading.Event() for _ in range(20)]
 
     def ask(n: int) -> None:
         ready[n].set()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import interlock.worker.worker
-from interlock import App, Run, SyncRun
+from interlock import App, Job, Run, SyncRun
 from tests.crash import program
 from tests.crash.program import QUICK, Outside, Setting, effect_in
 
@@ -26,7 +26,30 @@ def build(setting: Setting) -> App:
     _declare_deadly(app, setting, outside)
     _declare_rude(app, setting)
     _declare_forking(app, setting, outside)
+    _declare_chained(app, setting)
     return app
+
+
+def _declare_chained(app: App, setting: Setting) -> None:
+    """`chain` and `chain_child` enqueue `followed` from their commit functions, and `meddler` calls there what cannot run there; none hands on `conn=`."""
+    write = effect_in(setting)
+
+    def work(run: SyncRun, tag: str) -> str:
+        return tag
+
+    @app.job(lease=setting.lease, backoff=QUICK)
+    async def followed(run: Run, tag: str) -> None: ...
+
+    def follow(tx: Any, job: Job, tag: str) -> None:
+        write(tx, job, tag)
+        followed.enqueue(tag)
+
+    def meddle(tx: Any, job: Job, tag: str) -> None:
+        app.cancel(job.id, by="meddler")
+
+    app.job(kind="chain", lease=setting.lease, backoff=QUICK)(work).commit(follow)
+    app.job(kind="chain_child", lease=setting.lease, backoff=QUICK, process=True)(work).commit(follow)
+    app.job(kind="meddler", lease=setting.lease, backoff=QUICK)(work).commit(meddle)
 
 
 def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:

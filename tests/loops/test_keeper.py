@@ -440,6 +440,19 @@ def test_an_expiry_whose_hook_raises_is_tried_again_ever_later_and_stops_no_othe
     assert [entry.event for entry in shop.store.history(id) if entry.n] == ["hook_failed"]
 
 
+def test_expiry_whose_hook_cannot_use_a_database_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper's own database is there: it is the hook's trouble, and not taken for a server that is away."""
+
+    def enter(job: Job) -> None:
+        raise Unavailable("the other server is away")
+
+    monkeypatch.setattr(shop, "enter", enter)
+    id, other = shop.paint.using(ttl=10).enqueue().id, shop.mail.using(ttl=11).enqueue().id
+    shop.advance(11)
+    assert shop.keeper().run_once() == 1
+    assert (shop.store.get(id).state, shop.store.get(other).state) == ("queued", "EXPIRED")
+
+
 def test_a_ttl_needs_an_expire_wherever_the_job_may_wait(place: Place) -> None:
     """Past its TTL a job is never claimed: one that rests where no `expire` is drawn would stay there for ever."""
     bench = Bench(place)

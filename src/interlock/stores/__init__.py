@@ -7,6 +7,7 @@ from ..clock import Clock
 from ..errors import UsageError
 from ..records import Enqueued, NewJob
 from ..store import Store
+from .inside import OpenTransaction
 
 
 class OpenStore(Store, Protocol):
@@ -18,6 +19,10 @@ class OpenStore(Store, Protocol):
 
     def is_new(self) -> bool:
         """Whether this is a file that nobody has put anything into, so that ours may be put there unasked. A server's database never is."""
+        ...
+
+    def joined(self) -> OpenTransaction | None:
+        """The open transaction on this database that the calling code runs in: that of a commit, a hook or `admit`, or of `transaction()`."""
         ...
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:

@@ -16,6 +16,7 @@ from ..records import Enqueued, NewJob
 from .again import is_unable, unable
 from .commit import Run, Settling, committing
 from .enqueue import Dialect, Rows, Statement, enqueueing
+from .inside import OpenTransaction, inside, open_transactions
 from .queryfile import to_pyformat
 from .tx import PlainTx
 
@@ -59,12 +60,44 @@ async def adrive(plan: Generator[Statement, Rows, T], run: Callable[[Statement],
         return value
 
 
-def admitting(admit: Callable[[Any, NewJob], None] | None, tx: object) -> Callable[[NewJob], None] | None:
+def admitting(store: Lender, admit: Callable[[Any, NewJob], None] | None, tx: object) -> Callable[[NewJob], None] | None:
     """The admission of a kind, in this transaction."""
     if admit is None:
         return None
     judge = admit
-    return lambda job: judge(tx, job)
+
+    def admitted(job: NewJob) -> None:
+        with inside(store, tx):
+            judge(tx, job)
+
+    return admitted
+
+
+# ---------------------------------------------------------------- the open transaction
+def joined(store: Lender) -> OpenTransaction | None:
+    """The open transaction that this code runs in, if it is one on the store's database: also one of another app, or of another schema there."""
+    return next((each for each in open_transactions() if each.store is store or _reaches(each, store)), None)
+
+
+def _reaches(each: OpenTransaction, store: Lender) -> bool:
+    other: Lender = each.store
+    if (other.database, other.driver) != (store.database, store.driver):
+        return False
+    if not each.here:
+        return other.instance() == store.instance()
+    try:
+        borrow(each.handle, store)
+    except UsageError:
+        return False
+    return True
+
+
+def reading(store: Lender) -> Run | None:
+    """What reads in the open transaction that this code runs in; None if there is none. A read of another thread sees what is committed, as any does."""
+    if not open_transactions():
+        return None
+    found = joined(store)
+    return borrow(found.handle, store) if found is not None and found.here else None
 
 
 SAVE = Statement("SAVEPOINT interlock_enqueue", {}, answers=False)
@@ -77,7 +110,7 @@ def enqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: Callable
     run = borrow(conn, store)
     run(SAVE)
     try:
-        answer = drive(enqueueing(store.dialect, jobs, admitting(admit, conn)), run)
+        answer = drive(enqueueing(store.dialect, jobs, admitting(store, admit, conn)), run)
     except BaseException as error:
         if is_unable(error):
             # A full disk may have ended the transaction, and its savepoints.

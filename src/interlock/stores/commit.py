@@ -5,11 +5,12 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol
 
-from ..errors import CommitTimeout, InterlockError
+from ..errors import CommitTimeout, InterlockError, Unavailable
 from ..job import Job
 from ..move import Move, Take
 from ..records import Refusal
 from .enqueue import Rows, Statement
+from .inside import inside
 
 Run = Callable[[Statement], Rows]
 
@@ -49,9 +50,14 @@ def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
 
 
 def _called(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
-    """The user's own function. What would end a program or a task is an error of that function, unless somebody pressed Ctrl-C."""
+    """The user's own function. What would end a program or a task is an error of that function, unless somebody pressed Ctrl-C.
+
+    So is a database that the function itself could not use: ours is there, or the function would not run.
+    """
     try:
         body(tx, job)
+    except Unavailable as error:
+        raise InterlockError(f"a function that ran inside the commit of job {job.id} could not use a database: {error}") from error
     except Exception:
         raise
     except BaseException as error:
@@ -67,7 +73,8 @@ def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any
         raise Refused(store.standing(run, move))
     run(MARK)
     began = monotonic()
-    _called(body, tx, job)
+    with inside(store, tx):
+        _called(body, tx, job)
     if monotonic() - began > timeout:
         raise too_long(move, timeout)
     try:

@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from ..declaration import Declaration
+from ..effect import BEFORE_OR_AFTER
 from ..errors import UsageError
 from ..records import Lease, Receipt
+from ..stores.inside import open_transactions
 from .grip import Grip
 from .wire import HEAD, Message, error_heard, pack, receipts_heard, unpack
 
@@ -118,6 +120,11 @@ class PipeLedger:
 
     def check(self) -> None:
         self._grip.check()
+
+    def outside(self, verb: str) -> None:
+        # The worker's database is not known here; the app's, and any other, is left alone while its transaction is open.
+        if open_transactions():
+            raise UsageError(f"{verb} cannot run inside a transaction that a handler in a process of its own has open: {BEFORE_OR_AFTER}.")
 
     def advance(self, stage: str) -> None:
         self._grip.check()

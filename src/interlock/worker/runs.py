@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from ..effect import DOUBTS, Book, Called, Hop, Ledger, OnDoubt, adrive, drive, effect, step
+from ..effect import BEFORE_OR_AFTER, DOUBTS, Book, Called, Hop, Ledger, OnDoubt, adrive, drive, effect, step
 from ..errors import LeaseLost, UsageError
 from ..events import Measured
 from ..outcome import Advanced
 from ..payload import check_name
 from ..records import Receipt
+from ..stores.inside import refuse_inside
 from .desk import Desk
 from .grip import Grip
 from .settle import Item, Settler
@@ -26,6 +27,9 @@ class StoreLedger:
 
     def check(self) -> None:
         self._grip.check()
+
+    def outside(self, verb: str) -> None:
+        refuse_inside(self._desk.store, verb, BEFORE_OR_AFTER)
 
     def advance(self, stage: str) -> None:
         self.check()
@@ -103,9 +107,11 @@ class LiveRun(Facts):
         self._advance = advance
 
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        self._ledger.outside("run.step")
         return await adrive(step(self._book, name, Called(fn, args, kwargs)), self._hop, self._write)
 
     async def advance(self, stage: str, /) -> None:
+        self._ledger.outside("run.advance")
         self._grip.check()
         await self._advance(stage)
 
@@ -122,6 +128,7 @@ class LiveEffect:
         self._on_doubt: OnDoubt = on_doubt
 
     async def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        self._book.ledger.outside("run.effect")
         return await adrive(effect(self._book, self._name, self._on_doubt, Called(fn, args, kwargs)), self._hop, self._write)
 
 
@@ -129,10 +136,12 @@ class LiveSyncRun(Facts):
     """`SyncRun`, in a thread or a process of its own."""
 
     def step(self, name: str, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        self._ledger.outside("run.step")
         value: T = drive(step(self._book, name, Called(fn, args, kwargs)))
         return value
 
     def advance(self, stage: str, /) -> None:
+        self._ledger.outside("run.advance")
         self._ledger.advance(stage)
 
     def effect(self, name: str, /, *, on_doubt: OnDoubt) -> "LiveSyncEffect":
@@ -150,6 +159,7 @@ class LiveSyncEffect:
         self._on_doubt: OnDoubt = on_doubt
 
     def __call__(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        self._book.ledger.outside("run.effect")
         value: T = drive(effect(self._book, self._name, self._on_doubt, Called(fn, args, kwargs)))
         return value
 

@@ -31,6 +31,9 @@ class Reading:
     def check(self) -> None:
         raise NotImplementedError
 
+    def _reading(self) -> Run | None:
+        raise NotImplementedError
+
     def now(self) -> datetime:
         now: datetime = self._ask("now", {})[0][0]
         return now
@@ -76,13 +79,10 @@ class Reading:
         return [codec.job(row, as_is) for row in rows]
 
     def stuck(self, limit: int) -> list[Execution]:
-        self.check()
-        rows = self.pool.steadily(self.queries["steady"], Statement(self.queries["stuck"], {"limit": max(limit, 0)}))[0]
-        return [codec.execution(row, as_is) for row in rows]
+        return [codec.execution(row, as_is) for row in self._ask_steadily("stuck", {"limit": max(limit, 0)})]
 
     def depths(self) -> list[Depth]:
-        self.check()
-        return [Depth(*row) for row in self.pool.steadily(self.queries["steady"], Statement(self.queries["depths"], {}))[0]]
+        return [Depth(*row) for row in self._ask_steadily("depths", {})]
 
     def held(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:
         kinds, queues = (codec.text_array([place[part] for place in places]) for part in (0, 1))
@@ -95,8 +95,7 @@ class Reading:
         return int(self._ask("handed", {"kind": kind, "external_id": external_id})[0][0])
 
     def outside(self) -> list[Outside]:
-        self.check()
-        return [Outside(*row) for row in self.pool.steadily(self.queries["steady"], Statement(self.queries["outside"], {}))[0]]
+        return [Outside(*row) for row in self._ask_steadily("outside", {})]
 
     def kind(self, name: str) -> KindFacts | None:
         rows = self._ask("kind", {"name": name})
@@ -139,7 +138,16 @@ class Reading:
 
     def _ask(self, query: str, params: dict[str, Any]) -> Rows:
         self.check()
-        return self.pool.transact(lambda conn: runner(conn)(Statement(self.queries[query], params)))
+        statement = Statement(self.queries[query], params)
+        joined = self._reading()
+        return self.pool.transact(lambda conn: runner(conn)(statement)) if joined is None else joined(statement)
+
+    def _ask_steadily(self, query: str, params: dict[str, Any]) -> Rows:
+        """`_ask`, with a plan that stays."""
+        self.check()
+        statement = Statement(self.queries[query], params)
+        joined = self._reading()
+        return self.pool.steadily(self.queries["steady"], statement)[0] if joined is None else joined(statement)
 
     def _steadily(self, query: str, params: dict[str, Any]) -> Rows:
         self.check()

@@ -1,8 +1,11 @@
 """Receipts on PostgreSQL: what is remembered of steps and outside calls, and the release of a job that was held over a doubt."""
 
+from collections.abc import Callable
+from typing import Any
+
 from ...records import Decision, Fence, Receipt
 from .. import codec
-from ..enqueue import Statement
+from ..enqueue import Rows, Statement
 from .pool import Pool
 
 
@@ -11,13 +14,13 @@ class Receipts:
 
     queries: dict[str, str]
     pool: Pool
+    _ask_steadily: Callable[[str, dict[str, Any]], Rows]
 
     def check(self) -> None:
         raise NotImplementedError
 
     def receipts(self, job_id: str) -> list[Receipt]:
-        self.check()
-        rows = self.pool.steadily(self.queries["steady"], Statement(self.queries["receipts"], {"job_id": job_id}))[0] if codec.is_id(job_id) else ()
+        rows = self._ask_steadily("receipts", {"job_id": job_id}) if codec.is_id(job_id) else ()
         return [Receipt(*row) for row in rows]
 
     def remember(self, fence: Fence, name: str, args_hash: str, value: str) -> bool:

@@ -23,6 +23,7 @@ from ..commit import Refused, committing, too_long
 from ..ear import Ears
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
+from ..inside import OpenTransaction, inside
 from ..queryfile import load, schema_name
 from ..registry import Registry
 from ..tx import PlainTx
@@ -108,7 +109,8 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
     def instance(self) -> str:
         """The database's own name for itself: a caller's connection must know the same."""
         if self._instance is None:
-            self._instance = str(self._ask("instance", {})[0][0])
+            self.check()
+            self._instance = str(self.pool.transact(lambda conn: runner(conn)(Statement(self.queries["instance"], {})))[0][0])
         return self._instance
 
     def whose(self) -> Generator[Statement, Rows, str | None]:
@@ -118,6 +120,13 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         rows = yield Statement(self.queries["instance"], {})
         return str(rows[0][0])
 
+    def joined(self) -> OpenTransaction | None:
+        return borrowed.joined(self)
+
+    @override
+    def _reading(self) -> Run | None:
+        return borrowed.reading(self)
+
     # ------------------------------------------------------------ jobs come in
     def enqueue(self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         self.check()
@@ -126,7 +135,7 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
 
         def work(own: psycopg.Connection[Any]) -> list[Enqueued]:
             run, tx = runner(own), PlainTx(own)
-            return borrowed.drive(enqueueing(self.dialect, jobs, borrowed.admitting(admit, tx)), run)
+            return borrowed.drive(enqueueing(self.dialect, jobs, borrowed.admitting(self, admit, tx)), run)
 
         return (self.users if admit else self.pool).transact(work)
 
@@ -299,7 +308,9 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
     def transaction(self) -> Generator[Tx]:
         self.check()
         with self.users.begin() as conn:
-            yield PlainTx(conn)
+            tx = PlainTx(conn)
+            with inside(self, tx):
+                yield tx
 
     def close(self) -> None:
         self._checked = False

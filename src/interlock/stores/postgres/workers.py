@@ -1,5 +1,6 @@
 """Workers and schedules on PostgreSQL."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -7,7 +8,7 @@ import psycopg
 
 from ...records import ScheduleFacts, WorkerFacts, WorkerSeen
 from .. import codec
-from ..enqueue import Statement
+from ..enqueue import Rows, Statement
 from .pool import Pool, execute, runner
 from .settle import as_is
 
@@ -18,6 +19,7 @@ class Workers:
     queries: dict[str, str]
     pool: Pool
     renewing: Pool
+    _ask: Callable[[str, dict[str, Any]], Rows]
 
     def check(self) -> None:
         raise NotImplementedError
@@ -31,9 +33,7 @@ class Workers:
         self._changed("remove_worker", {"name": name})
 
     def workers(self) -> list[WorkerSeen]:
-        self.check()
-        rows = self.pool.transact(lambda conn: runner(conn)(Statement(self.queries["workers"], {})))
-        return [codec.worker(row, as_is, silent=row[10]) for row in rows]
+        return [codec.worker(row, as_is, silent=row[10]) for row in self._ask("workers", {})]
 
     def forget_workers(self, silent: float) -> int:
         return self._changed("forget_workers", {"silent": silent})

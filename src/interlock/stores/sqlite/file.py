@@ -44,7 +44,7 @@ class File:
         self.path = path
         self.library = library
         self._patience = patience
-        self._turn = Turn()
+        self._turn = Turn(patience * TRIES)
         self._guard = threading.Lock()
         self._mine = threading.local()
         self._opened: list[tuple[threading.Thread, sqlite3.Connection]] = []

@@ -32,6 +32,9 @@ class Reading:
     def moment(self) -> Moment:
         raise NotImplementedError
 
+    def _reading(self) -> Run | None:
+        raise NotImplementedError
+
     def now(self) -> datetime:
         self.check()
         return self.moment().at
@@ -138,4 +141,6 @@ class Reading:
 
     def _ask(self, query: str, params: dict[str, Any]) -> Rows:
         self.check()
-        return self.file.read(lambda run: run(Statement(self.queries[query], params)))
+        statement = Statement(self.queries[query], params)
+        joined = self._reading()
+        return self.file.read(lambda run: run(statement)) if joined is None else joined(statement)

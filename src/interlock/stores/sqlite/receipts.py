@@ -1,11 +1,12 @@
 """Receipts on SQLite: what is remembered of steps and outside calls, and the release of a job that was held over a doubt."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from ...records import Decision, Fence, Receipt
-from ..enqueue import Statement
+from ..enqueue import Rows, Statement
 from .file import File, runner
 from .moment import Moment, when
 
@@ -15,6 +16,7 @@ class Receipts:
 
     queries: dict[str, str]
     file: File
+    _ask: Callable[[str, dict[str, Any]], Rows]
 
     def check(self) -> None:
         raise NotImplementedError
@@ -23,8 +25,7 @@ class Receipts:
         raise NotImplementedError
 
     def receipts(self, job_id: str) -> list[Receipt]:
-        self.check()
-        rows = self.file.read(lambda run: run(Statement(self.queries["receipts"], {"job_id": job_id})))
+        rows = self._ask("receipts", {"job_id": job_id})
         now = self.moment().at
         return [Receipt(*_fields(row, now)) for row in rows]
 

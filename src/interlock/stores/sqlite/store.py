@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any, Self
 
 from typing_extensions import override
@@ -18,10 +17,11 @@ from .. import borrowed
 from ..again import COMMITS, again
 from ..archive import digest_of
 from ..codec import each_once
-from ..commit import Refused, committing
+from ..commit import Refused, Run, committing
 from ..ear import Ears
 from ..enqueue import Dialect, Rows, Statement, enqueueing
 from ..halve import halved
+from ..inside import OpenTransaction, inside
 from ..queryfile import load, schema_name
 from ..registry import Registry
 from ..tx import PlainTx
@@ -67,6 +67,10 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
     def moment(self) -> Moment:
         return Moment(self.clock.now())
 
+    @override
+    def _reading(self) -> Run | None:
+        return borrowed.reading(self)
+
     @property
     def journal(self) -> str:
         """How the file is kept whole: `wal`, or `truncate` where the library is not safe for that."""
@@ -107,7 +111,8 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
     def instance(self) -> str:
         """The database's own name for itself: a caller's connection must know the same."""
         if self._instance is None:
-            self._instance = str(self._ask("instance", {})[0][0])
+            self.check()
+            self._instance = str(self.file.read(lambda run: run(Statement(self.queries["instance"], {})))[0][0])
         return self._instance
 
     def whose(self) -> Generator[Statement, Rows, str | None]:
@@ -117,6 +122,9 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
         known = yield Statement(self.queries["instance"], {})
         return str(known[0][0])
 
+    def joined(self) -> OpenTransaction | None:
+        return borrowed.joined(self)
+
     # ------------------------------------------------------------ jobs come in
     def enqueue(self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         self.check()
@@ -125,7 +133,7 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
         if not jobs:
             return []
         with self.file.lend() as own:
-            return borrowed.drive(enqueueing(self.dialect, jobs, admit and partial(admit, PlainTx(own, self.file.telling))), self.file.careful(own))
+            return borrowed.drive(enqueueing(self.dialect, jobs, borrowed.admitting(self, admit, PlainTx(own, self.file.telling))), self.file.careful(own))
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         self.check()
@@ -231,7 +239,9 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
     def transaction(self) -> Generator[Tx]:
         self.check()
         with self.file.lend() as conn:
-            yield PlainTx(conn, self.file.telling)
+            tx = PlainTx(conn, self.file.telling)
+            with inside(self, tx):
+                yield tx
 
     def close(self) -> None:
         self._checked = False

@@ -4,15 +4,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from time import monotonic
 from types import TracebackType
 
 from ...errors import Unavailable
 
 
 class Turn:
-    """A lock that is handed to whoever has waited longest. A thread that has the turn and asks again is refused, since it would wait for itself."""
+    """A lock that is handed to whoever has waited longest. A thread that has the turn and asks again is refused, since it would wait for itself.
 
-    def __init__(self) -> None:
+    While one thread keeps the turn for longer than `patience` seconds, those that wait give up: it may itself be waiting for one of them.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._since = 0.0
+        """When the turn last changed hands."""
         self._guard = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
         self._owner: int | None = None
@@ -43,9 +50,11 @@ class Turn:
             if self._taken:
                 gate.acquire()  # held until the one before hands the turn over
                 join(gate)
+            else:
+                self._since = monotonic()
             self._taken = True
         try:
-            gate.acquire()
+            self._wait(gate)
         except BaseException:
             self._give_up(gate)
             raise
@@ -58,8 +67,16 @@ class Turn:
         self._owner = None
         self._pass_on()
 
+    def _wait(self, gate: threading.Lock) -> None:
+        while not gate.acquire(timeout=max(self._since + self._patience - monotonic(), 0.01)):
+            if monotonic() - self._since >= self._patience:
+                raise Unavailable(
+                    f"a transaction of another thread of this process has been open for {self._patience:.0f} s, so this was not done. If that thread waits for "
+                    "this one, call the verb in that thread, or hand its transaction on with conn=; if it is stuck, it must end")
+
     def _pass_on(self) -> None:
         with self._guard:
+            self._since = monotonic()
             if self._waiting:
                 self._waiting.popleft().release()
             else:

@@ -1,5 +1,6 @@
 """Workers and schedules on SQLite."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ class Workers:
 
     queries: dict[str, str]
     file: File
+    _ask: Callable[[str, dict[str, Any]], Rows]
 
     def check(self) -> None:
         raise NotImplementedError
@@ -29,8 +31,7 @@ class Workers:
         self._changed("remove_worker", {"name": name})
 
     def workers(self) -> list[WorkerSeen]:
-        self.check()
-        rows = self.file.read(lambda run: run(Statement(self.queries["workers"], {})))
+        rows = self._ask("workers", {})
         now = self.moment().at
         return [codec.worker(row, when, silent=(now - datetime.fromisoformat(row[9])).total_seconds()) for row in rows]
 

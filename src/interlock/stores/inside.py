@@ -1,0 +1,78 @@
+"""The transactions that functions of the user run in: a verb of the app joins the open one, or refuses to run there."""
+
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..errors import UsageError
+
+
+@dataclass(eq=False, slots=True)
+class OpenTransaction:
+    """A transaction that is open while a function of the user runs: a commit, a hook, `admit`, or a block of `app.transaction()`."""
+
+    store: Any
+    handle: Any
+    """What the function was given: a `Tx`, or a connection or session of the user's own."""
+    ended: bool = False
+    _thread: int = field(default_factory=threading.get_ident)
+    _pid: int = field(default_factory=os.getpid)
+
+    @property
+    def live(self) -> bool:
+        """Whether it can still be joined. A task keeps its context for longer than the transaction lasts, and a fork does not own the connection."""
+        return not self.ended and self._pid == os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """Whether this thread opened it. `asyncio.to_thread` hands the context to another thread, which must not use the connection."""
+        return self._thread == threading.get_ident()
+
+
+_open: ContextVar[tuple[OpenTransaction, ...]] = ContextVar("interlock_open_transactions", default=())
+
+
+@contextmanager
+def inside(store: Any, handle: Any) -> Generator[None]:
+    """Let the verbs that are called in the block know the transaction that it runs in."""
+    entry = OpenTransaction(store, handle)
+    _open.set((*_open.get(), entry))
+    try:
+        yield
+    finally:
+        entry.ended = True
+        # Not reset by a token: a framework may leave the block in another context than it entered it in.
+        _open.set(tuple(each for each in _open.get() if each is not entry))
+
+
+def open_transactions() -> list[OpenTransaction]:
+    """The transactions that this code runs in, the innermost first."""
+    return [each for each in reversed(_open.get()) if each.live]
+
+
+class Joinable(Protocol):
+    """A store, as far as it can be joined."""
+
+    def joined(self) -> OpenTransaction | None:
+        """The open transaction on this store's database that this code runs in."""
+        ...
+
+
+def handle_here(store: Joinable) -> Any | None:
+    """What an enqueue without `conn=` uses: the handle of the open transaction that this code runs in; None if there is none."""
+    found = store.joined() if _open.get() else None
+    if found is not None and not found.here:
+        raise UsageError(
+            "A transaction of this app is open in the thread that started this one, so the job would wait for it, or be stored without it: "
+            "enqueue in the thread of the transaction, or after the transaction has ended.")
+    return found.handle if found is not None else None
+
+
+def refuse_inside(store: Joinable, verb: str, instead: str = "call it after the transaction has ended, or enqueue a job that calls it") -> None:
+    """`UsageError` if this code runs inside a transaction on the store's database: the verb needs one of its own, and would wait for this one."""
+    if _open.get() and store.joined() is not None:
+        raise UsageError(f"{verb} cannot run inside a transaction of this app (a commit function, a hook, admit, or app.transaction()): {instead}.")

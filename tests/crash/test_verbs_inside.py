@@ -1,0 +1,40 @@
+"""Commit functions that call verbs of their app, in real workers: the next job is stored with the commit, and no worker waits for itself."""
+
+from collections import Counter
+
+from tests.crash.command import start
+from tests.crash.lab import Lab
+from tests.crash.scenes import audited, equipped
+
+KINDS = ("chain", "chain_child")
+
+
+def test_commit_functions_that_enqueue_chain_their_jobs_while_a_worker_is_killed(lab: Lab) -> None:
+    """Each order is followed by exactly one job, whichever worker committed it, and whether its handler ran in the worker or in a process of its own."""
+    shop = equipped(lab)
+    tags = [f"{kind}-{n}" for n in range(10) for kind in KINDS]
+    for tag in tags:
+        shop.enqueue(tag.partition("-")[0], tag)
+    first = start(shop, "first")
+    shop.until(lambda: len(shop.app.jobs(kind="followed", limit=100)) >= 3, "some are followed")
+    first.kill()
+    start(shop, "second")
+    shop.until(lambda: len(shop.app.jobs(kind="followed", phase="succeeded", limit=100)) >= len(tags), "all are followed", within=60)
+    shop.until_ended(within=40)
+    assert Counter(job.payload["tag"] for job in shop.app.jobs(kind="followed", limit=100)) == dict.fromkeys(tags, 1)
+    assert shop.effects() == dict.fromkeys(tags, 1)
+    audited(shop)
+
+
+def test_commit_function_that_calls_what_cannot_run_there_fails_its_own_job_only(lab: Lab) -> None:
+    """Its worker goes on with the others at once: it does not wait for a database that is there."""
+    shop = equipped(lab)
+    meddlers = [shop.enqueue("meddler", f"meddler-{n}") for n in range(3)]
+    worker = start(shop, "worker", slots=1)
+    good = shop.enqueue("chain", "good")
+    jobs = shop.until_ended(*meddlers, good)
+    assert [job.state for job in jobs] == ["FAILED"] * 3 + ["SUCCEEDED"]
+    assert all((job.last_error or "").startswith("app.cancel cannot run inside a transaction") for job in jobs[:3])
+    shop.until_ended()
+    assert worker.alive
+    audited(shop)

@@ -1,0 +1,175 @@
+"""Verbs of the app in functions that run inside its transactions, under a worker: they join, or refuse in one sentence, and no worker waits for itself."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
+
+from interlock import App, Job, Run, SyncRun, Unavailable
+from tests.kit import Place
+from tests.loops.bench import STEADY, Bench
+
+
+@pytest.fixture(params=["our transaction", "a session", "a connection"])
+def chained(request: pytest.FixtureRequest, place: Place) -> Iterator[Bench]:
+    """A bench whose app opens transactions of each sort."""
+    engine = create_engine(place.url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    own = {"our transaction": None, "a session": sessionmaker(engine).begin, "a connection": place.raw.transaction}[request.param]
+    bench = Bench(place, App(place.url, schema=place.schema, transaction=own) if own else None)
+    yield bench
+    bench.close()
+    engine.dispose()
+
+
+def ordering(bench: Bench, **options: Any) -> tuple[Any, Any]:
+    """Two kinds: an order, whose functions a test gives it, and the thanks that follow it."""
+
+    @bench.app.job(backoff=STEADY)
+    async def thank(run: Run, number: int) -> None: ...
+
+    @bench.app.job(**{"backoff": STEADY, **options})
+    async def order(run: Run) -> int:
+        return 7
+
+    return order, thank
+
+
+def test_commit_function_enqueues_in_its_transaction_without_conn(chained: Bench) -> None:
+    """The next job is there exactly if the commit is, and the function sees it before."""
+    bench, errors, seen = chained, [ValueError("after the enqueue")], list[Any]()
+    order, thank = ordering(bench)
+
+    @order.commit
+    def record(tx: Any, job: Job, value: int) -> None:
+        stored = thank.enqueue(value)
+        bench.app.enqueue_many([thank.call(8)])
+        seen.append((bench.app.get(stored.id).payload, len(bench.app.jobs(kind="thank"))))
+        if errors:
+            raise errors.pop()
+
+    job = bench.run_one(order)
+    assert (job.tries_left, bench.app.jobs(kind="thank")) == (2, [])
+    bench.again(job, 10)
+    assert [each.state for each in bench.app.jobs(kind="thank")] == ["SUCCEEDED", "SUCCEEDED"]
+    assert seen == [({"number": 7}, 2)] * 2
+
+
+def test_hook_enqueues_in_the_transaction_of_its_move(chained: Bench) -> None:
+    """Of a worker's move, and of an operator's."""
+    bench, errors = chained, [ValueError("after the enqueue")]
+    order, thank = ordering(bench)
+
+    def follow(tx: Any, job: Job) -> None:
+        thank.using(idempotency_key=job.id).enqueue(1)
+        if errors:
+            raise errors.pop()
+
+    for state in ("SUCCEEDED", "CANCELLED"):
+        order.on_enter(state)(follow)
+    id = bench.add(order)
+    with pytest.raises(ValueError, match="after the enqueue"):
+        bench.app.cancel(id, by="ann")
+    assert bench.app.jobs(kind="thank") == []
+    bench.app.cancel(id, by="ann")
+    assert len(bench.app.jobs(kind="thank")) == 1
+    bench.run_one(order)
+    assert len(bench.app.jobs(kind="thank")) == 2
+
+
+def test_verb_that_cannot_run_inside_a_commit_fails_its_job_with_one_sentence(chained: Bench) -> None:
+    """The worker does not take it for a database that is away: the next job runs."""
+    bench = chained
+    order, thank = ordering(bench)
+
+    @order.commit
+    def record(tx: Any, job: Job, value: int) -> None:
+        bench.app.cancel(job.id, by="ann")
+
+    job = bench.run_one(order)
+    assert job.state == "FAILED"
+    assert (job.last_error or "").startswith("app.cancel cannot run inside a transaction of this app")
+    assert bench.run_one(thank, 1).state == "SUCCEEDED"
+
+
+def test_database_that_a_commit_function_cannot_use_costs_a_try(bench: Bench) -> None:
+    """It is the function's own trouble: ours is there. Sent again for ever, the job would keep its slot and its transaction."""
+    order, thank = ordering(bench, tries=2)
+
+    @order.commit
+    def record(tx: Any, job: Job, value: int) -> None:
+        raise Unavailable("the other server is away")
+
+    job = bench.run_one(order)
+    assert (job.phase, job.tries_left) == ("pending", 1)
+    assert "could not use a database: the other server is away" in (job.last_error or "")
+    assert bench.again(job, 10).state == "FAILED"
+    assert bench.run_one(thank, 1).state == "SUCCEEDED"
+
+
+def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite the thread gives up after a while and says why; on PostgreSQL it has a transaction of its own."""
+    order, thank = ordering(bench)
+    bench.migrate()
+    on_sqlite = hasattr(bench.store, "file")
+    if on_sqlite:
+        monkeypatch.setattr(bench.store.file._turn, "_patience", 0.2)  # type: ignore[attr-defined]
+
+    @order.commit
+    def record(tx: Any, job: Job, value: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(thank.enqueue, value).result()
+
+    job = bench.run_one(order)
+    if on_sqlite:
+        assert job.tries_left == 2
+        assert "call the verb in that thread" in (job.last_error or "")
+    else:
+        assert job.state == "SUCCEEDED"
+    assert bench.run_one(thank, 1).state == "SUCCEEDED"
+
+
+def verbs(run: Any) -> dict[str, Any]:
+    """What a handler can store on its way."""
+    return {"step": lambda: run.step("a", str), "effect": lambda: run.effect("a", on_doubt="retry")(str), "advance": lambda: run.advance("x")}
+
+
+@pytest.mark.parametrize("verb", ["step", "effect", "advance"])
+@pytest.mark.parametrize("form", ["async", "thread"])
+def test_step_inside_a_transaction_of_its_handler_fails_the_job_with_one_sentence(bench: Bench, verb: str, form: str) -> None:
+    """On SQLite the ledger would wait for the lock that its own handler has, for as long as the job may run."""
+
+    @bench.app.job()
+    async def awaited(run: Run) -> None:
+        with bench.app.transaction():
+            await verbs(run)[verb]()
+
+    @bench.app.job()
+    def threaded(run: SyncRun) -> None:
+        with bench.app.transaction():
+            verbs(run)[verb]()
+
+    job = bench.run_one(awaited if form == "async" else threaded)
+    assert job.state == "FAILED"
+    assert (job.last_error or "").startswith(f"run.{verb} cannot run inside a transaction of this app")
+
+
+def test_handler_enqueues_in_the_transaction_that_it_opens(bench: Bench) -> None:
+    """Also where it awaits, and the connection belongs to the thread of the event loop."""
+    _, thank = ordering(bench)
+
+    @bench.app.job(tries=1)
+    async def awaited(run: Run, fails: bool) -> None:
+        with bench.app.transaction():
+            await thank.aenqueue(1)
+            thank.enqueue(2)
+            if fails:
+                raise ValueError("undone")
+
+    assert bench.run_one(awaited, fails=True).state == "FAILED"
+    assert bench.app.jobs(kind="thank") == []
+    assert bench.run_one(awaited, fails=False).state == "SUCCEEDED"
+    assert len(bench.app.jobs(kind="thank")) == 2
