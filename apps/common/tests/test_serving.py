@@ -97,7 +97,7 @@ def ended(connection: socket.socket) -> bool:
 
 def accepted(client: socket.socket) -> Iterator[socket.socket]:
     """The server's end of this connection, which is in this process."""
-    for file in list(Path("/proc/self/fd").iterdir()):
+    for file in [each for each in Path("/proc/self/fd").iterdir() if each.is_socket()]:
         with suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as other:
             if other.getpeername() == client.getsockname():
                 yield other
