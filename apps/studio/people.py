@@ -20,6 +20,10 @@ LONGEST = 100
 MOST = 1_000_000
 """Credits that are granted at once."""
 SESSION = timedelta(days=30)
+SESSIONS = 20
+"""Sessions of one user at once. The oldest end first."""
+PRUNED = 100
+"""Sessions of others, over by now, that go with one sign-in."""
 PREFIX = "studio_"
 
 
@@ -81,10 +85,12 @@ class People:
 
     def sign_in(self, key: str, now: datetime) -> tuple[User, str]:
         """Whose key this is, and a token that says so for thirty days."""
+        # Whoever guesses keeps no writer waiting.
+        self.by_key(key)
         token = secrets.token_urlsafe(32)
         with self._engine.begin() as tx:
             user = _by_key(tx, key, held=True)
-            tx.execute(delete(sessions).where(sessions.c.user_id == user.id, sessions.c.expires_at <= now))
+            _prune(tx, user.id, now)
             tx.execute(sessions.insert().values(token_hash=_hash(token), user_id=user.id, expires_at=now + SESSION))
         return user, token
 
@@ -95,9 +101,13 @@ class People:
             return _one(tx, users.c.id.in_(signed_in), "Nobody is signed in with this token: sign in again.")
 
     def sign_out(self, token: str) -> None:
-        """This token says nothing from now on. One that never did is as good."""
-        with self._engine.begin() as tx:
-            tx.execute(delete(sessions).where(sessions.c.token_hash == _hash(token)))
+        """This token says nothing from now on. One that never did is as good, and keeps no writer waiting."""
+        this = sessions.c.token_hash == _hash(token)
+        with self._reading.begin() as tx:
+            known = tx.scalar(select(sessions.c.user_id).where(this))
+        if known is not None:
+            with self._engine.begin() as tx:
+                tx.execute(delete(sessions).where(this))
 
     # ------------------------------------------------------------ their credits
     def grant(self, name: str, amount: int, note: str | None = None) -> Balance:
@@ -129,11 +139,21 @@ _USERS = select(users.c.id, users.c.name, users.c.admin)
 
 
 def _one(tx: Connection, fits: ColumnElement[bool], missing: str, *, held: bool = False) -> User:
-    """Who fits. Of one who is held, nobody changes the key before the transaction has ended."""
-    found = tx.execute(_USERS.where(fits).with_for_update(read=True, key_share=True) if held else _USERS.where(fits)).one_or_none()
+    """Who fits. Of one who is held, nobody changes the key before the transaction has ended, and nobody else signs in."""
+    found = tx.execute(_USERS.where(fits).with_for_update(key_share=True) if held else _USERS.where(fits)).one_or_none()
     if found is None:
         raise NotFound(missing)
     return User(*found)
+
+
+def _prune(tx: Connection, user_id: int, now: datetime) -> None:
+    """Make room for one more session of this user, and remove some that are over, whoever's they were."""
+    kept = select(sessions.c.token_hash).where(sessions.c.user_id == user_id, sessions.c.expires_at > now).order_by(
+        sessions.c.expires_at.desc(), sessions.c.token_hash).limit(SESSIONS - 1)
+    tx.execute(delete(sessions).where(sessions.c.user_id == user_id, sessions.c.token_hash.not_in(kept)))
+    # Those that another sign-in removes just now are left to it: two that wait for each other would both fail.
+    over = select(sessions.c.token_hash).where(sessions.c.expires_at <= now).limit(PRUNED).with_for_update(skip_locked=True)
+    tx.execute(delete(sessions).where(sessions.c.token_hash.in_(over)))
 
 
 def _by_key(tx: Connection, key: str, *, held: bool = False) -> User:

@@ -1,12 +1,15 @@
 """Promises about people: one name is one user, a key is shown once and kept nowhere, a session ends, and credits are granted within reason."""
 
-from datetime import timedelta
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from apps.studio.errors import Conflict, NotFound, StudioError
 from apps.studio.ledger import Balance
-from apps.studio.people import LONGEST, MOST, SESSION, People, User
+from apps.studio.people import LONGEST, MOST, SESSION, SESSIONS, People, User
 from apps.studio.tests.kit import Atelier
 from apps.studio.tests.scenes import at_once
 
@@ -107,6 +110,42 @@ def test_sessions_that_are_over_go_with_the_next_sign_in(atelier: Atelier, peopl
     assert atelier.stored()["studio_sessions"] == 2
     people.sign_in(ann.key or "", now + SESSION)
     assert atelier.stored()["studio_sessions"] == 2
+
+
+def test_sessions_of_a_user_are_bounded_and_the_oldest_end_first(atelier: Atelier, people: People, ann: User) -> None:
+    now, bob = atelier.clock.now(), people.add("bob")
+    _, of_bob = people.sign_in(bob.key or "", now)
+    tokens = [people.sign_in(ann.key or "", now + timedelta(seconds=n))[1] for n in range(SESSIONS + 3)]
+    for token in tokens[:3]:
+        with pytest.raises(NotFound):
+            people.user_of_session(token, now)
+    assert {people.user_of_session(token, now).name for token in tokens[3:]} == {"ann"}
+    assert people.user_of_session(of_bob, now).name == "bob"
+
+
+def test_sessions_stay_bounded_when_many_sign_in_at_once(atelier: Atelier, people: People, ann: User) -> None:
+    now = atelier.clock.now()
+    at_once(*[lambda: people.sign_in(ann.key or "", now)] * (SESSIONS + 6))
+    assert atelier.stored()["studio_sessions"] == SESSIONS
+
+
+def test_sessions_that_are_over_go_whoever_signs_in(atelier: Atelier, people: People, ann: User) -> None:
+    now, bob = atelier.clock.now(), people.add("bob")
+    people.sign_in(bob.key or "", now)
+    people.sign_in(ann.key or "", now + SESSION)
+    assert atelier.stored()["studio_sessions"] == 1
+
+
+@pytest.mark.parametrize("guess", [
+    lambda people, now: people.sign_in("studio_guessed", now), lambda people, now: people.sign_out("guessed"),
+    lambda people, now: people.user_of_session("guessed", now),
+], ids=["sign in", "sign out", "session"])
+def test_guesses_wait_for_no_writer_and_keep_none_waiting(atelier: Atelier, guess: Callable[[People, datetime], object]) -> None:
+    """On SQLite only one transaction at a time may write: this one would last for ever."""
+    with atelier.studio.engine.begin() as tx:
+        tx.execute(text("UPDATE studio_users SET admin = admin"))
+        with suppress(NotFound):
+            guess(atelier.people, atelier.clock.now())
 
 
 def test_each_session_is_its_own(atelier: Atelier, people: People, ann: User) -> None:
