@@ -22,7 +22,7 @@ def explain(store: Store, id: str) -> Explanation:
     tell: dict[str, Callable[[], str]] = {
         "pending": lambda: _waiting(store, job, now),
         "running": lambda: _running(store, job, executions[-1], now) if executions else "It runs.",
-        "succeeded": lambda: f"It succeeded in {job.state} at attempt {job.attempt}.",
+        "succeeded": lambda: f"It succeeded in {job.state} at attempt {job.attempt}{_unfinished(executions)}.",
         "failed": lambda: f"It ended in {job.state} at attempt {job.attempt} and will not run again; redrive makes a new job of it.",
     }
     return Explanation(f"Job {job.id} ({job.kind}) is in {job.state}. {tell[job.phase]()}", _reasons(store, job, history))
@@ -48,8 +48,25 @@ def _running(store: Store, job: Job, execution: Execution, now: datetime) -> str
     if execution.external_id is not None and execution.status != "COMMITTED":
         return _elsewhere(store, job, execution, now)
     if left > 0:
-        return f"{who}; its lease lasts {left:.0f} s more unless it is renewed."
+        return f"{who}; its lease lasts {left:.0f} s more unless it is renewed.{_progress(execution)}"
     return f"{who}, whose lease ended {-left:.0f} s ago: the next keeper that knows {execution.kind} takes it over."
+
+
+def _unfinished(executions: list[Execution]) -> str:
+    """What became of the finish function of a job that succeeded, where that failed."""
+    error = executions[-1].error if executions else None
+    if not error or not error.strip():
+        return ""
+    return f", but its finish function failed: {error.strip().splitlines()[-1].strip().rstrip('.')}"
+
+
+def _progress(execution: Execution) -> str:
+    """How far the handler said it is."""
+    if execution.progress is None:
+        return ""
+    done, total, note = execution.progress
+    far = f"{done:,.12g}" if total is None else f"{done:,.12g} of {total:,.12g}"
+    return f" It has reported {far} {note}".rstrip() + "."
 
 
 def _elsewhere(store: Store, job: Job, execution: Execution, now: datetime) -> str:

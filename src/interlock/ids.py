@@ -55,9 +55,9 @@ def id_bounds(prefix: str) -> tuple[str, str] | None:
 
 
 def shortest_prefix(id: str, neighbours: Iterable[str | None]) -> str:
-    """As much of an id as tells it from its neighbours in order, and so from every other id: at least the millisecond in which it was made.
+    """The shortest prefix that tells an id from its neighbours in order, and so from every other id.
 
-    An id that is made later has a later millisecond, so it does not begin like this one.
+    It holds at least the millisecond in which the id was made: an id that is made later does not begin so.
     """
     length = max([MILLISECOND, *(_common(id, other) + 1 for other in neighbours if other is not None)])
     return id[:length + 1] if id[length - 1:length] == "-" else id[:length]

@@ -47,8 +47,9 @@ class Status:
     @property
     def calm(self) -> bool:
         """Whether nothing needs a look."""
+        unserved = self.orphaned_kinds or self.orphaned_queues
         outside = any(one.error is not None or one.late for one in self.outside)
-        return not (self.stuck or self.orphaned_kinds or self.orphaned_queues or self.held_count or self.failures or outside)
+        return not (self.stuck or unserved or self.held_count or self.failures or outside)
 
 
 def status(store: Store) -> Status:
@@ -57,14 +58,16 @@ def status(store: Store) -> Status:
     kinds, pairs = _served(workers)
     wanted = {depth.kind for depth in depths if depth.due or depth.later or depth.running}
     held = [(depth.kind, depth.queue) for depth in depths if depth.held]
+    known = [depth for depth in depths if depth.due and depth.kind in kinds]
     return Status(
-        store.counts(), store.stuck(STUCK), sorted(wanted - kinds), workers, depths, store.held(held, HELD) if held else [],
-        store.outside(), journal=getattr(store, "journal", None),
-        orphaned_queues=[depth for depth in depths if depth.due and depth.kind in kinds and (depth.kind, depth.queue) not in pairs],
+        store.counts(), store.stuck(STUCK), sorted(wanted - kinds), workers, depths,
+        store.held(held, HELD) if held else [], store.outside(), journal=getattr(store, "journal", None),
+        orphaned_queues=[depth for depth in known if (depth.kind, depth.queue) not in pairs],
         failures=store.failures(DAY, NEWEST))
 
 
 def _served(workers: Sequence[WorkerSeen]) -> tuple[set[str], set[tuple[str, str]]]:
     """The kinds that live workers know, and the pairs of kind and queue from which they claim."""
     facts = [worker.facts for worker in workers if worker.alive]
-    return {kind for one in facts for kind in one.kinds}, {(kind, queue) for one in facts for kind in one.kinds for queue in one.queues}
+    pairs = {(kind, queue) for one in facts for kind in one.kinds for queue in one.queues}
+    return {kind for one in facts for kind in one.kinds}, pairs

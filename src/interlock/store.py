@@ -223,7 +223,10 @@ class Store(Protocol):
         ...
 
     def find(self, prefix: str, limit: int) -> list[str]:
-        """Ids of up to `limit` jobs that begin so, in order, with or without dashes; where there are none, those of pruned jobs whose history is kept."""
+        """The ids of up to `limit` jobs that begin so, in order; the prefix may leave out dashes.
+
+        Where there are none, the ids of pruned jobs whose history is kept.
+        """
         ...
 
     def neighbours(self, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
@@ -268,13 +271,13 @@ class Store(Protocol):
         ...
 
     def held(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:
-        """Jobs that an operator must release, up to `limit` of each of these pairs of kind and queue; the longest held first."""
+        """Held jobs, up to `limit` of each of these pairs of kind and queue; the longest held first."""
         ...
 
     def failures(self, age: float, newest: int) -> list[Failures]:
         """Jobs that failed for good in the last `age` seconds, by kind: their number, and the `newest` of each.
 
-        A job that was cancelled, rejected or expired has not failed, and a job that an operator has driven again counts no more.
+        A job that was cancelled, rejected or expired has not failed. A job that an operator drove again counts no more.
         """
         ...
 

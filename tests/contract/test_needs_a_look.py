@@ -54,7 +54,8 @@ def test_failed_jobs_are_counted_by_kind(store: Store, clock: SettableClock) -> 
     new = [fail(store, claimed(store), f"paper {n}").job.id for n in range(2)]
     buried = fail(store, started(store, "chore"), "Traceback\nValueError: x").job
     chores, mails = store.failures(60, 2)
-    assert chores == Failures("chore", 1, (FailedJob(buried.id, buried.state, 1, clock.now(), "Traceback\nValueError: x"),))
+    told = FailedJob(buried.id, buried.state, 1, clock.now(), "Traceback\nValueError: x")
+    assert chores == Failures("chore", 1, (told,))
     assert (mails.kind, mails.count, [job.id for job in mails.newest]) == ("mail", 3, new[::-1])
     assert store.failures(60, 9)[1].newest[-1] == FailedJob(old, "FAILED", 1, EPOCH, "first")
 

@@ -12,9 +12,10 @@ from tests.plans.conftest import Scene, Scenes
 
 HELD, FAILED = 10_000, 50_000
 _JOBS = """
-INSERT INTO {jobs} (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries, tries_left, due_at, finished_at,
-  held_at, created_at, updated_at, payload)
-SELECT %(id)s, 'deliver', '%(queue)s', 0, 'delivery', 1, '%(state)s', '%(phase)s', 1, 1, 3, 3, %(past)s, %(finished)s, %(held)s, %(past)s, %(past)s, '[]'
+INSERT INTO {jobs} (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries,
+  tries_left, due_at, finished_at, held_at, created_at, updated_at, payload)
+SELECT %(id)s, 'deliver', 'crowd', 0, 'delivery', 1, '%(state)s', '%(phase)s', 1, 1, 3,
+  3, %(past)s, %(finished)s, %(held)s, %(past)s, %(past)s, '[]'
 FROM %(numbers)s"""
 
 
@@ -24,8 +25,10 @@ def desks(scenes: Scenes) -> Scenes:
     raw = scenes.crowded.place.raw
     past = raw.time(EPOCH - timedelta(days=30))
     groups = [
-        {"id": raw.numbered(801), "numbers": raw.numbers(HELD), "queue": "crowd", "state": "QUEUED", "phase": "pending", "finished": "NULL", "held": past},
-        {"id": raw.numbered(802), "numbers": raw.numbers(FAILED), "queue": "crowd", "state": "FAILED", "phase": "failed", "finished": past, "held": "NULL"}]
+        {"id": raw.numbered(801), "numbers": raw.numbers(HELD), "state": "QUEUED", "phase": "pending",
+         "finished": "NULL", "held": past},
+        {"id": raw.numbered(802), "numbers": raw.numbers(FAILED), "state": "FAILED", "phase": "failed",
+         "finished": past, "held": "NULL"}]
     with raw.unchecked():
         for given in groups:
             raw.run(raw.words(_JOBS) % {**given, "past": past}, {})
@@ -71,6 +74,6 @@ def test_look_reads_no_table_from_end_to_end(desks: Scenes, verb: Verb) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_look_costs_the_same_in_a_crowd(desks: Scenes, verb: Verb) -> None:
-    """At most three times what it costs where there is nothing else, plus a few pages: the crowd has ten more held jobs to show."""
+    """At most three times what it costs where nothing else is: the crowd has ten more held jobs to show."""
     empty, crowded = (scene.meter.cost(lambda scene=scene: verb(scene)) for scene in (desks.empty, desks.crowded))
     assert crowded <= 3 * empty + 200, (empty, crowded)

@@ -106,6 +106,8 @@ def test_shortest_prefix_tells_an_id_from_all_others() -> None:
 
 def test_shortest_prefix_of_a_lone_id_is_its_millisecond() -> None:
     """Jobs that are made later do not make it ambiguous."""
-    assert shortest_prefix("019a94b1-7c3e-7a3f-8000-000000000000", (None, None)) == "019a94b1-7c3e"
-    assert shortest_prefix("019a94b1-7c3e-7a3f-8000-000000000000", ("019a94b1-7c3e-6fff-8000-000000000000", None)) == "019a94b1-7c3e-7"
-    assert shortest_prefix("019a94b1-7c3e-7a3f-8000-000000000000", ("019a94b1-7c3e-7a3f-8000-000000000001",)) == "019a94b1-7c3e-7a3f-8000-000000000000"
+    id, before, after = (f"019a94b1-7c3e-{rest}" for rest in (
+        "7a3f-8000-000000000000", "6fff-8000-000000000000", "7a3f-8000-000000000001"))
+    assert shortest_prefix(id, (None, None)) == "019a94b1-7c3e"
+    assert shortest_prefix(id, (before, None)) == "019a94b1-7c3e-7"
+    assert shortest_prefix(id, (before, after)) == id

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from interlock.lifecycle import builtin
-from interlock.outcome import Failed, Held, Outcome
+from interlock.outcome import Failed, Finished, Held, Outcome, Returned
 from interlock.records import Lease, WorkerFacts
 from interlock.stores import OpenStore
 from tests.contract.kit import settle, ways
@@ -126,6 +126,15 @@ def test_explain_says_why_a_job_waits(call: Call, store: OpenStore) -> None:
     assert "held until someone releases it: did it happen?" in call("explain", id).out
     missing = call("explain", NOBODY)
     assert (missing.code, "There is no job" in missing.sentence) == (1, True)
+
+
+def test_explain_says_that_a_finish_function_failed(call: Call, store: OpenStore) -> None:
+    """The job has succeeded all the same; the last line of the error says why its finish did not."""
+    id = greeting(call)
+    committed = settle(store, leased(store), Returned('"hello"', boundary=True))
+    settle(store, committed, Finished("Traceback (most recent call last):\nTimeoutError: no mail server"))
+    told = "It succeeded in SUCCEEDED at attempt 1, but its finish function failed: TimeoutError: no mail server."
+    assert told in call("explain", id).out
 
 
 # ---------------------------------------------------------------- status

@@ -21,14 +21,15 @@ WORKER = WorkerFacts("ann#1", "host", 17, "Polling", 10, 3, ("greet",), ("defaul
 
 @pytest.fixture
 def store(shop: str, place: Place) -> OpenStore:
-    """Another process on the shop's database, in real time, beside a worker that serves greetings in the queue `default`."""
+    """Another process on the shop's database, in real time, beside a worker that serves greetings in `default`."""
     store = place.open(real_time=True)
     store.report_worker(WORKER)
     return store
 
 
 def greeting(**fields: object) -> NewJob:
-    return replace(make("mail", lifecycle=STANDARD, payload='{"name":"ann"}'), kind="greet", **fields)  # type: ignore[arg-type]
+    made = make("mail", lifecycle=STANDARD, payload='{"name":"ann"}')
+    return replace(made, kind="greet", **fields)  # type: ignore[arg-type]
 
 
 def claimed(store: OpenStore, queue: str = "default") -> Lease:
@@ -68,7 +69,8 @@ def test_due_job_in_a_queue_that_no_worker_serves_is_named(call: Call, store: Op
     store.enqueue([greeting(queue="slow"), greeting(queue="slow"), greeting(queue="later", delay=600.0)])
     answer = call("status")
     assert answer.code == 1
-    assert "No live worker serves the queue slow for greet, of which 2 are due: start one with --queues slow." in answer.lines
+    said = "No live worker serves the queue slow for greet, of which 2 are due: start one with --queues slow."
+    assert said in answer.lines
     told = call("status", "--json").json
     assert [(one["kind"], one["queue"], one["due"]) for one in told["orphaned_queues"]] == [("greet", "slow", 2)]
     assert told["orphaned_kinds"] == []
@@ -94,7 +96,8 @@ def test_failed_jobs_of_the_last_day_are_counted_by_kind(call: Call, store: Open
     answer = call("status")
     assert answer.code == 1
     assert "5 jobs of greet failed in the last 24 hours; the newest:" in answer.lines
-    assert [line.split()[0] for line in answer.lines if "ValueError: no paper" in line] == [lease.job.id for lease in failed[:1:-1]]
+    named = [line.split()[0] for line in answer.lines if "ValueError: no paper" in line]
+    assert named == [lease.job.id for lease in failed[:1:-1]]
     assert "Traceback" not in answer.out
     (told,) = call("status", "--json").json["failures"]
     assert (told["kind"], told["count"], len(told["newest"])) == ("greet", 5, 3)

@@ -8,13 +8,17 @@ import typer
 
 from ..app import App
 from ..errors import NotFound
-from ..job import AuditEntry, Execution, Job
+from ..job import Job
 from . import screen
+from .job_ids import page_id, shown_ids, whole_id
+from .job_views import each_whole, executions_shown, history_shown, job_pairs, jobs_table
 from .target import AppOption, ByOption, DatabaseOption, JsonOption, Miscalled, lifecycles, me, needed, opened
-from .words import UNITS, duration, job_id, tags, written
+from .words import UNITS, duration, tags, written
 
 LIMIT = 20
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+PREFIX = "The job's id, or any prefix of it that no other job's id has."
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help=PREFIX)]
+FullOption = Annotated[bool, typer.Option("--full", help="Everything whole: ids, payloads, tracebacks.")]
 ReasonOption = Annotated[str, typer.Option(help="Why; it stands in the job's history.")]
 
 
@@ -77,25 +81,31 @@ def listing(
     tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only with this tag; may be given again.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = LIMIT,
     after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this job: the last one of the page before.")] = None,
+    full: FullOption = False,
     json: JsonOption = False,
 ) -> None:
     """List jobs, newest first.
+
+    A terminal shows the shortest prefix of each id that no other job has, and every command takes it for the whole id.
+    A pipe gets whole ids.
 
     Example: interlock jobs --kind greet --phase failed --limit 50
     """
     if phase not in (None, "pending", "running", "succeeded", "failed"):
         raise Miscalled(f"--phase {phase!r} is none: give pending, running, succeeded or failed.")
-    after = job_id(after, "--after")
     with opened(app, database) as chosen:
+        after = page_id(chosen, after, "--after")
         found = chosen.jobs(kind=kind, state=state, phase=phase, queue=queue, tags=tags(tag), limit=limit, after=after)
         if app and not found:
             _known(chosen, kind, state)
+        ids, now = shown_ids(chosen, [job.id for job in found]), chosen.database.store().now()
     if json:
         screen.as_json(found)
         return
-    screen.table(("id", "kind", "state", "attempt", "tries left", "queue", "due (UTC)"), [
-        (job.id, job.kind, _state(job), job.attempt, f"{job.tries_left}/{job.tries}", job.queue, None if job.ended else screen.moment(job.due_at))
-        for job in found])
+    if full:
+        each_whole(found)
+    else:
+        jobs_table(found, ids, now)
     if len(found) == limit:
         filters = (("--kind", kind), ("--state", state), ("--phase", phase), ("--queue", queue), *(("--tag", each) for each in tag or ()))
         same = (("--database", database), *filters, ("--limit", None if limit == LIMIT else limit), ("--after", found[-1].id))
@@ -111,18 +121,18 @@ def _known(app: App[Any], kind: str | None, state: str | None) -> None:
         raise Miscalled(f"--state {state!r} is none: the lifecycles of this app have {', '.join(dict.fromkeys(states))}.")
 
 
-def _state(job: Job) -> str:
-    if job.held_at is not None:
-        return f"{job.state} (held)"
-    return f"{job.state} (asked to stop)" if job.cancel_requested_at is not None and not job.ended else job.state
-
-
-def show(id: IdArgument, *, app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False) -> None:
+def show(
+    id: IdArgument, *, app: AppOption = None, database: DatabaseOption = None,
+    full: FullOption = False, json: JsonOption = False,
+) -> None:
     """Show one job: its state, its executions, and its history.
+
+    A terminal gets a line for each attempt, with the last line of its error; --full has the tracebacks.
 
     Example: interlock show ID
     """
     with opened(app, database) as chosen:
+        id = whole_id(chosen, id)
         job, history = _found(chosen, id), chosen.history(id)
         executions = chosen.executions(id)
     if job is None and not history:
@@ -133,12 +143,12 @@ def show(id: IdArgument, *, app: AppOption = None, database: DatabaseOption = No
     if job is None:
         screen.say(f"Job {id} is gone: retention deleted it. Its history stays.")
     else:
-        _job(job)
+        job_pairs(job, full=full)
     if executions:
         screen.say("\nexecutions", style="bold")
-        _executions(executions)
+        executions_shown(executions, full=full)
     screen.say("\nhistory", style="bold")
-    _history(history)
+    history_shown(history, full=full)
 
 
 def _missing(id: str) -> NotFound:
@@ -153,37 +163,12 @@ def _found(app: App[Any], id: str) -> Job | None:
 
 
 def sought(app: App[Any], id: str) -> Job:
-    """The job that is asked for by its id; `NotFound`, and why, if it is not there."""
+    """The job that is asked for by its id, or by a prefix of it; `NotFound`, and why, if it is not there."""
+    id = whole_id(app, id)
     job = _found(app, id)
     if job is None:
         raise _missing(id) if not app.history(id) else NotFound(f"Job {id} is gone: retention deleted it, since it had ended.")
     return job
-
-
-def _job(job: Job) -> None:
-    asked = job.cancel_requested_at and f"{screen.moment(job.cancel_requested_at)} by {job.cancel_requested_by}: {job.cancel_reason or 'no reason given'}"
-    screen.pairs((
-        ("id", job.id), ("kind", job.kind), ("state", f"{_state(job)} ({job.phase})"), ("lifecycle", f"{job.lifecycle}, version {job.lifecycle_version}"),
-        ("payload", json_module.dumps(dict(job.payload), ensure_ascii=False)), ("queue", f"{job.queue}, priority {job.priority}"),
-        ("tries", f"{job.tries_left} of {job.tries} left, {job.lease_losses} leases lost"),
-        ("idempotency key", job.idempotency_key and f"{job.idempotency_key}{' (released)' if job.key_released else ''}"), ("unique key", job.unique_key),
-        ("tags", ", ".join(f"{name}={value}" for name, value in sorted(job.tags.items())) or None),
-        ("created", screen.moment(job.created_at)), ("due", None if job.ended else screen.moment(job.due_at)), ("expires", screen.moment(job.expires_at)),
-        ("finished", screen.moment(job.finished_at)), ("held", job.held_at and f"{screen.moment(job.held_at)}: {job.held_reason}"),
-        ("asked to stop", asked), ("redrive of", job.redrive_of),
-        ("result", None if job.result is None else json_module.dumps(job.result, ensure_ascii=False)), ("last error", job.last_error)))
-
-
-def _executions(executions: list[Execution]) -> None:
-    screen.table(("attempt", "holder", "status", "state", "ended by", "owner", "lease until (UTC)", "error"), [
-        (one.attempt, one.holder, one.status, one.state, one.ended_by, one.lease_owner, screen.moment(one.lease_expires_at) if one.live else None, one.error)
-        for one in executions])
-
-
-def _history(history: list[AuditEntry]) -> None:
-    screen.table(("at", "version", "attempt", "event", "from", "to", "actor", "reason"), [
-        (screen.moment(one.at), f"{one.version}.{one.n}" if one.n else one.version, one.attempt, one.event, one.from_state, one.to_state, one.actor, one.reason)
-        for one in history])
 
 
 def cancel(
@@ -199,7 +184,7 @@ def cancel(
     """
     with opened(app, database) as chosen:
         before = sought(chosen, id)
-        job = chosen.cancel(id, by=by or me(), reason=reason)
+        job = chosen.cancel(before.id, by=by or me(), reason=reason)
     if json:
         screen.as_json(job)
     elif before.ended:

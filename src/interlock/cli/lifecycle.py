@@ -11,6 +11,7 @@ from ..lifecycle import BUILTIN, Lifecycle, builtin
 from ..machine import Machine
 from ..mermaid import NAME
 from . import screen
+from .table import Column
 from .target import AppOption, JsonOption, Miscalled, lifecycles, load
 
 
@@ -63,7 +64,8 @@ def _list(known: dict[str, tuple[Lifecycle, list[str]]], json: bool) -> None:
         screen.as_json([_facts(each) | {"kinds": kinds} for each, kinds in known.values()])
         return
     rows = [(each.name, each.initial, len(each.states), len(each.arrows), ", ".join(sorted(each.finals)), ", ".join(kinds)) for each, kinds in known.values()]
-    screen.table(("lifecycle", "begins in", "states", "arrows", "ends in", "kinds"), rows)
+    ends, kinds = Column("ends in", "wrap"), Column("kinds", "wrap")
+    screen.table(("lifecycle", "begins in", "states", "arrows", ends, kinds), rows)
 
 
 def _facts(lifecycle: Lifecycle) -> dict[str, object]:

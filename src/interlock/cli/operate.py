@@ -14,7 +14,8 @@ EFFECTS: dict[str, Literal["happened", "did_not"]] = {"happened": "happened", "d
 
 
 def redrive(
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The jobs' ids.")], *, app: AppOption = None, database: DatabaseOption = None,
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The jobs' ids, or prefixes of them.")],
+    *, app: AppOption = None, database: DatabaseOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what its outside calls and steps answered: they are made again.")] = False,
     by: ByOption = None, reason: ReasonOption = "", json: JsonOption = False,
 ) -> None:
@@ -28,10 +29,12 @@ def redrive(
     who, made = by or me(), list[dict[str, str]]()
     refused = 0
     with opened(app, database) as chosen:
-        for id in dict.fromkeys(ids):
+        for id in ids:
             try:
-                sought(chosen, id)
-                made.append({"id": chosen.redrive(id, by=who, reason=reason, fresh=fresh).id, "redrive_of": id})
+                old = sought(chosen, id).id
+                if old in [one["redrive_of"] for one in made]:
+                    continue
+                made.append({"id": chosen.redrive(old, by=who, reason=reason, fresh=fresh).id, "redrive_of": old})
             except InterlockError as error:
                 screen.complain(str(error))
                 refused += 1
@@ -63,7 +66,7 @@ def release(
     if receipt is not None and effect != "happened":
         raise Miscalled("--receipt is what a call answered that happened: give --effect happened with it.")
     with opened(app, database) as chosen:
-        sought(chosen, id)
+        id = sought(chosen, id).id
         job = chosen.release(id, by=by or me(), reason=reason, effect=EFFECTS[effect] if effect else None, receipt=_receipt(receipt))
     if json:
         screen.as_json(job)
@@ -84,8 +87,7 @@ def explain(id: IdArgument, *, app: AppOption = None, database: DatabaseOption =
     Example: interlock explain ID
     """
     with opened(app, database) as chosen:
-        sought(chosen, id)
-        told = chosen.explain(id)
+        told = chosen.explain(sought(chosen, id).id)
     if json:
         screen.as_json(told)
         return

@@ -9,9 +9,15 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from .table import Column, lines, wrap
+
+WHOLE = (
+    "id", "at", "pid", "busy", "attempt", "holder", "version", "left", "tries left", "due", "later", "held", "running",
+    "jobs", "states", "arrows", "oldest due", "handed over", "last beat", "last heartbeat", "held for", "failed",
+    "ended by", "status", "event")
+"""The columns that are never cut: ids, numbers, times, and the engine's own words."""
 # Control characters (a terminal obeys them), and those that turn the direction of what follows.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _KEEPS_LINES = re.compile(f"(?!\n){_CONTROL.pattern}")
@@ -29,14 +35,20 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=None if stream.isatty() else 10_000, markup=False, highlight=False, emoji=False)
 
 
+def width() -> int | None:
+    """How wide the terminal is that shows what is printed; None where there is none, as in a pipe."""
+    return console().width if sys.stdout.isatty() else None
+
+
 def say(text: object = "", style: str | None = None) -> None:
-    """A line, or several; long ones are left to the terminal to wrap."""
-    console().print(Text(plain(text, lines=True), style=style or ""), soft_wrap=True)
+    """A line, or several; a terminal gets long ones wrapped between words."""
+    console().print(Text(plain(text, lines=True), style=style or ""), soft_wrap=not sys.stdout.isatty())
 
 
 def complain(sentence: str) -> None:
     """Why it went no further, on the other channel."""
-    console(stderr=True).print(Text("interlock: ", style="bold red").append(plain(sentence), style="not bold default"), soft_wrap=True)
+    said = Text("interlock: ", style="bold red").append(plain(sentence), style="not bold default")
+    console(stderr=True).print(said, soft_wrap=not sys.stderr.isatty())
 
 
 def remark(sentence: str, *, lines: bool = False) -> None:
@@ -44,15 +56,16 @@ def remark(sentence: str, *, lines: bool = False) -> None:
     console(stderr=True).print(Text(plain(sentence.rstrip(), lines=lines), style="dim"), soft_wrap=True)
 
 
-def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Rows under their columns; the ids are never cut."""
-    made = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in made.columns:
-        column.no_wrap = str(column.header) in ("id", "at")
-        column.overflow = "fold"
-    for row in rows:
-        made.add_row(*(Text(plain("" if cell is None else cell)) for cell in row))
-    return made
+def grid(columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Text:
+    """Rows under their columns. A terminal gets as much of each cell as it has room for; ids are never cut."""
+    shaped = [column if isinstance(column, Column) else _named(column) for column in columns]
+    head, *body = lines(shaped, ([plain("" if cell is None else cell) for cell in row] for row in rows), width())
+    made = Text(head, style="bold", no_wrap=True, overflow="ignore")
+    return made.append("".join(f"\n{line}" for line in body), style="not bold")
+
+
+def _named(column: str) -> Column:
+    return Column(column, "whole" if column in WHOLE else "cut")
 
 
 def heading(text: object, style: str = "bold") -> Text:
@@ -65,21 +78,28 @@ def show(*things: RenderableType) -> None:
     out = console()
     with out.capture() as captured:
         for thing in things:
-            out.print(thing, soft_wrap=isinstance(thing, Text))
+            out.print(thing, soft_wrap=isinstance(thing, Text) and (thing.no_wrap or not sys.stdout.isatty()))
     out.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def table(columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> None:
     show(grid(columns, rows))
 
 
-def pairs(rows: Iterable[tuple[str, object]]) -> None:
+def pairs(rows: Iterable[tuple[str, object]], *, indent: int = 0) -> None:
     """What is known of one thing, a line each; what is not known is left out."""
-    known = [(name, value) for name, value in rows if value is not None]
-    width = max((len(name) for name, _ in known), default=0)
-    for name, value in known:
-        text = plain(value, lines=True).replace("\n", "\n" + " " * (width + 2))
-        console().print(Text(f"{name:<{width}}  ", style="bold").append(text, style="not bold"), soft_wrap=True)
+    known = [(name, plain(value, lines=True)) for name, value in rows if value is not None]
+    names, room = max((len(name) for name, _ in known), default=0), width()
+    for name, text in known:
+        # At a terminal, a text of several lines stands below its name: it gets the whole width.
+        below = room is not None and "\n" in text
+        deep = indent + (2 if below else names + 2)
+        parts = text.split("\n")
+        if room is not None:
+            parts = [part for line in parts for part in wrap(line, room - deep)]
+        head = f"{name}\n{' ' * deep}" if below else f"{name:<{names}}  "
+        shown = Text(" " * indent + head, style="bold").append(f"\n{' ' * deep}".join(parts), style="not bold")
+        console().print(shown, soft_wrap=True)
 
 
 def moment(at: datetime | None) -> str | None:

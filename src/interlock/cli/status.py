@@ -2,8 +2,8 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -18,6 +18,8 @@ from ..records import Outside, WorkerSeen
 from ..status import HELD, STUCK, Status
 from ..waits import SystemWaits, Waits
 from . import screen
+from .job_ids import shown_ids
+from .table import Column
 from .target import AppOption, DatabaseOption, JsonOption, Miscalled, opened
 from .words import ago, last_line
 
@@ -25,7 +27,18 @@ EVERY = 1.0
 """Seconds between two looks of `--watch`."""
 SHOWN = 20
 """How many stuck or held jobs are listed for people; `--json` has more."""
-Look = Callable[[], tuple[Status, datetime]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A status, when it was taken, and what is shown for each id in it."""
+
+    seen: Status
+    now: datetime
+    ids: Mapping[str, str]
+
+
+Look = Callable[[], View]
 
 
 def status(
@@ -35,11 +48,13 @@ def status(
 ) -> None:
     """Count the jobs by state and queue, and name what needs a look.
 
-    These need a look: a kind, or a queue with due jobs, that no live worker serves; an execution whose heartbeat is older than twice its lease; a job that is
-    held until someone decides; a job that failed in the last 24 hours, unless it was driven again; an external system that could not be asked about the work
-    that was handed over to it, or is asked too seldom.
+    These need a look: a kind, or a queue with due jobs, that no live worker serves; an execution whose heartbeat is
+    older than twice its lease; a job that is held until someone decides; a job that failed in the last 24 hours, unless
+    it was driven again; an external system that could not be asked about the work that was handed over to it, or is
+    asked too seldom.
 
-    Exits with 0 if nothing needs a look. Exits with 1 if something does, or if the database could not be read; standard error says which. --watch ends with 0.
+    Exits with 0 if nothing needs a look. Exits with 1 if something does, or if the database could not be read; standard
+    error says which. --watch ends with 0.
 
     Example: interlock status --database postgresql://localhost/shop --watch
     """
@@ -51,17 +66,23 @@ def status(
         if watch:
             _watch(_looking(chosen), SystemWaits())
             return
-        seen, now = _looking(chosen)()
+        view = _looking(chosen)()
     if json:
-        _as_json(seen, now)
+        _as_json(view.seen, view.now)
     else:
-        screen.show(*view(seen, now))
-    if not seen.calm:
+        screen.show(*drawn(view))
+    if not view.seen.calm:
         raise typer.Exit(1)
 
 
 def _looking(app: App[Any]) -> Look:
-    return lambda: (app.status(), app.database.store().now())
+    def look() -> View:
+        seen = app.status()
+        failed = [job.id for one in seen.failures for job in one.newest]
+        named = [*(one.job_id for one in seen.stuck[:SHOWN]), *(one.id for one in _of_each(seen.held)), *failed]
+        return View(seen, app.database.store().now(), shown_ids(app, named))
+
+    return look
 
 
 def _as_json(seen: Status, now: datetime) -> None:
@@ -81,9 +102,10 @@ def _age(one: Execution, now: datetime) -> float:
 
 
 # ---------------------------------------------------------------- for people
-def view(seen: Status, now: datetime) -> list[RenderableType]:
+def drawn(view: View) -> list[RenderableType]:
     """The status as lines and tables."""
-    return [*_counts(seen), *_depths(seen), *_handed_over(seen), *_workers(seen), *_needs_a_look(seen, now)]
+    parts = (_counts, _depths, _handed_over, _workers, _needs_a_look)
+    return [*(thing for part in parts for thing in part(view.seen)), *_stuck(view), *_held(view), *_failed(view)]
 
 
 def _counts(seen: Status) -> Iterator[RenderableType]:
@@ -115,7 +137,7 @@ def _workers(seen: Status) -> Iterator[RenderableType]:
     yield screen.heading(f"workers: {living} alive{silent}")
 
 
-def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
+def _needs_a_look(seen: Status) -> Iterator[RenderableType]:
     yield ""
     if seen.calm:
         yield screen.heading("Nothing needs a look.", "bold green")
@@ -123,8 +145,9 @@ def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
         jobs = sum(one.due + one.later + one.running for one in seen.depths if one.kind == kind)
         yield screen.heading(f"No live worker serves {kind}, of which {jobs:,} wait or run: start one that has it.", "bold red")
     for depth in seen.orphaned_queues:
+        due = f"{depth.due:,} {'is' if depth.due == 1 else 'are'} due"
         yield screen.heading(
-            f"No live worker serves the queue {depth.queue} for {depth.kind}, of which {depth.due:,} {'is' if depth.due == 1 else 'are'} due: "
+            f"No live worker serves the queue {depth.queue} for {depth.kind}, of which {due}: "
             f"start one with --queues {depth.queue}.", "bold red")
     for one in seen.outside:
         if one.error is not None:
@@ -134,28 +157,33 @@ def _needs_a_look(seen: Status, now: datetime) -> Iterator[RenderableType]:
             yield screen.heading(
                 f"{one.kind}: a check is {ago(one.overdue)} late, more than two passes over {one.handed:,}: "
                 "start a worker that knows it, or ask about more at once.", "bold red")
-    yield from _stuck(seen, now)
-    yield from _held(seen, now)
-    yield from _failed(seen, now)
 
 
-def _stuck(seen: Status, now: datetime) -> Iterator[RenderableType]:
+def _stuck(view: View) -> Iterator[RenderableType]:
+    seen, now = view.seen, view.now
     if seen.stuck:
-        yield screen.heading("Stuck: the heartbeat is older than twice the lease. The next keeper that knows the kind takes them over.", "bold red")
-        yield screen.grid(("id", "kind", "attempt", "status", "state", "owner", "last heartbeat"), [
-            (one.job_id, one.kind, one.attempt, one.status, one.state, one.lease_owner, f"{ago(_age(one, now))} ago") for one in seen.stuck[:SHOWN]])
+        why = "the heartbeat is older than twice the lease. The next keeper that knows the kind takes them over."
+        yield screen.heading(f"Stuck: {why}", "bold red")
+        attempt, state = Column("attempt", "whole", spare=True), Column("state", spare=True)
+        yield screen.grid(("id", "kind", attempt, "status", state, "owner", "last heartbeat"), [
+            (view.ids[one.job_id], one.kind, one.attempt, one.status, one.state, one.lease_owner,
+             f"{ago(_age(one, now))} ago") for one in seen.stuck[:SHOWN]])
         full = len(seen.stuck) == STUCK
-        yield from _more(len(seen.stuck) - SHOWN, "--json lists a hundred" if full else "--json lists them", at_least=full)
+        listed = "--json lists a hundred" if full else "--json lists them"
+        yield from _more(len(seen.stuck) - SHOWN, listed, at_least=full)
 
 
-def _held(seen: Status, now: datetime) -> Iterator[RenderableType]:
+def _held(view: View) -> Iterator[RenderableType]:
+    seen, now = view.seen, view.now
     if not seen.held_count:
         return
     jobs = "1 job is" if seen.held_count == 1 else f"{seen.held_count:,} jobs are"
-    yield screen.heading(f"{jobs} held until someone decides: look at each with interlock explain ID, then interlock release ID.", "bold yellow")
+    look = "look at each with interlock explain ID, then interlock release ID."
+    yield screen.heading(f"{jobs} held until someone decides: {look}", "bold yellow")
     shown = _of_each(seen.held)
-    yield screen.grid(("id", "kind", "state", "held for", "why"), [
-        (one.id, one.kind, one.state, one.held_at and ago((now - one.held_at).total_seconds()), one.held_reason) for one in shown])
+    yield screen.grid(("id", "kind", Column("state", spare=True), "held for", Column("why", "wrap")), [
+        (view.ids[one.id], one.kind, one.state, one.held_at and _since(one.held_at, now), one.held_reason)
+        for one in shown])
     listed = "--json lists them" if len(seen.held) == seen.held_count else f"--json lists {HELD} of each kind and queue"
     yield from _more(seen.held_count - len(shown), listed)
 
@@ -171,14 +199,22 @@ def _of_each(held: list[Job]) -> list[Job]:
     return [job for _, _, job in sorted(chosen, key=lambda one: one[1])]
 
 
-def _failed(seen: Status, now: datetime) -> Iterator[RenderableType]:
+def _failed(view: View) -> Iterator[RenderableType]:
+    seen, now = view.seen, view.now
     for one in seen.failures:
         jobs = "1 job" if one.count == 1 else f"{one.count:,} jobs"
-        yield screen.heading(f"{jobs} of {one.kind} failed in the last 24 hours{'; the newest:' if one.count > len(one.newest) else ':'}", "bold yellow")
+        newest = "; the newest:" if one.count > len(one.newest) else ":"
+        yield screen.heading(f"{jobs} of {one.kind} failed in the last 24 hours{newest}", "bold yellow")
         yield screen.grid(("id", "state", "attempt", "failed", "error"), [
-            (job.id, job.state, job.attempt, f"{ago((now - job.finished_at).total_seconds())} ago", last_line(job.error)) for job in one.newest])
+            (view.ids[job.id], job.state, job.attempt, f"{_since(job.finished_at, now)} ago", last_line(job.error))
+            for job in one.newest])
     if seen.failures:
-        yield screen.heading("interlock jobs --phase failed lists them; interlock redrive ID makes a new job of one.", "dim")
+        listed = "interlock jobs --phase failed lists them; interlock redrive ID makes a new job of one."
+        yield screen.heading(listed, "dim")
+
+
+def _since(at: datetime, now: datetime) -> str:
+    return ago((now - at).total_seconds())
 
 
 def _more(count: int, where: str, *, at_least: bool = False) -> Iterator[RenderableType]:
@@ -199,10 +235,10 @@ def _watch(look: Look, waits: Waits) -> None:
 
 def _now(look: Look) -> list[RenderableType]:
     try:
-        seen, now = look()
+        view = look()
     except Unavailable as error:
         return [screen.heading(f"The database is out of reach, and asked again every second: {error}", "bold red")]
-    return [screen.heading(f"{screen.moment(now)} UTC, until Ctrl-C", "dim"), "", *view(seen, now)]
+    return [screen.heading(f"{screen.moment(view.now)} UTC, until Ctrl-C", "dim"), "", *drawn(view)]
 
 
 # ---------------------------------------------------------------- workers
@@ -221,9 +257,12 @@ def workers(*, app: AppOption = None, database: DatabaseOption = None, json: Jso
     if not seen:
         screen.remark("No worker runs here: interlock worker -A MODULE:APP starts one.")
         return
-    screen.table(("name", "host", "pid", "state", "busy", "kinds", "queues", "last beat"), [
+    comma = "," if screen.width() is None else ", "
+    host, pid = Column("host", spare=True), Column("pid", "whole", spare=True)
+    kinds, queues = Column("kinds", "wrap"), Column("queues", "wrap")
+    screen.table(("name", host, pid, "state", "busy", kinds, queues, "last beat"), [
         (one.facts.name, one.facts.host, one.facts.pid, one.facts.state if one.alive else "silent", f"{one.facts.busy}/{one.facts.slots}",
-         ",".join(one.facts.kinds), ",".join(one.facts.queues), f"{ago(one.silent)} ago") for one in seen])
+         comma.join(one.facts.kinds), comma.join(one.facts.queues), f"{ago(one.silent)} ago") for one in seen])
 
 
 def _worker(one: WorkerSeen) -> dict[str, Any]:

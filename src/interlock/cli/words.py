@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import UUID
 
 from ..clock import LONGEST
 from .target import Miscalled
@@ -67,14 +66,13 @@ def last_line(text: str | None) -> str | None:
     return lines[-1] if lines else None
 
 
-def job_id(text: str | None, option: str) -> str | None:
-    """An id as it is stored, from one that was copied."""
-    if text is None:
+def progress(told: tuple[float, float | None, str] | None) -> str | None:
+    """How far the work is, as the handler said it: 12/40 pages."""
+    if told is None:
         return None
-    try:
-        return str(UUID(text))
-    except ValueError:
-        raise Miscalled(f"{option} {text!r} is no job's id: interlock jobs lists them.") from None
+    done, total, note = told
+    far = f"{done:,.12g}" if total is None else f"{done:,.12g}/{total:,.12g}"
+    return f"{far} {note}" if note else far
 
 
 def program() -> str:

@@ -127,7 +127,7 @@ class Status:
     workers: list[_WorkerSeen]
     depths: list[_Depth]
     outside: list[_Outside]                            # handed-over work, by kind
-    held: list[Job]                                    # wait for an operator's decision: a hundred of each kind and queue
+    held: list[Job]                                    # wait for a decision: 100 of each kind and queue
     held_count: int                                    # all of them
     calm: bool
 class _FailedJob:

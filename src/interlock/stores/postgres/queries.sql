@@ -599,11 +599,13 @@ DELETE FROM interlock.audit WHERE job_id = ANY(:job_id::text::uuid[])
 SELECT {job}, e.progress::text FROM interlock.jobs j LEFT JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt WHERE j.id = :id::text::uuid
 
 -- name: find
-SELECT j.id::text FROM interlock.jobs j WHERE j.id BETWEEN :first::text::uuid AND :last::text::uuid ORDER BY j.id LIMIT :limit::int
+SELECT j.id::text FROM interlock.jobs j
+WHERE j.id BETWEEN :first::text::uuid AND :last::text::uuid ORDER BY j.id LIMIT :limit::int
 
 -- name: find.pruned
 SELECT a.job_id::text FROM interlock.audit a
-WHERE a.job_id BETWEEN :first::text::uuid AND :last::text::uuid AND a.version = 0 AND a.n = 0 ORDER BY a.job_id LIMIT :limit::int
+WHERE a.job_id BETWEEN :first::text::uuid AND :last::text::uuid AND a.version = 0 AND a.n = 0
+ORDER BY a.job_id LIMIT :limit::int
 
 -- name: neighbours
 SELECT i.id::text, (SELECT j.id::text FROM interlock.jobs j WHERE j.id < i.id ORDER BY j.id DESC LIMIT 1),
@@ -672,19 +674,23 @@ FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind COLLATE "C", d.queue COLLA
 -- name: held
 -- A few of each kind and queue, so that no crowd of one hides another.
 SELECT {job}, NULL FROM unnest(:kinds::text::text[], :queues::text::text[]) AS p(kind, queue) CROSS JOIN LATERAL (
-  SELECT x.* FROM interlock.jobs x WHERE x.kind = p.kind AND x.queue = p.queue AND x.held_at IS NOT NULL LIMIT :limit::int) j
+  SELECT x.* FROM interlock.jobs x
+  WHERE x.kind = p.kind AND x.queue = p.queue AND x.held_at IS NOT NULL LIMIT :limit::int) j
 ORDER BY j.held_at, j.id
 
 -- name: failures
--- The index has what ended in this phase since then. Executions say what ended the job, and a remark says that it was driven again.
+-- The index has what ended in this phase since then. The execution says what ended the job,
+-- and a remark says that an operator drove it again.
 WITH failed AS (
   SELECT j.id, j.kind, count(*) OVER (PARTITION BY j.kind) AS number,
     row_number() OVER (PARTITION BY j.kind ORDER BY j.finished_at DESC, j.id DESC) AS place
   FROM interlock.jobs j
-  WHERE j.phase = 'failed' AND j.finished_at IS NOT NULL AND j.finished_at > (SELECT interlock.clock()) - :age::float8 * interval '1 second'
+  WHERE j.phase = 'failed' AND j.finished_at IS NOT NULL
+    AND j.finished_at > (SELECT interlock.clock()) - :age::float8 * interval '1 second'
     AND EXISTS (SELECT 1 FROM interlock.executions e
       WHERE e.job_id = j.id AND e.attempt = j.attempt AND e.ended_by NOT IN ('reject', 'cancel', 'expire'))
-    AND NOT EXISTS (SELECT 1 FROM interlock.audit a WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'))
+    AND NOT EXISTS (SELECT 1 FROM interlock.audit a
+      WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'))
 SELECT f.kind, f.number::int, j.id::text, j.state, j.attempt, j.finished_at, j.last_error
 FROM failed f JOIN interlock.jobs j ON j.id = f.id WHERE f.place <= :newest::int ORDER BY f.kind COLLATE "C", f.place
 

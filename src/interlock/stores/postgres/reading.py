@@ -50,7 +50,8 @@ class Reading:
     def find(self, prefix: str, limit: int) -> list[str]:
         bounds = id_bounds(prefix)
         given = {"first": bounds[0], "last": bounds[1], "limit": max(limit, 0)} if bounds else {}
-        return [row[0] for row in self._steadily("find", given) or self._steadily("find.pruned", given)] if given else []
+        found = (self._steadily("find", given) or self._steadily("find.pruned", given)) if given else ()
+        return [row[0] for row in found]
 
     def neighbours(self, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
         return {id: (before, after) for id, before, after in self._steadily("neighbours", {"ids": codec.array(ids)})}
@@ -86,7 +87,8 @@ class Reading:
 
     def held(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:
         kinds, queues = (codec.text_array([place[part] for place in places]) for part in (0, 1))
-        return [codec.job(row, as_is) for row in self._steadily("held", {"kinds": kinds, "queues": queues, "limit": max(limit, 0)})]
+        given = {"kinds": kinds, "queues": queues, "limit": max(limit, 0)}
+        return [codec.job(row, as_is) for row in self._steadily("held", given)]
 
     def failures(self, age: float, newest: int) -> list[Failures]:
         return codec.failures(self._steadily("failures", {"age": age, "newest": newest}), as_is)

@@ -453,7 +453,8 @@ SELECT {job}, e.progress FROM interlock_jobs j LEFT JOIN interlock_executions e 
 SELECT j.id FROM interlock_jobs j WHERE j.id BETWEEN :first AND :last ORDER BY j.id LIMIT :limit + 0
 
 -- name: find.pruned
-SELECT a.job_id FROM interlock_audit a WHERE a.job_id BETWEEN :first AND :last AND a.version = 0 AND a.n = 0 ORDER BY a.job_id LIMIT :limit + 0
+SELECT a.job_id FROM interlock_audit a
+WHERE a.job_id BETWEEN :first AND :last AND a.version = 0 AND a.n = 0 ORDER BY a.job_id LIMIT :limit + 0
 
 -- name: neighbours
 SELECT i.value, (SELECT j.id FROM interlock_jobs j WHERE j.id < i.value ORDER BY j.id DESC LIMIT 1),
@@ -524,11 +525,13 @@ SELECT d.kind, d.queue, sum(d.due), sum(d.later), sum(d.held), sum(d.running), m
 -- A few of each kind and queue, so that no crowd of one hides another.
 SELECT {job}, NULL FROM json_each(:places) p CROSS JOIN json_each((SELECT json_group_array(c.id) FROM (
   SELECT x.id FROM interlock_jobs x INDEXED BY interlock_jobs_held
-  WHERE x.kind = json_extract(p.value, '$[0]') AND x.queue = json_extract(p.value, '$[1]') AND x.held_at IS NOT NULL LIMIT :limit + 0) c)) h
+  WHERE x.kind = json_extract(p.value, '$[0]') AND x.queue = json_extract(p.value, '$[1]') AND x.held_at IS NOT NULL
+  LIMIT :limit + 0) c)) h
 CROSS JOIN interlock_jobs j ON j.id = h.value ORDER BY j.held_at, j.id
 
 -- name: failures
--- The index has what ended in this phase since then. Executions say what ended the job, and a remark says that it was driven again.
+-- The index has what ended in this phase since then. The execution says what ended the job,
+-- and a remark says that an operator drove it again.
 WITH failed AS (
   SELECT j.id, j.kind, count(*) OVER (PARTITION BY j.kind) AS number,
     row_number() OVER (PARTITION BY j.kind ORDER BY j.finished_at DESC, j.id DESC) AS place
@@ -536,7 +539,8 @@ WITH failed AS (
   WHERE j.phase = 'failed' AND j.finished_at IS NOT NULL AND j.finished_at > :since
     AND EXISTS (SELECT 1 FROM interlock_executions e
       WHERE e.job_id = j.id AND e.attempt = j.attempt AND e.ended_by NOT IN ('reject', 'cancel', 'expire'))
-    AND NOT EXISTS (SELECT 1 FROM interlock_audit a WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'))
+    AND NOT EXISTS (SELECT 1 FROM interlock_audit a
+      WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'))
 SELECT f.kind, f.number, j.id, j.state, j.attempt, j.finished_at, j.last_error
 FROM failed f CROSS JOIN interlock_jobs j ON j.id = f.id WHERE f.place <= :newest ORDER BY f.kind, f.place
 

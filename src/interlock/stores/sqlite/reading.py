@@ -51,7 +51,8 @@ class Reading:
     def find(self, prefix: str, limit: int) -> list[str]:
         bounds = id_bounds(prefix)
         given = {"first": bounds[0], "last": bounds[1], "limit": max(limit, 0)} if bounds else {}
-        return [row[0] for row in self._ask("find", given) or self._ask("find.pruned", given)] if given else []
+        found = (self._ask("find", given) or self._ask("find.pruned", given)) if given else ()
+        return [row[0] for row in found]
 
     def neighbours(self, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
         return {id: (before, after) for id, before, after in self._ask("neighbours", {"ids": rows.array(ids)})}

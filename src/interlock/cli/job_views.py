@@ -1,0 +1,255 @@
+"""Jobs, their executions and their history for people: short in a terminal, whole in a pipe or with --full."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from ..job import AuditEntry, Execution, Job
+from . import screen
+from .table import Column, cut
+from .words import ago, last_line, progress
+
+
+def jobs_table(jobs: Sequence[Job], ids: Mapping[str, str], now: datetime) -> None:
+    """A line for each job."""
+    if screen.width() is None:
+        screen.table(
+            ("id", "kind", "state", "attempt", "tries left", "queue", "due (UTC)", "progress"),
+            [
+                (
+                    job.id,
+                    job.kind,
+                    _state(job),
+                    job.attempt,
+                    f"{job.tries_left}/{job.tries}",
+                    job.queue,
+                    None if job.ended else screen.moment(job.due_at),
+                    progress(job.progress) if job.phase == "running" else None,
+                )
+                for job in jobs
+            ],
+        )
+        return
+    screen.table(
+        ("id", "kind", "state", "attempt", "left", Column("queue", spare=True), "detail"),
+        [
+            (
+                ids[job.id],
+                job.kind,
+                _state(job),
+                job.attempt,
+                f"{job.tries_left}/{job.tries}",
+                job.queue,
+                _detail(job, now),
+            )
+            for job in jobs
+        ],
+    )
+
+
+def each_whole(jobs: Sequence[Job]) -> None:
+    """All that is known of each job, with a line between them."""
+    for number, job in enumerate(jobs):
+        if number:
+            screen.say()
+        job_pairs(job, full=True)
+
+
+def _state(job: Job) -> str:
+    if job.held_at is not None:
+        return f"{job.state} (held)"
+    return f"{job.state} (asked to stop)" if job.cancel_requested_at is not None and not job.ended else job.state
+
+
+def _detail(job: Job, now: datetime) -> str | None:
+    """What matters most of a job where it is: when it is due, how far it is, why it is held, or what went wrong."""
+    if job.held_at is not None:
+        return job.held_reason
+    if job.phase == "pending":
+        left = (job.due_at - now).total_seconds()
+        due = f"due in {ago(left)}" if left > 0 else "due"
+        return f"{due}: {last_line(job.last_error)}" if job.last_error else due
+    if job.phase == "running":
+        return progress(job.progress)
+    return last_line(job.last_error) if job.phase == "failed" else None
+
+
+# ---------------------------------------------------------------- one job
+def job_pairs(job: Job, *, full: bool) -> None:
+    """What is known of one job, a line each. Unless `full`, a terminal gets the beginning of what is long."""
+    brief = screen.width() is not None and not full
+    payload, result = (
+        None if value is None else _brief(_json(value), brief) for value in (dict(job.payload), job.result)
+    )
+    screen.pairs(
+        (
+            ("id", job.id),
+            ("kind", job.kind),
+            ("state", f"{_state(job)} ({job.phase})"),
+            ("lifecycle", f"{job.lifecycle}, version {job.lifecycle_version}"),
+            ("payload", payload),
+            ("queue", f"{job.queue}, priority {job.priority}"),
+            ("tries", f"{job.tries_left} of {job.tries} left, {job.lease_losses} leases lost"),
+            ("progress", progress(job.progress) if job.phase == "running" else None),
+            (
+                "idempotency key",
+                job.idempotency_key and f"{job.idempotency_key}{' (released)' if job.key_released else ''}",
+            ),
+            ("unique key", job.unique_key),
+            ("tags", ", ".join(f"{name}={value}" for name, value in sorted(job.tags.items())) or None),
+            ("created", screen.moment(job.created_at)),
+            ("due", None if job.ended else screen.moment(job.due_at)),
+            ("expires", screen.moment(job.expires_at)),
+            ("finished", screen.moment(job.finished_at)),
+            ("held", job.held_at and f"{screen.moment(job.held_at)}: {job.held_reason}"),
+            ("asked to stop", _asked_to_stop(job)),
+            ("redrive of", job.redrive_of),
+            ("result", result),
+            ("last error", last_line(job.last_error) if brief else job.last_error),
+        )
+    )
+
+
+def _asked_to_stop(job: Job) -> str | None:
+    if job.cancel_requested_at is None:
+        return None
+    why = job.cancel_reason or "no reason given"
+    return f"{screen.moment(job.cancel_requested_at)} by {job.cancel_requested_by}: {why}"
+
+
+BRIEF = 200
+"""Characters of a payload or a result that a terminal gets."""
+
+
+def _brief(text: str, brief: bool) -> str:
+    return cut(text, BRIEF) if brief else text
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def executions_shown(executions: Sequence[Execution], *, full: bool) -> None:
+    """A line for each attempt, or all that is known of it."""
+    if full:
+        for number, one in enumerate(executions):
+            if number:
+                screen.say()
+            _execution_pairs(one)
+    elif screen.width() is None:
+        screen.table(
+            ("attempt", "holder", "status", "state", "ended by", "owner", "lease until (UTC)", "error"),
+            [
+                (
+                    one.attempt,
+                    one.holder,
+                    one.status,
+                    one.state,
+                    one.ended_by,
+                    one.lease_owner,
+                    screen.moment(one.lease_expires_at) if one.live else None,
+                    one.error,
+                )
+                for one in executions
+            ],
+        )
+    else:
+        screen.table(
+            ("attempt", "status", Column("state", spare=True), "ended by", "owner", "detail"),
+            [
+                (one.attempt, one.status, one.state, one.ended_by, one.lease_owner, _of_attempt(one))
+                for one in executions
+            ],
+        )
+
+
+def _of_attempt(one: Execution) -> str | None:
+    """The last line of its error, or while it runs how far it is and until when it is leased."""
+    if not one.live:
+        return last_line(one.error)
+    leased = f"leased until {_clock(one.lease_expires_at)}"
+    return f"{told}, {leased}" if (told := progress(one.progress)) else leased
+
+
+def _execution_pairs(one: Execution) -> None:
+    screen.pairs(
+        (
+            ("attempt", one.attempt),
+            ("holder", one.holder),
+            ("status", one.status),
+            ("state", one.state),
+            ("ended by", one.ended_by),
+            ("owner", one.lease_owner),
+            ("leased", screen.moment(one.leased_at)),
+            ("started", screen.moment(one.started_at)),
+            ("committed", screen.moment(one.committed_at)),
+            ("finished", screen.moment(one.finished_at)),
+            ("lease until", screen.moment(one.lease_expires_at) if one.live else None),
+            ("external id", one.external_id),
+            ("progress", progress(one.progress)),
+            ("usage", _json(dict(one.usage)) if one.usage else None),
+            ("result", None if one.result is None else _json(one.result)),
+            ("error", one.error),
+        ),
+        indent=2,
+    )
+
+
+def history_shown(history: Sequence[AuditEntry], *, full: bool) -> None:
+    """A line for each entry; a terminal leaves out what the line above says."""
+    if screen.width() is None:
+        screen.table(
+            ("at", "version", "attempt", "event", "from", "to", "actor", "reason"),
+            [
+                (
+                    screen.moment(one.at),
+                    _place(one),
+                    one.attempt,
+                    one.event,
+                    one.from_state,
+                    one.to_state,
+                    one.actor,
+                    one.reason,
+                )
+                for one in history
+            ],
+        )
+    elif full:
+        screen.pairs((str(screen.moment(one.at)), _entry(one)) for one in history)
+    else:
+        screen.table(
+            ("at", "attempt", "event", "to", "actor", Column("reason", "wrap")),
+            [
+                (
+                    f"{one.at.astimezone(UTC):%m-%d %H:%M:%S}",
+                    one.attempt,
+                    one.event,
+                    one.to_state,
+                    one.actor,
+                    _brief_reason(one),
+                )
+                for one in history
+            ],
+        )
+
+
+def _place(one: AuditEntry) -> str:
+    """The version that an arrow led to; a remark has its number behind that."""
+    return f"{one.version}.{one.n}" if one.n else str(one.version)
+
+
+def _entry(one: AuditEntry) -> str:
+    moved = f" from {one.from_state}" if one.from_state else ""
+    moved += f" to {one.to_state}" if one.to_state else ""
+    attempt = "" if one.attempt is None else f", attempt {one.attempt}"
+    return f"{one.event}{moved} (version {_place(one)}{attempt}) by {one.actor}" + (
+        f": {one.reason}" if one.reason else ""
+    )
+
+
+def _brief_reason(one: AuditEntry) -> str | None:
+    return last_line(one.reason) if one.reason and one.reason.startswith("Traceback (") else one.reason
+
+
+def _clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%H:%M:%S}"
