@@ -8,7 +8,7 @@ from .records import Depth, Failures, Outside, WorkerSeen
 from .store import Store
 
 STUCK = 100
-"""How many stuck executions are named at most."""
+"""How many stuck executions are named of each kind at most."""
 HELD = 100
 """How many held jobs are named of each kind and queue at most; all of them are counted."""
 DAY = 86_400.0
@@ -23,7 +23,7 @@ class Status:
     counts: Mapping[str, Mapping[str, int]]
     """Jobs by lifecycle and state."""
     stuck: list[Execution]
-    """Executions whose heartbeat is older than twice their lease; a hundred at most, the oldest first."""
+    """Executions whose heartbeat is older than twice their lease: the oldest hundred of each kind."""
     orphaned_kinds: list[str]
     """Kinds that have waiting or running jobs and no live worker that knows them."""
     workers: list[WorkerSeen] = field(default_factory=list[WorkerSeen])

@@ -263,7 +263,10 @@ class Store(Protocol):
         ...
 
     def stuck(self, limit: int) -> list[Execution]:
-        """Live executions, no handed-over ones, whose last heartbeat is older than twice their lease; the oldest first."""
+        """Live executions, no handed-over ones, whose last heartbeat is older than twice their lease.
+
+        Of each kind the oldest `limit`; the oldest of all come first.
+        """
         ...
 
     def depths(self) -> list[Depth]:

@@ -121,6 +121,17 @@ def test_a_hundred_stuck_jobs_may_be_more(call: Call, store: OpenStore) -> None:
     assert "and at least 80 more" in answer.out
 
 
+def test_stuck_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: OpenStore) -> None:
+    """The oldest of each kind is named."""
+    store.enqueue([greeting() for _ in range(101)])
+    store.claim("ann#1", ways("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
+    (other,) = store.enqueue([replace(greeting(), kind="call")])
+    store.claim("ann#1", ways("call", lease=0.001, lifecycle=STANDARD), ("default",), 1)
+    assert other.id in call("status").out
+    told = call("status", "--json").json["stuck"]
+    assert (len(told), told[-1]["job_id"]) == (101, other.id)
+
+
 def test_silent_worker_counts_as_alive_for_three_beats() -> None:
     """A worker beats at least every ten seconds, so thirty without a beat tell that it is gone."""
     assert records.SILENT == 3 * leases.SLOWEST

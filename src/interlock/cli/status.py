@@ -2,10 +2,10 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Group, RenderableType
@@ -23,6 +23,7 @@ from .table import Column
 from .target import AppOption, DatabaseOption, JsonOption, Miscalled, opened
 from .words import ago, last_line
 
+Thing = TypeVar("Thing")
 EVERY = 1.0
 """Seconds between two looks of `--watch`."""
 SHOWN = 20
@@ -79,7 +80,7 @@ def _looking(app: App[Any]) -> Look:
     def look() -> View:
         seen = app.status()
         failed = [job.id for one in seen.failures for job in one.newest]
-        named = [*(one.job_id for one in seen.stuck[:SHOWN]), *(one.id for one in _of_each(seen.held)), *failed]
+        named = [*(one.job_id for one in _stuck_shown(seen)), *(one.id for one in _held_shown(seen)), *failed]
         return View(seen, app.database.store().now(), shown_ids(app, named))
 
     return look
@@ -164,13 +165,14 @@ def _stuck(view: View) -> Iterator[RenderableType]:
     if seen.stuck:
         why = "the heartbeat is older than twice the lease. The next keeper that knows the kind takes them over."
         yield screen.heading(f"Stuck: {why}", "bold red")
+        shown = _stuck_shown(seen)
         attempt, state = Column("attempt", "whole", spare=True), Column("state", spare=True)
         yield screen.grid(("id", "kind", attempt, "status", state, "owner", "last heartbeat"), [
             (view.ids[one.job_id], one.kind, one.attempt, one.status, one.state, one.lease_owner,
-             f"{ago(_age(one, now))} ago") for one in seen.stuck[:SHOWN]])
-        full = len(seen.stuck) == STUCK
-        listed = "--json lists a hundred" if full else "--json lists them"
-        yield from _more(len(seen.stuck) - SHOWN, listed, at_least=full)
+             f"{ago(_age(one, now))} ago") for one in shown])
+        full = STUCK in Counter(one.kind for one in seen.stuck).values()
+        listed = f"--json lists {STUCK} of each kind" if full else "--json lists them"
+        yield from _more(len(seen.stuck) - len(shown), listed, at_least=full)
 
 
 def _held(view: View) -> Iterator[RenderableType]:
@@ -180,7 +182,7 @@ def _held(view: View) -> Iterator[RenderableType]:
     jobs = "1 job is" if seen.held_count == 1 else f"{seen.held_count:,} jobs are"
     look = "look at each with interlock explain ID, then interlock release ID."
     yield screen.heading(f"{jobs} held until someone decides: {look}", "bold yellow")
-    shown = _of_each(seen.held)
+    shown = _held_shown(seen)
     yield screen.grid(("id", "kind", Column("state", spare=True), "held for", Column("why", "wrap")), [
         (view.ids[one.id], one.kind, one.state, one.held_at and _since(one.held_at, now), one.held_reason)
         for one in shown])
@@ -188,15 +190,23 @@ def _held(view: View) -> Iterator[RenderableType]:
     yield from _more(seen.held_count - len(shown), listed)
 
 
-def _of_each(held: list[Job]) -> list[Job]:
-    """As many as are shown, the first of each kind and queue before the second of any."""
-    places = Counter[tuple[str, str]]()
-    ranked: list[tuple[int, int, Job]] = []
-    for number, job in enumerate(held):
-        ranked.append((places[job.kind, job.queue], number, job))
-        places[job.kind, job.queue] += 1
+def _of_each(things: Sequence[Thing], group: Callable[[Thing], object]) -> list[Thing]:
+    """As many as are shown, in order; the first of each group comes before the second of any."""
+    places = Counter[object]()
+    ranked: list[tuple[int, int]] = []
+    for number, thing in enumerate(things):
+        ranked.append((places[group(thing)], number))
+        places[group(thing)] += 1
     chosen = sorted(ranked)[:max(SHOWN, len(places))]
-    return [job for _, _, job in sorted(chosen, key=lambda one: one[1])]
+    return [things[number] for _, number in sorted(chosen, key=lambda one: one[1])]
+
+
+def _stuck_shown(seen: Status) -> list[Execution]:
+    return _of_each(seen.stuck, lambda one: one.kind)
+
+
+def _held_shown(seen: Status) -> list[Job]:
+    return _of_each(seen.held, lambda one: (one.kind, one.queue))
 
 
 def _failed(view: View) -> Iterator[RenderableType]:

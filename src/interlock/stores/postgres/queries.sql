@@ -641,9 +641,12 @@ kinds AS (
   UNION ALL
   SELECT (SELECT e.kind FROM interlock.executions e WHERE e.kind > k.kind AND {leased} ORDER BY e.kind LIMIT 1) FROM kinds k WHERE k.kind IS NOT NULL)
 SELECT {execution} FROM kinds k CROSS JOIN LATERAL (
-  SELECT e.* FROM interlock.executions e WHERE e.kind = k.kind AND e.lease_expires_at < (SELECT now FROM clock) AND {leased} AND e.external_id IS NULL
-    AND e.heartbeat_at < (SELECT now FROM clock) - 2 * (e.lease_expires_at - e.heartbeat_at) OFFSET 0) e
-ORDER BY e.heartbeat_at, e.job_id LIMIT :limit::int
+  SELECT s.* FROM (
+    SELECT e.* FROM interlock.executions e
+    WHERE e.kind = k.kind AND e.lease_expires_at < (SELECT now FROM clock) AND {leased} AND e.external_id IS NULL
+      AND e.heartbeat_at < (SELECT now FROM clock) - 2 * (e.lease_expires_at - e.heartbeat_at) OFFSET 0) s
+  ORDER BY s.heartbeat_at, s.job_id LIMIT :limit::int) e
+ORDER BY e.heartbeat_at, e.job_id
 
 -- name: depths
 -- Each part comes by an index that has no ended job in it. What stands in a paused queue waits for its time, and what is past its TTL waits for nothing.

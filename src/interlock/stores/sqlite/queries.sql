@@ -490,11 +490,15 @@ WITH RECURSIVE kinds(kind) AS (
   SELECT (SELECT e.kind FROM interlock_executions e INDEXED BY interlock_executions_leases WHERE {leased} ORDER BY e.kind LIMIT 1)
   UNION ALL
   SELECT (SELECT e.kind FROM interlock_executions e INDEXED BY interlock_executions_leases WHERE e.kind > k.kind AND {leased} ORDER BY e.kind LIMIT 1)
-  FROM kinds k WHERE k.kind IS NOT NULL)
-SELECT {execution} FROM kinds k CROSS JOIN interlock_executions e INDEXED BY interlock_executions_leases
-  ON e.kind = k.kind AND e.lease_expires_at < :now AND {leased} AND e.external_id IS NULL
-WHERE 2 * (strftime('%s', e.lease_expires_at) * 1000000 + substr(e.lease_expires_at, 21, 6)) - strftime('%s', e.heartbeat_at) * 1000000 - substr(e.heartbeat_at, 21, 6) < :now_us
-ORDER BY e.heartbeat_at, e.job_id LIMIT :limit + 0
+  FROM kinds k WHERE k.kind IS NOT NULL),
+stuck AS (
+  SELECT e.job_id, e.attempt, row_number() OVER (PARTITION BY e.kind ORDER BY e.heartbeat_at, e.job_id) AS place
+  FROM kinds k CROSS JOIN interlock_executions e INDEXED BY interlock_executions_leases
+    ON e.kind = k.kind AND e.lease_expires_at < :now AND {leased} AND e.external_id IS NULL
+  WHERE 2 * (strftime('%s', e.lease_expires_at) * 1000000 + substr(e.lease_expires_at, 21, 6))
+    - strftime('%s', e.heartbeat_at) * 1000000 - substr(e.heartbeat_at, 21, 6) < :now_us)
+SELECT {execution} FROM stuck s CROSS JOIN interlock_executions e ON e.job_id = s.job_id AND e.attempt = s.attempt
+WHERE s.place <= :limit ORDER BY e.heartbeat_at, e.job_id
 
 -- name: depths
 -- Each part comes by an index that has no ended job in it. What stands in a paused queue waits for its time, and what is past its TTL waits for nothing.
