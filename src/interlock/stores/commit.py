@@ -9,6 +9,7 @@ from ..errors import CommitTimeout, InterlockError, Unavailable
 from ..job import Job
 from ..move import Move, Take
 from ..records import Refusal
+from .again import is_unable
 from .enqueue import Rows, Statement
 from .inside import inside
 
@@ -52,11 +53,14 @@ def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
 def _called(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
     """The user's own function. What would end a program or a task is an error of that function, unless somebody pressed Ctrl-C.
 
-    So is a database that the function itself could not use: ours is there, or the function would not run.
+    So is a database that the function itself could not use, because ours is there or the function would not run. A full disk is different: it may fill
+    up while the function writes, and the commit is then tried again.
     """
     try:
         body(tx, job)
     except Unavailable as error:
+        if is_unable(error):
+            raise
         raise InterlockError(f"a function that ran inside the commit of job {job.id} could not use a database: {error}") from error
     except Exception:
         raise
