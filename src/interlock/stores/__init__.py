@@ -1,5 +1,7 @@
 """The stores, and how a URL chooses one."""
 
+import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -34,8 +36,35 @@ SQLITE = ("sqlite", "sqlite+pysqlite3")
 POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 
 
+class _Importing:
+    """Keeps forks away from imports: a child would wait for ever for a module that another thread was just importing."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def before(self) -> None:
+        self.lock.acquire()
+
+    def after_in_parent(self) -> None:
+        self.lock.release()
+
+    def after_in_child(self) -> None:
+        self.lock = threading.RLock()
+
+
+_importing = _Importing()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_importing.before, after_in_parent=_importing.after_in_parent, after_in_child=_importing.after_in_child)
+
+
 def open_store(url: str, schema: str, clock: Clock) -> OpenStore:
     """The store that a database URL names. It connects at its first verb. `UsageError` if no store goes by that scheme, or its extra is not installed."""
+    with _importing.lock:
+        return _open_store(url, schema, clock)
+
+
+def _open_store(url: str, schema: str, clock: Clock) -> OpenStore:
     scheme, separator, _ = url.partition("://")
     if scheme in SQLITE and separator:
         from .sqlite.store import SqliteStore

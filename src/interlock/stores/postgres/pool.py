@@ -1,5 +1,6 @@
 """Connections to PostgreSQL, and the transactions on them."""
 
+import os
 import select
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -17,6 +18,7 @@ from ...errors import InterlockError, Unavailable
 from ..again import again, causes, is_unable, unable
 from ..enqueue import Rows, Statement
 from ..queryfile import to_positional
+from ..tx import check_process
 
 T = TypeVar("T")
 Run = Callable[[Statement], Rows]
@@ -146,15 +148,18 @@ class Pool:
     @contextmanager
     def _lend(self) -> Generator[Connection[Any]]:
         pool, conn = self._get()
+        pid = os.getpid()
         try:
             yield conn
         except Exception as error:
-            if _is_lost(conn, error):
+            if os.getpid() == pid and _is_lost(conn, error):
                 raise Unavailable(f"the connection to PostgreSQL was lost ({str(error).strip()}): nobody knows whether the last thing was done. "
                                   "Send it again when the server is back.") from error
             raise
         finally:
-            pool.putconn(conn)
+            # In a process that was forked meanwhile, the connection is its parent's.
+            if os.getpid() == pid:
+                pool.putconn(conn)
 
     # ------------------------------------------------------------ transactions
     @contextmanager
@@ -162,9 +167,10 @@ class Pool:
         """A transaction. One in which a statement has failed is never taken for committed."""
         with self._lend() as conn:
             conn.execute("BEGIN")
-            ours = False
+            pid, ours = os.getpid(), False
             try:
                 yield conn
+                check_process(pid)
                 ours = True
                 _commit(conn)
             except BaseException as error:
@@ -172,7 +178,8 @@ class Pool:
                 ours = ours or conn.info.transaction_status is TransactionStatus.INERROR
                 # Where the connection is gone the server has rolled back, and what was raised is to be told, not this.
                 with suppress(psycopg.Error):
-                    conn.rollback()
+                    if os.getpid() == pid:
+                        conn.rollback()
                 if ours and is_unable(error):
                     raise unable(error) from error
                 raise

@@ -1,18 +1,22 @@
 """The database file: one connection per thread, and the transactions on it."""
 
 import logging
+import os
 import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ...errors import Unavailable
 from ..commit import Run
 from ..enqueue import Rows, Statement
+from ..tx import check_process
+from .fork_safety import FileId, Use, file_id, uses
 from .library import Library
 from .turn import Turn
 
@@ -37,8 +41,19 @@ def runner(conn: sqlite3.Connection) -> Run:
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection, whose it is, and the write-ahead log that it writes to."""
+
+    connection: sqlite3.Connection
+    thread: threading.Thread
+    log: FileId | None
+
+
 class File:
     """Opens at the first verb, and again after `close`. Each thread has its own connection, which is closed some time after the thread ended."""
+
+    users = 0
 
     def __init__(self, path: str, library: Library, *, patience: float = PATIENCE) -> None:
         self.path = path
@@ -47,8 +62,10 @@ class File:
         self._turn = Turn(patience * TRIES)
         self._guard = threading.Lock()
         self._mine = threading.local()
-        self._opened: list[tuple[threading.Thread, sqlite3.Connection]] = []
+        self._opened: list[Opened] = []
         self._journal: str | None = None
+        self._id: FileId | None = None
+        uses.register(self)
 
     def exists(self) -> bool:
         return Path(self.path).exists()
@@ -78,32 +95,39 @@ class File:
     @contextmanager
     def lend(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
         """The same for a block in which a caller's code runs: what it raises is its own, and goes through as it is. Our statements run by `careful`."""
-        conn = self.connection()
         with self._turn.first() if first else self._turn:
-            self._patiently(lambda: conn.execute("BEGIN IMMEDIATE"))
+            use, conn = self._patiently(self._begin)
             try:
                 yield conn
+                check_process(use.pid)
                 # A COMMIT that finds readers in its way leaves the transaction as it was: it is asked for again.
                 self._patiently(lambda: conn.execute("COMMIT"))
+                self.check_place()
             except BaseException:
                 # A connection that is closed, or a full disk, has rolled back by itself.
                 with suppress(self.library.module.Error):
-                    if conn.in_transaction:
+                    if use.pid == os.getpid() and conn.in_transaction:
                         conn.execute("ROLLBACK")
                 raise
+            finally:
+                uses.end(use)
+
+    def _begin(self) -> tuple[Use, sqlite3.Connection]:
+        conn = self._connection()
+        conn.execute("BEGIN IMMEDIATE")
+        return uses.begin(self), conn
 
     def read(self, work: Callable[[Run], T]) -> T:
         """`work` on one statement's snapshot each; inside this thread's own transaction, on that."""
-        conn = self.connection()
-        return self._patiently(lambda: work(runner(conn)))
+        return self._patiently(lambda: work(runner(self._connection())))
 
     def snapshot(self, work: Callable[[Run], T]) -> T:
         """`work` on one snapshot."""
-        conn = self.connection()
-        if conn.in_transaction:
-            return work(runner(conn))
 
         def once() -> T:
+            conn = self._connection()
+            if conn.in_transaction:
+                return work(runner(conn))
             conn.execute("BEGIN")
             try:
                 return work(runner(conn))
@@ -129,15 +153,17 @@ class File:
         try:
             yield
         except self.library.module.Error as error:
+            self.check_place()
             # Where another holds the lock, the same may be sent again.
             if self.library.is_gone(error) and not self.library.is_busy(error):
                 raise Unavailable(f"{self.path} cannot be used now ({error}): is its disk there and not full, and may this process write to it?") from error
             raise
 
     def _patiently(self, work: Callable[[], T]) -> T:
+        """`work`, again while another process has the lock. Between two tries this process may fork."""
         for tried in range(TRIES):
             try:
-                with self.telling():
+                with uses.of(self), self.telling():
                     return work()
             except self.library.module.OperationalError as error:
                 if not self.library.is_busy(error):
@@ -152,11 +178,40 @@ class File:
     # ------------------------------------------------------------ connections
     def connection(self) -> sqlite3.Connection:
         """This thread's connection."""
-        conn: sqlite3.Connection | None = getattr(self._mine, "connection", None)
-        return self._open() if conn is None else conn
+        with uses.of(self):
+            return self._connection()
+
+    def _connection(self) -> sqlite3.Connection:
+        opened: Opened | None = getattr(self._mine, "opened", None)
+        if opened is None:
+            return self._open()
+        self.check_place()
+        return opened.connection
+
+    def check_place(self) -> None:
+        """`Unavailable` if the file, or its log, is not the one that this thread has open: others would not see a job."""
+        opened: Opened | None = getattr(self._mine, "opened", None)
+        log = opened and opened.log
+        for known, path in ((self._id, self.path), (log, f"{self.path}-wal")):
+            if known is not None and known != _found(path):
+                raise Unavailable(
+                    f"{path} was deleted, moved or replaced while this process had it open, so nothing more is read from "
+                    "it or stored in it. Put the file back, or restart this process to use what is there now.")
+
+    def watcher(self) -> sqlite3.Connection:
+        """This thread's connection, if the thread does nothing but look for changes: it waits for no lock."""
+        with uses.of(self):
+            opened: Opened | None = getattr(self._mine, "opened", None)
+            if opened is not None:
+                return opened.connection
+            uses.check_inherited(self.path)
+            return self._keep(Opened(self._connect(0), threading.current_thread(), None))
 
     def _open(self) -> sqlite3.Connection:
-        conn = self._connect()
+        uses.check_inherited(self.path)
+        self.check_place()
+        before = _found(self.path)
+        conn = self._connect(self._patience)
         try:
             journal = self._patiently(lambda: self._choose_journal(conn))
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", "cache_size=-8000"):
@@ -164,22 +219,38 @@ class File:
         except BaseException:
             conn.close()
             raise
-        with self._guard:
-            self._mine.connection = conn
-            ended = [known for known in self._opened if not known[0].is_alive()]
-            self._opened = [known for known in self._opened if known[0].is_alive()] + [(threading.current_thread(), conn)]
-            fresh, self._journal = self._journal is None, journal
-        for _, left in ended:
-            left.close()
+        fresh, self._journal = self._journal is None, journal
+        self._id = self._id or before or _found(self.path)
+        self._keep(Opened(conn, threading.current_thread(), self._log_of(conn, journal)))
         if fresh and journal != "wal":
             _log.info("%s keeps a rollback journal (journal_mode=TRUNCATE): %s", self.path, self._why_no_wal())
+        self.check_place()
         return conn
 
-    def _connect(self) -> sqlite3.Connection:
+    def _log_of(self, conn: sqlite3.Connection, journal: str) -> FileId | None:
+        if journal != "wal":
+            return None
+        # The log of a new file is made by the first statement.
+        conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        return _found(f"{self.path}-wal")
+
+    def _keep(self, opened: Opened) -> sqlite3.Connection:
+        """Remember a connection, and close those of threads that have ended."""
+        with self._guard:
+            self._mine.opened = opened
+            ended = [known for known in self._opened if not known.thread.is_alive()]
+            self._opened = [known for known in self._opened if known.thread.is_alive()] + [opened]
+        for left in ended:
+            left.connection.close()
+        return opened.connection
+
+    def _connect(self, patience: float) -> sqlite3.Connection:
         try:
-            return self.library.connect(self.path, self._patience)
+            return self.library.connect(self.path, patience)
         except self.library.module.DatabaseError as error:
-            raise Unavailable(f"{self.path} cannot be opened ({error}): is its directory there, and may this process write to it?") from error
+            raise Unavailable(
+                f"{self.path} cannot be opened ({error}): is its directory there, and may this process write to it?"
+            ) from error
 
     def _choose_journal(self, conn: sqlite3.Connection) -> str:
         wanted = "wal" if self.library.wal_safe else "truncate"
@@ -203,10 +274,37 @@ class File:
         return f"{self.library} can corrupt a write-ahead log; it is safe from 3.51.3 on, and sqlite+pysqlite3:// (pip install pysqlite3) brings that"
 
     def close(self) -> None:
+        """Close every connection. The next verb takes whatever file is there then."""
+        with uses.of(self):
+            self.close_connections()
+            self._id = None
+
+    def close_mine(self) -> None:
+        """Close this thread's connection."""
+        with uses.of(self), self._guard:
+            opened: Opened | None = getattr(self._mine, "opened", None)
+            if opened is not None:
+                self._opened.remove(opened)
+                del self._mine.opened
+                opened.connection.close()
+
+    def close_connections(self) -> None:
         with self._guard:
             opened, self._opened, self._mine = self._opened, [], threading.local()
-        for _, conn in opened:
-            conn.close()
+        for each in opened:
+            each.connection.close()
+
+    def after_fork(self) -> tuple[list[sqlite3.Connection], FileId | None]:
+        opened, self._opened, self._mine, self._guard = self._opened, [], threading.local(), threading.Lock()
+        self._turn.after_fork()
+        return [each.connection for each in opened], self._id
+
+
+def _found(path: str) -> FileId | None:
+    try:
+        return file_id(path)
+    except OSError:
+        return None
 
 
 def _pragma(conn: sqlite3.Connection, text: str) -> str:

@@ -25,6 +25,11 @@ class Turn:
         self._owner: int | None = None
         self._taken = False
 
+    def after_fork(self) -> None:
+        """In a child, where the threads that waited or had the turn are not."""
+        self._guard, self._owner, self._taken = threading.Lock(), None, False
+        self._waiting.clear()
+
     @property
     def waiting(self) -> int:
         """How many wait for their turn."""

@@ -5,12 +5,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from ...errors import Unavailable
 from ...records import Way
 from ...store import Listening
 from ..ear import Ear, Ears
 from ..enqueue import Statement
 from . import rows
 from .file import File
+from .fork_safety import uses
 from .moment import Moment, when
 
 LOOK = 0.02
@@ -50,7 +52,7 @@ class Wake:
 
 
 class SqliteEar(Ear):
-    """Reads `PRAGMA data_version` on a connection of its own: it changes when another connection commits. It never asks for the write lock."""
+    """Reads `PRAGMA data_version` on its thread's connection: it changes when another connection commits. It never asks for the write lock."""
 
     def __init__(self, file: File, look: float, wake: Callable[[], None], gone: Callable[[Ear], None]) -> None:
         super().__init__(wake, gone)
@@ -62,23 +64,28 @@ class SqliteEar(Ear):
                 # A file that is not there is not made by looking.
                 if self._file.exists():
                     self._watch()
-            except self._file.library.module.Error as error:
+            except (Unavailable, self._file.library.module.Error) as error:
                 _log.warning("the listener's look at %s failed and is tried again: %s", self._file.path, error)
             self._closed.wait(_AGAIN)
 
     def _watch(self) -> None:
         """Until closed, or the file fails us. What changed before the first look is not known, so that is a call too."""
-        conn = self._file.library.connect(self._file.path, 0)
+        known: sqlite3.Connection | None = None
+        seen: int | None = None
         try:
-            seen: int | None = None
             while not self._closed.is_set():
-                version = self._version(conn)
+                with uses.of(self._file):
+                    conn = self._file.watcher()
+                    if conn is not known:
+                        # The first one, or the one after a fork.
+                        known, seen = conn, None
+                    version = self._version(conn)
                 if version is not None and version != seen:
                     seen = version
                     self._call()
                 self._closed.wait(self._look)
         finally:
-            conn.close()
+            self._file.close_mine()
 
     def _version(self, conn: sqlite3.Connection) -> int | None:
         try:
