@@ -129,6 +129,7 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
     def enqueue(self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         self.check()
         if conn is not None:
+            self.file.check_place()
             return borrowed.enqueue(self, conn, jobs, admit)
         if not jobs:
             return []
@@ -137,6 +138,7 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
         self.check()
+        self.file.check_place()
         return await borrowed.aenqueue(self, conn, jobs, admit)
 
     # ------------------------------------------------------------ jobs are worked on
@@ -160,7 +162,9 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
 
         def once() -> None:
             if transaction is not None:
+                self.file.check_place()
                 borrowed.commit(self, transaction, move, body, timeout)
+                self.file.check_place()
                 return
             with self.file.lend() as conn:
                 committing(self, self.file.careful(conn), move, body, PlainTx(conn, self.file.telling), timeout)
