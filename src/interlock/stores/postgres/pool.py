@@ -1,5 +1,6 @@
 """Connections to PostgreSQL, and the transactions on them."""
 
+import atexit
 import os
 import select
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import psycopg
 from psycopg import Connection, RawCursor
@@ -65,6 +67,27 @@ def runner(conn: Connection[Any]) -> Run:
     return run
 
 
+class _Exit:
+    """Closes the pools of this process when it exits.
+
+    A pool has threads, which Python stops after that: from 3.13 on, a pool that is still open waits in vain for
+    each of them, 5 seconds long.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+        self._open: WeakSet[Pool] = WeakSet()
+        atexit.register(self._close)
+
+    def add(self, pool: "Pool") -> None:
+        self._open.add(pool)
+
+    def _close(self) -> None:
+        self.begun = True
+        for pool in list(self._open):
+            pool.close()
+
+
 class Pool:
     """Opens at the first transaction, and again after `close`. A connection that is lost, or cannot be had, is `Unavailable`."""
 
@@ -74,6 +97,8 @@ class Pool:
         self._size = size
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
+        self._pid = os.getpid()
+        _exit.add(self)
 
     # ------------------------------------------------------------ connections
     def _open(self) -> ConnectionPool[Connection[Any]]:
@@ -82,6 +107,7 @@ class Pool:
         self._knock()
         with self._opening:
             if self._pool is None:
+                self._pid = os.getpid()
                 # No check by the pool itself, which would try its dead connections one by one, waiting longer after each.
                 given = {"autocommit": True, **self._options()}
                 self._pool = ConnectionPool(self.url, min_size=0, max_size=self._size, kwargs=given, open=True)
@@ -142,7 +168,8 @@ class Pool:
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
-        if pool is not None:
+        # In a forked process, the connections are its parent's.
+        if pool is not None and os.getpid() == self._pid:
             pool.close()
 
     @contextmanager
@@ -160,6 +187,8 @@ class Pool:
             # In a process that was forked meanwhile, the connection is its parent's.
             if os.getpid() == pid:
                 pool.putconn(conn)
+                if _exit.begun:
+                    self.close()
 
     # ------------------------------------------------------------ transactions
     @contextmanager
@@ -217,6 +246,9 @@ class Pool:
             raise Unavailable(
                 f"PostgreSQL gave up this transaction {TRIES} times because of others ({str(error).strip()}): "
                 "nothing of it was done. Send it again later.") from error
+
+
+_exit = _Exit()
 
 
 def _silent(conn: Connection[Any]) -> bool:
