@@ -143,6 +143,10 @@ class AttemptEnded(Event):
     ran: float | None
     error: str | None = None
     """What went wrong, in one line, where something did."""
+    exception: BaseException | None = None
+    """What the job's function raised, with its traceback. Where it ran in a process of its own, the exception tells the text that it had there."""
+    final: bool = False
+    """Whether the job has failed with this attempt, and will not run again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,19 @@ class Scope:
     warned: bool = False
 
 
+binders: list[Callable[[Scope | None], object]] = []
+"""Called in the context of every call of a user's function before it begins: a worker process tells its log which job that is."""
 scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("interlock_scope", default=None)
 """The call that this code runs in; None in the worker's own code. Threads and tasks that a handler starts with its context inherit it."""
+
+
+def context_of(owner: Scope | None) -> contextvars.Context:
+    """A copy of this context in which user code of this call runs; None means the worker's own code."""
+    context = contextvars.copy_context()
+    context.run(scope.set, owner)
+    for bind in binders:
+        context.run(bind, owner)
+    return context
 
 
 # ---------------------------------------------------------------- calling
@@ -66,9 +77,7 @@ class ProtectedTask(asyncio.Task[T]):
 
 def protected(work: Coroutine[Any, Any, T], owner: Scope | None = None) -> ProtectedTask[T]:
     """Start a task that only its owner's code, or the worker itself, can cancel. It runs in the owner's scope."""
-    context = contextvars.copy_context()
-    context.run(scope.set, owner)
-    task: ProtectedTask[T] = ProtectedTask(work, loop=asyncio.get_running_loop(), context=context)
+    task: ProtectedTask[T] = ProtectedTask(work, loop=asyncio.get_running_loop(), context=context_of(owner))
     task.owner = owner
     return task
 

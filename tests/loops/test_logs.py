@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from interlock import user_code
 from interlock.errors import Unavailable, UsageError
 from interlock.events import AttemptEnded, Event, Events, LeaseLost, MoveRefused, Notice, SlotMoved, Transition, Trouble, WorkerMoved
 from interlock.telemetry import logs, redact
@@ -38,13 +39,16 @@ def attached(caplog: pytest.LogCaptureFixture) -> Iterator[Events]:
 def bare() -> Iterator[None]:
     """As in a process whose logging nobody has set up: not even pytest."""
     root, own = logging.getLogger(), logging.getLogger("interlock")
-    handlers, level = root.handlers[:], own.level
+    handlers, level, root_level, bound = root.handlers[:], own.level, root.level, user_code.binders[:]
     root.handlers[:] = []
     try:
         yield
     finally:
         root.handlers[:] = handlers
+        root.setLevel(root_level)
         own.setLevel(level)
+        user_code.binders[:] = bound
+        logs.forget()
 
 
 # ---------------------------------------------------------------- records

@@ -7,9 +7,11 @@ Passwords, tokens and their like are hidden, in fields and within texts, before 
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..answers import Fail, Reject
 from ..errors import InterlockError, UsageError
 from ..events import (
     KINDS,
@@ -33,6 +35,7 @@ from ..events import (
     Trouble,
     WorkerMoved,
 )
+from ..user_code import Scope, binders, scope
 from . import redact
 
 if TYPE_CHECKING:
@@ -125,9 +128,12 @@ def facts(event: Event) -> dict[str, object]:
     trace: BaseException | None = None
     for field in fields(event):
         value = getattr(event, field.name)
-        if isinstance(value, BaseException):
+        if isinstance(event, AttemptEnded) and field.name in ("exception", "final"):
+            # A retry is one line, with the error in it; where the job has failed, the traceback says where.
+            trace = event.exception if event.final and _unexpected(event.exception) else None
+        elif isinstance(value, BaseException):
             given[field.name] = redact.error(value)
-            trace = None if isinstance(value, InterlockError) or value.__traceback__ is None else value
+            trace = value if _unexpected(value) else None
         elif field.name == "fields":
             given = {**value, **given}
         elif value is not None:
@@ -139,28 +145,80 @@ def facts(event: Event) -> dict[str, object]:
     return shown
 
 
+def _unexpected(error: BaseException | None) -> bool:
+    """Whether a traceback helps: not for a sentence of ours, or one that a handler chose to end its job with."""
+    if error is None or isinstance(error, InterlockError | Fail | Reject):
+        return False
+    return error.__traceback__ is not None or bool(getattr(error, "__notes__", None))
+
+
 # ---------------------------------------------------------------- for the command line
 def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
-    """Sends the log to stderr, a line each: for people, or as JSON. What any other library logs there is formatted, and its secrets hidden, in the same way.
+    """Sends the log of the whole process to stderr, a line each: for people, or as JSON. What handlers and libraries log is formatted, and its secrets
+    hidden, in the same way; what is logged for a job carries its `job_id`, `kind` and `attempt`.
 
-    A program that has set up logging by itself is left as it is, but for the level of `interlock`: then the answer is False."""
+    A program that has set up logging by itself is left as it is, but for the level of `interlock` and those fields: then the answer is False."""
     try:
         log.setLevel(level.upper() if isinstance(level, str) else level)
     except ValueError:
         raise UsageError(f"There is no log level {level!r}: name one of debug, info, warning, error.") from None
+    _chosen.update(json=json, level=level)
+    if _bind not in binders:
+        binders.append(_bind)
     root = logging.getLogger()
-    if any(not isinstance(one, _Ours) for one in root.handlers):
-        return False
-    for one in root.handlers[:]:
-        root.removeHandler(one)
-    handler = _Ours(stream or sys.stderr)
-    handler.setFormatter(_formatter(json=json, colors=handler.stream.isatty()))
-    root.addHandler(handler)
+    own = all(isinstance(one, _Ours) for one in root.handlers)
+    if own:
+        for one in root.handlers[:]:
+            root.removeHandler(one)
+        handler = _Ours(stream or sys.stderr)
+        handler.setFormatter(_formatter(json=json, colors=handler.stream.isatty()))
+        root.addHandler(handler)
+        root.setLevel(log.level)
+    for one in root.handlers:
+        one.addFilter(_name_job)
+    return own
+
+
+def chosen() -> dict[str, Any] | None:
+    """What `configure` was called with, for the processes of this worker; None if it was not."""
+    return dict(_chosen) or None
+
+
+def forget() -> None:
+    """As if `configure` had not been called, for the processes that are started from now on."""
+    _chosen.clear()
+
+
+_chosen: dict[str, Any] = {}
+JOB = ("job_id", "kind", "attempt")
+
+
+def _name_job(record: logging.LogRecord) -> bool:
+    """Says for which job a record was logged. Fields that the record has already are its own."""
+    running = scope.get()
+    for name in JOB:
+        if not hasattr(record, name):
+            setattr(record, name, getattr(running, name, None))
     return True
+
+
+def _bind(running: Scope | None) -> None:
+    """The same for loggers of structlog."""
+    from structlog.contextvars import bind_contextvars, unbind_contextvars
+
+    if running is None:
+        unbind_contextvars(*JOB)
+    else:
+        bind_contextvars(**{name: value for name in JOB if (value := getattr(running, name)) is not None})
 
 
 class _Ours(logging.StreamHandler[TextIO]):
     """The handler that `configure` put there."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as `logging` calls it
+        """A log that cannot be written ends no worker, also where standard error is closed."""
+        with suppress(Exception):
+            super().handleError(record)
 
 
 def _formatter(*, json: bool, colors: bool) -> logging.Formatter:
@@ -176,9 +234,12 @@ def _formatter(*, json: bool, colors: bool) -> logging.Formatter:
 def _take_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The fields in place of the line that repeats them."""
     del logger, method
-    given = dict(getattr(entry["_record"], "interlock", {}))
+    record = entry["_record"]
+    given = dict(getattr(record, "interlock", {}))
     if given:
         entry["event"] = given.pop("event")
+    else:
+        given = {name: value for name in JOB if (value := getattr(record, name, None)) is not None}
     if "traceback" in given:
         entry["exception"] = given.pop("traceback")
     for name, value in given.items():

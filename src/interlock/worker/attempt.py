@@ -1,7 +1,6 @@
 """One attempt: from a claimed execution to what became of it. An error becomes an outcome; nothing that a handler does goes further."""
 
 import asyncio
-import contextvars
 import functools
 import inspect
 import json
@@ -15,7 +14,8 @@ from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Sta
 from ..payload import clean
 from ..taxonomy import headline
 from ..telemetry.tracing import span
-from ..user_code import Result, Scope, acaught, caught, protected, scope
+from ..user_code import Result, Scope, acaught, caught, context_of, protected
+from .children import RaisedThere
 from .desk import Desk
 from .desk import soon as call_soon
 from .forks import stay
@@ -97,7 +97,7 @@ class Attempts:
         try:
             self._desk.points(Point.IN_PREPARE, grip.job)
             if grip.apart:
-                return await self._children.prepare(grip, self.ledger(grip))
+                return self._apart(grip, *await self._children.prepare(grip, self.ledger(grip)))
             signature = grip.declaration.signature
             call = signature.bound(self._run(grip, is_async=signature.is_async), arguments)
             value, error = await self._called(grip, call, is_async=signature.is_async)
@@ -108,6 +108,13 @@ class Attempts:
         except BaseException as fault:  # noqa: BLE001 - every error becomes an outcome
             error = fault
         return outcome_of(error, grip, self._desk.now), None
+
+    @staticmethod
+    def _apart(grip: Grip, outcome: Outcome, value: Any) -> tuple[Outcome, Any]:
+        """The exception itself stayed in the child: its text is told by one of ours."""
+        if isinstance(outcome, Errored):
+            grip.raised = RaisedThere(outcome.error)
+        return outcome, value
 
     # ------------------------------------------------------------ finish
     async def finish(self, grip: Grip) -> BaseException | None:
@@ -161,8 +168,7 @@ class Attempts:
         owner = Scope(job.kind, job.id, job.attempt)
         if not is_async:
             grip.on_halt(None)
-            context = contextvars.copy_context()
-            context.run(scope.set, owner)
+            context = context_of(owner)
             return await loop.run_in_executor(self._threads, lambda: context.run(_stayed, pid, call))
         task, slot = protected(acaught(call), owner), asyncio.current_task()
         grip.on_halt(lambda: call_soon(loop, task.cancel))

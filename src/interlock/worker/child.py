@@ -4,7 +4,6 @@ Only the functions run here. What they write goes through the pipe to the worker
 """
 
 import asyncio
-import contextvars
 import ctypes
 import faulthandler
 import functools
@@ -28,6 +27,8 @@ from ..outcome import Failed, Outcome
 from ..payload import clean
 from ..target import find, imported, not_an_app
 from ..taxonomy import describe
+from ..telemetry import logs
+from ..user_code import Scope, context_of
 from .forks import set_free, stay
 from .line import ChildGrip, Line, PipeLedger
 from .runs import LiveRun, LiveSyncRun
@@ -151,13 +152,13 @@ class Service:
         return {"say": "done"} if error is None else {"say": "raised", "text": describe(error)}
 
     async def _called(self, grip: ChildGrip, ledger: PipeLedger, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
-        loop = asyncio.get_running_loop()
+        loop, context = asyncio.get_running_loop(), context_of(Scope(grip.job.kind, grip.job.id, grip.job.attempt))
         if not inspect.iscoroutinefunction(fn):
             run = LiveSyncRun(grip, ledger, _heard_from_grip)
             call = functools.partial(_caught, fn, run, *args, **kwargs)
-            return await loop.run_in_executor(self._threads, contextvars.copy_context().run, call)
-        task = asyncio.ensure_future(_acaught(fn, LiveRun(
-            grip, ledger, _heard_from_grip, hop=asyncio.to_thread, write=_written, advance=_hopping(ledger.advance)), *args, **kwargs))
+            return await loop.run_in_executor(self._threads, context.run, call)
+        task = loop.create_task(_acaught(fn, LiveRun(
+            grip, ledger, _heard_from_grip, hop=asyncio.to_thread, write=_written, advance=_hopping(ledger.advance)), *args, **kwargs), context=context)
 
         def halt() -> None:
             loop.call_soon_threadsafe(task.cancel)
@@ -262,6 +263,8 @@ def main(arguments: list[str]) -> None:
         threading.Thread(target=body, daemon=True).start()
     try:
         sys.path[:] = hello["path"]
+        if (chosen := hello.get("logs")) is not None:
+            logs.configure(**chosen)
         app = load(target)
         with app.bound_to(hello["database"]) if hello["database"] else nullcontext():
             asyncio.run(service.serve(app))

@@ -11,6 +11,7 @@ from ..errors import PayloadError
 from ..events import Trouble
 from ..outcome import Errored, Failed, Outcome, Released, Returned, Snoozed
 from ..payload import clean
+from ..telemetry import logs
 from ..user_code import protected
 from .desk import Desk, soon
 from .grip import WHY, Grip
@@ -183,7 +184,7 @@ class Children:
         except OSError as error:
             raise CannotStart(str(error)) from None
         self._living = {each for each in self._living if each.alive} | {child}
-        await child.greet({"say": "hello", "path": sys.path, "database": self._database})
+        await child.greet({"say": "hello", "path": sys.path, "database": self._database, "logs": logs.chosen()})
         return child
 
     async def close(self) -> None:

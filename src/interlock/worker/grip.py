@@ -28,7 +28,7 @@ class Grip:
 
     __slots__ = (
         "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "crashes", "declaration", "elsewhere", "ended", "failures", "holder", "job",
-        "lifecycle", "owner", "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "value",
+        "lifecycle", "owner", "raised", "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "value",
     )
 
     def __init__(self, lease: Lease, declaration: Declaration, lifecycle: Lifecycle, *, asked_at: float, slot: int = 0, apart: bool = False) -> None:
@@ -50,6 +50,8 @@ class Grip:
         self.asked_at = asked_at
         """When, on the monotonic clock, the lease that we have was asked for: trust begins there, and ends before the lease does."""
         self.began = asked_at
+        self.raised: BaseException | None = None
+        """What its handler, guard or commit function raised last."""
         self.stop: Stop | None = None
         self.ended = False
         self.settling = False

@@ -14,6 +14,7 @@ from ..outcome import Advanced, Cancelled, Failed, Outcome, Released, Returned, 
 from ..payload import clean
 from ..records import Refusal
 from ..taxonomy import headline
+from ..user_code import Scope, context_of
 from .desk import Desk
 from .grip import Grip
 from .points import Point, pass_by
@@ -178,7 +179,7 @@ class Settler:
             return None
 
         def body(tx: Any, job: Job) -> None:
-            inside(tx, job)
+            context_of(Scope(job.kind, job.id, item.grip.job.attempt)).run(inside, tx, job)
             self.desk.points(Point.IN_COMMIT, job)
 
         return body
@@ -241,7 +242,8 @@ class Settler:
             waited = None if grip.elsewhere else max((job.updated_at - job.due_at).total_seconds(), 0.0)
             outcome = "handed" if handed else move.ended_by or ""
             why = move.error.strip().rpartition("\n")[2][:200] if move.error else None
-            emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran, why))
+            raised = grip.raised if move.error else None
+            emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran, why, raised, final=move.phase == "failed"))
 
     def _refused(self, item: Item, move: Move, refusal: Refusal) -> None:
         grip = item.grip

@@ -17,6 +17,7 @@ from .grip import WHY, Grip
 
 def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:
     """What an exception that left one of the job's functions means for it. `now` is the store's clock. It raises only what the store raises."""
+    grip.raised = error
     try:
         return _outcome_of(error, grip, now)
     except InterlockError:

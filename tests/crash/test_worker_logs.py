@@ -1,0 +1,32 @@
+"""The log of `interlock worker`, in a real process: what handlers say, for which job, and why a job has failed."""
+
+import re
+
+import pytest
+
+from tests.crash import talkative
+from tests.crash.command import start
+from tests.crash.lab import Lab
+
+PROGRAM = "tests.crash.talkative:app"
+
+
+@pytest.mark.parametrize("places", ["sqlite"], indirect=True)
+def test_log_of_a_worker_has_what_its_handlers_say_and_why_jobs_failed(lab: Lab) -> None:
+    """From the event loop, from threads and from processes of their own, each with the id of its job."""
+    app = talkative.build(lab.setting)
+    app.migrate()
+    ids = {name: kind.enqueue(name).id for name, kind in app.kinds.items()}
+    worker = start(lab, "worker", program=PROGRAM).ready()
+    lab.until_ended(*ids.values())
+    app.close()
+    worker.terminate()
+    assert worker.exit_code() == 0, worker.log
+    for name in ("loop", "thread", "child", "async_child"):
+        (line,) = [line for line in worker.log.splitlines() if "hello from" in line and ids[name] in line]
+        assert re.search(rf"\[info +\] hello from .*\[shop\] attempt=1 job_id={ids[name]} kind={name}$", line), line
+    pids = re.findall(r"hello from pid (\d+)", worker.log)
+    assert len({*pids, str(worker.pid)}) == 2
+    # Both attempts are told in a line each, and the last of each job with its traceback.
+    assert worker.log.count("attempt ended") == 4
+    assert worker.log.count("in fails") == 2
