@@ -165,16 +165,16 @@ class Reconciler:
         """The user's own function, in the time that a lease leaves for it. Whatever it raises is an error of its own, and never ends the reconciler."""
         owner = Scope(self._kind.name) if grip is None else Scope(self._kind.name, grip.job.id, grip.job.attempt)
         task, deadline = protected(acaught(call), owner), asyncio.timeout(self._kind.lease * TRUSTED)
+        value, error = None, None
         try:
             async with deadline:
                 value, error = await task
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {self._kind.lease * TRUSTED:g} s, for which a lease of {self._kind.lease:g} s has room") from None
-        except asyncio.CancelledError as cancelled:
-            value, error = None, cancelled
-        me = asyncio.current_task()
-        if me is not None and me.cancelling():
+        except (TimeoutError, asyncio.CancelledError) as stopped:
+            error = stopped
+        if (me := asyncio.current_task()) is not None and me.cancelling():
             raise asyncio.CancelledError
+        if deadline.expired():
+            raise TimeoutError(f"no answer within {self._kind.lease * TRUSTED:g} s, for which a lease of {self._kind.lease:g} s has room") from error
         if error is None:
             return cast("T", value)
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
