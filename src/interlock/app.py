@@ -36,7 +36,7 @@ from .store import Tx
 from .stores import OpenStore
 from .stores.inside import open_transactions, refuse_inside
 from .taxonomy import Taxonomy
-from .user_code import run
+from .user_code import Around, run
 from .verify import Report, verify
 from .webhook import Webhook
 from .worker.worker import Worker
@@ -45,6 +45,7 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 TxT = DefaultTypeVar("TxT", default=Tx)
+AroundT = TypeVar("AroundT", bound=Around)
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 _LEASE = 30.0
@@ -104,6 +105,7 @@ class App(Generic[TxT]):
         self.schedules: dict[str, Schedule] = {}
         self.database = Database(url, check_name("schema", schema), SystemClock(), self._declared)
         self._transaction = transaction
+        self._around: list[Around] = []
         self._notices = Notices(lambda: self.database.clock.now().timestamp())
 
     # ------------------------------------------------------------ declare
@@ -122,6 +124,7 @@ class App(Generic[TxT]):
                 queue=check_name("queue", queue), max_runtime=None if max_runtime is None else seconds(max_runtime, "max_runtime"), process=process,
                 backoff=backoff, on_lost_lease=on_lost_lease, key_until=frozenset([key_until] if isinstance(key_until, str) else key_until),
                 commit_timeout=seconds(lease if commit_timeout is None else commit_timeout, "commit_timeout"), taxonomy=taxonomy,
+                around=self._around,
             ))
 
         return cast("JobDecorator[TxT]", declare)
@@ -144,6 +147,14 @@ class App(Generic[TxT]):
 
     def _declared(self) -> tuple[list[Lifecycle], list[KindFacts]]:
         return self._lifecycles(), [kind.facts() for kind in self.kinds.values()]
+
+    def around_attempt(self, fn: AroundT, /) -> AroundT:
+        """Have `fn()` make a context manager that a worker enters around every function that it calls for a job, in the thread or task that runs it.
+
+        For what a framework does around a request, such as `close_old_connections` of Django. What it raises counts as raised by the function.
+        """
+        self._around.append(fn)
+        return fn
 
     def schedule(self, name: str, cron: str, call: Call, /, *, tz: str = "UTC", catch_up: Literal["last", "none", "all"] = "last") -> None:
         """Declare a call that is made at every tick of a cron line."""

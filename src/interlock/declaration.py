@@ -16,6 +16,7 @@ from .records import KindFacts, Way
 from .signature import Signature
 from .store import Store
 from .taxonomy import Taxonomy
+from .user_code import Around
 
 LostLease = Literal["rerun", "fail", "hold"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,6 +58,8 @@ class Declaration:
     hooks: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     notify: Callable[[Any, Job], None] | None = None
     """Called, as a hook is, in the transaction of every move into a final state."""
+    around: list[Around] = field(default_factory=list[Around])
+    """The app's own list: what surrounds every call of a function of this kind in a worker."""
     _pinned: tuple[Store, int] | None = None
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from .errors import PayloadError, UsageError
 from .payload import check_name, encode
 from .records import Receipt
 from .taxonomy import surely_not_applied
-from .user_code import caught, protected
+from .user_code import protected
 
 OnDoubt = Literal["retry", "hold", "skip"] | Callable[[str], Awaitable[Any]]
 DOUBTS = ("retry", "hold", "skip")
@@ -214,7 +214,7 @@ async def adrive(flow: Flow, hop: Hop, write: Hop) -> Any:
         if isinstance(asked, Written):
             return await _to_its_end(write(asked.work))
         call = functools.partial(asked.fn, *asked.args, **asked.kwargs)
-        value = call() if inspect.iscoroutinefunction(asked.fn) else await _in_thread(hop, call)
+        value = call() if inspect.iscoroutinefunction(asked.fn) else await hop(call)
         return await value if inspect.isawaitable(value) else value
 
     try:
@@ -228,13 +228,6 @@ async def adrive(flow: Flow, hop: Hop, write: Hop) -> Any:
                 asked = flow.send(answer)
     except StopIteration as end:
         return end.value
-
-
-async def _in_thread(hop: Hop, call: Callable[[], Any]) -> Any:
-    value, error = await hop(functools.partial(caught, call))
-    if error is not None:
-        raise error
-    return value
 
 
 async def _to_its_end(write: Coroutine[Any, Any, Any]) -> Any:

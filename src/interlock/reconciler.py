@@ -21,7 +21,7 @@ from .outcome import Gone as IsGone
 from .payload import clean
 from .records import Beat, Lease
 from .taxonomy import headline
-from .user_code import Scope, acaught, protected
+from .user_code import Scope, acaught, asurround, protected
 from .worker.desk import Desk
 from .worker.grip import Grip
 from .worker.settle import Item, Settler
@@ -164,7 +164,7 @@ class Reconciler:
     async def _theirs(self, call: Callable[[], Awaitable[T]], grip: Grip | None = None) -> T:
         """The user's own function, in the time that a lease leaves for it. Whatever it raises is an error of its own, and never ends the reconciler."""
         owner = Scope(self._kind.name) if grip is None else Scope(self._kind.name, grip.job.id, grip.job.attempt)
-        task, deadline = protected(acaught(call), owner), asyncio.timeout(self._kind.lease * TRUSTED)
+        task, deadline = protected(acaught(partial(asurround, self._kind.around, call)), owner), asyncio.timeout(self._kind.lease * TRUSTED)
         value, error = None, None
         try:
             async with deadline:

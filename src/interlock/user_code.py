@@ -3,7 +3,8 @@
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -54,6 +55,57 @@ async def acaught(call: Callable[[], Awaitable[Any]]) -> Result:
         return await call(), None
     except BaseException as error:  # noqa: BLE001 - the caller decides
         return None, error
+
+
+async def in_thread(call: Callable[[], Any]) -> Any:
+    """Call a function in a thread of the event loop's own, and raise here what it raised there."""
+    value, error = await asyncio.to_thread(caught, call)
+    if error is not None:
+        raise error
+    return value
+
+
+# ---------------------------------------------------------------- what surrounds a call
+Around = Callable[[], AbstractContextManager[Any]]
+"""Makes a context manager that is entered where a user's function runs, before each call of it."""
+
+
+def surround(around: Sequence[Around], call: Callable[[], T]) -> T:
+    """Call a function inside these context managers. An error of the function stands, also where one of them would suppress it."""
+    if not around:
+        return call()
+    result: list[T] = []
+    raised: BaseException | None = None
+    with ExitStack() as stack:
+        for make in around:
+            stack.enter_context(make())
+        try:
+            result.append(call())
+        except BaseException as error:
+            raised = error
+            raise
+    if raised is not None:
+        raise raised
+    return result[0]
+
+
+async def asurround(around: Sequence[Around], call: Callable[[], Awaitable[T]]) -> T:
+    """`surround` for a coroutine function: they are entered and left in its task."""
+    if not around:
+        return await call()
+    result: list[T] = []
+    raised: BaseException | None = None
+    with ExitStack() as stack:
+        for make in around:
+            stack.enter_context(make())
+        try:
+            result.append(await call())
+        except BaseException as error:
+            raised = error
+            raise
+    if raised is not None:
+        raise raised
+    return result[0]
 
 
 # ---------------------------------------------------------------- tasks

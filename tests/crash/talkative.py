@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from interlock import App, Run, SyncRun
 from tests.crash.program import QUICK, Setting
@@ -11,6 +13,12 @@ log = logging.getLogger("shop")
 
 def build(setting: Setting) -> App:
     app = App(setting.url, schema=setting.schema)
+
+    @app.around_attempt
+    @contextmanager
+    def around() -> Generator[None]:
+        log.info("around from pid %d", os.getpid())
+        yield
 
     async def talk(run: Run, tag: str) -> None:
         log.info("hello from the loop")

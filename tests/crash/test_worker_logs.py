@@ -27,6 +27,9 @@ def test_log_of_a_worker_has_what_its_handlers_say_and_why_jobs_failed(lab: Lab)
         assert re.search(rf"\[info +\] hello from .*\[shop\] attempt=1 job_id={ids[name]} kind={name}$", line), line
     pids = re.findall(r"hello from pid (\d+)", worker.log)
     assert len({*pids, str(worker.pid)}) == 2
+    # What surrounds a function is entered in the child, too.
+    around = {job: pid for pid, job in re.findall(r"around from pid (\d+) .*job_id=(\S+) kind=\w+$", worker.log, re.MULTILINE)}
+    assert {name for name in ids if around[ids[name]] != str(worker.pid)} == {"child", "async_child", "failing_child"}
     # Both attempts are told in a line each, and the last of each job with its traceback.
     assert worker.log.count("attempt ended") == 4
     assert worker.log.count("in fails") == 2

@@ -10,6 +10,7 @@ from ..job import Job
 from ..move import Take, decide_take
 from ..payload import clean
 from ..taxonomy import headline
+from ..user_code import surround
 from ..worker.desk import Desk
 
 LIMIT = 100
@@ -86,7 +87,8 @@ class Expiry:
         """In a transaction of its own, with its hook. A hook that raises leaves the job where it is."""
         declaration = self._desk.kinds[job.kind]
         try:
-            refusal = self._desk.store.commit(take, body, transaction=self._desk.transaction, timeout=declaration.commit_timeout)
+            refusal = surround(declaration.around, lambda: self._desk.store.commit(
+                take, body, transaction=self._desk.transaction, timeout=declaration.commit_timeout))
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the hook's own

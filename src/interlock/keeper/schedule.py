@@ -9,6 +9,7 @@ from ..errors import KeyReused, Refused, Unavailable
 from ..records import ScheduleFacts
 from ..schedule import Schedule
 from ..tick import Cron, missed
+from ..user_code import surround
 from ..worker.desk import Desk
 
 ON_TIME = 60.0
@@ -63,7 +64,7 @@ class Scheduler:
         """The job of this tick. One that its kind does not admit is no job; one whose arguments another program gave otherwise is that program's."""
         call = schedule.call.scheduled(key_of(schedule.name, tick), tick)
         try:
-            (stored,) = enqueue(self._desk.store, [call], conn=None, transaction=self._desk.transaction)
+            (stored,) = surround(call.declaration.around, lambda: enqueue(self._desk.store, [call], conn=None, transaction=self._desk.transaction))
         except (Refused, KeyReused) as error:
             sentence = f"The tick {tick.isoformat()} of the schedule {schedule.name} makes no job: {error}"
             self._desk.events.emit(events.Notice(self._owner, sentence, {"schedule": schedule.name, "kind": call.declaration.name}))

@@ -5,7 +5,7 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Sta
 from ..payload import clean
 from ..taxonomy import headline
 from ..telemetry.tracing import span
-from ..user_code import Result, Scope, acaught, caught, context_of, protected
+from ..user_code import Around, Result, Scope, acaught, asurround, caught, context_of, in_thread, protected, surround
 from .children import RaisedThere
 from .desk import Desk
 from .desk import soon as call_soon
@@ -128,7 +128,7 @@ class Attempts:
 
     async def pause(self, grip: Grip, seconds: float) -> None:
         """Let time pass, unless the grip is told to stop."""
-        await self._called(grip, lambda: self._desk.waits.asleep(seconds), is_async=True)
+        await self._called(grip, lambda: self._desk.waits.asleep(seconds), is_async=True, around=())
 
     async def _finished(self, grip: Grip) -> BaseException | None:
         declaration, grip.began = grip.declaration, self._desk.waits.monotonic()
@@ -151,7 +151,12 @@ class Attempts:
         ledger, measured = self.ledger(grip), self._desk.events.emit
         if not is_async:
             return LiveSyncRun(grip, ledger, measured)
-        return LiveRun(grip, ledger, measured, hop=asyncio.to_thread, write=self._written, advance=lambda stage: self._reporter.send(grip, Advanced(stage)))
+        around = grip.declaration.around
+
+        def hop(call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
+            return in_thread(functools.partial(surround, around, call))
+
+        return LiveRun(grip, ledger, measured, hop=hop, write=self._written, advance=lambda stage: self._reporter.send(grip, Advanced(stage)))
 
     async def _written(self, work: Callable[[], Any]) -> Any:
         """By threads of its own: what a handler's own functions do must not keep the ledger waiting."""
@@ -159,18 +164,18 @@ class Attempts:
             raise LeaseLost("The worker of this run has ended: nothing was written.")
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
-    async def _called(self, grip: Grip, call: Callable[[], Any], *, is_async: bool) -> Result:
+    async def _called(self, grip: Grip, call: Callable[[], Any], *, is_async: bool, around: Sequence[Around] | None = None) -> Result:
         """Call a function of the user's so that it can be stopped: a coroutine by cancelling its task, a thread by telling its run.
 
         Raises only if the slot's own task is cancelled, because the event loop closes.
         """
         job, pid, loop = grip.job, os.getpid(), asyncio.get_running_loop()
-        owner = Scope(job.kind, job.id, job.attempt)
+        owner, around = Scope(job.kind, job.id, job.attempt), grip.declaration.around if around is None else around
         if not is_async:
             grip.on_halt(None)
             context = context_of(owner)
-            return await loop.run_in_executor(self._threads, lambda: context.run(_stayed, pid, call))
-        task, slot = protected(acaught(call), owner), asyncio.current_task()
+            return await loop.run_in_executor(self._threads, lambda: context.run(_stayed, pid, functools.partial(surround, around, call)))
+        task, slot = protected(acaught(functools.partial(asurround, around, call)), owner), asyncio.current_task()
         grip.on_halt(lambda: call_soon(loop, task.cancel))
         try:
             result = await task

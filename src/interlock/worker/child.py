@@ -28,7 +28,7 @@ from ..payload import clean
 from ..target import find, imported, not_an_app
 from ..taxonomy import describe
 from ..telemetry import logs
-from ..user_code import Scope, context_of
+from ..user_code import Scope, asurround, context_of, in_thread, surround
 from .forks import set_free, stay
 from .line import ChildGrip, Line, PipeLedger
 from .runs import LiveRun, LiveSyncRun
@@ -153,12 +153,15 @@ class Service:
 
     async def _called(self, grip: ChildGrip, ledger: PipeLedger, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
         loop, context = asyncio.get_running_loop(), context_of(Scope(grip.job.kind, grip.job.id, grip.job.attempt))
+        around = grip.declaration.around
         if not inspect.iscoroutinefunction(fn):
             run = LiveSyncRun(grip, ledger, _heard_from_grip)
-            call = functools.partial(_caught, fn, run, *args, **kwargs)
+            call = functools.partial(_caught, surround, around, functools.partial(fn, run, *args, **kwargs))
             return await loop.run_in_executor(self._threads, context.run, call)
-        task = loop.create_task(_acaught(fn, LiveRun(
-            grip, ledger, _heard_from_grip, hop=asyncio.to_thread, write=_written, advance=_hopping(ledger.advance)), *args, **kwargs), context=context)
+        arun = LiveRun(
+            grip, ledger, _heard_from_grip, hop=lambda step: in_thread(functools.partial(surround, around, step)), write=_written,
+            advance=_hopping(ledger.advance))
+        task = loop.create_task(_acaught(asurround, around, functools.partial(fn, arun, *args, **kwargs)), context=context)
 
         def halt() -> None:
             loop.call_soon_threadsafe(task.cancel)

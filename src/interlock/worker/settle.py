@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import events
+from ..declaration import Declaration
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
 from ..job import Job
 from ..move import Move, decide
@@ -14,7 +15,7 @@ from ..outcome import Advanced, Cancelled, Failed, Outcome, Released, Returned, 
 from ..payload import clean
 from ..records import Refusal
 from ..taxonomy import headline
-from ..user_code import Scope, context_of
+from ..user_code import Scope, context_of, surround
 from .desk import Desk
 from .grip import Grip
 from .points import Point, pass_by
@@ -157,11 +158,22 @@ class Settler:
             return refusals[0] if refusals else None
         job = item.grip.job
         desk.points(Point.BEFORE_COMMIT, job)
-        refusal = desk.persistently(functools.partial(self._commit, move, _Inside(body), declaration.commit_timeout), "commit")
+        refusal = desk.persistently(functools.partial(self._commit, move, _Inside(body), declaration), "commit")
         desk.points(Point.AFTER_COMMIT, job)
         return refusal
 
-    def _commit(self, move: Move, inside: "_Inside", timeout: float) -> Refusal | None:
+    def _commit(self, move: Move, inside: "_Inside", declaration: Declaration) -> Refusal | None:
+        """One try, inside what surrounds the job's functions: the user's own transaction may begin on a connection that only they mend."""
+        sent: list[Refusal | None] = []
+        try:
+            surround(declaration.around, lambda: sent.append(self._send(move, inside, declaration.commit_timeout)))
+        except BaseException as error:
+            if not sent:
+                raise error if isinstance(error, Exception) else RuntimeError(f"around its commit {type(error).__name__} was raised") from error
+            _log.warning("job %s is stored, but what surrounds its commit raised: %s", move.job_id, headline(error))
+        return sent[0]
+
+    def _send(self, move: Move, inside: "_Inside", timeout: float) -> Refusal | None:
         try:
             return self.desk.store.commit(move, inside, transaction=self.desk.transaction, timeout=timeout)
         except InterlockError:

@@ -12,6 +12,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 TxT = TypeVar("TxT", default="Tx")
 R_co = TypeVar("R_co", covariant=True)
+_AroundT = TypeVar("_AroundT", bound=Callable[[], AbstractContextManager[Any]])
 Seconds = float | timedelta
 Doubt = Literal["retry", "hold"]
 
@@ -354,6 +355,7 @@ class App(Generic[TxT]):
         process: bool = ..., backoff: Backoff = ..., on_lost_lease: Literal["rerun", "fail", "hold"] = ..., key_until: Sequence[str] = ..., commit_timeout: Seconds | None = ...,
         taxonomy: Callable[[Exception], Verdict | None] | None = ...,
     ) -> _JobDecorator[TxT]: ...
+    def around_attempt(self, fn: _AroundT, /) -> _AroundT: ...              # fn() makes a context manager; entered where the job's functions run
     def schedule(self, name: str, cron: str, call: Call, /, *, tz: str = ..., catch_up: Literal["last", "none", "all"] = ...) -> None: ...
     def webhook(self, name: str, url: str, /, *, secret: str, kinds: Sequence[str] | None = ..., allow_private: bool = ...) -> None: ...
     def enqueue_many(self, calls: Iterable[Call], /, *, conn: Any = ...) -> list[Enqueued]: ...
