@@ -173,7 +173,7 @@ class Renewal:
 
 @dataclass(slots=True)
 class Dossier:
-    """All that is stored of one job, for `verify`. A pruned job leaves only its audit."""
+    """What `verify` checks of one job: no payload, results, errors or reasons. A pruned job leaves only its audit."""
 
     job_id: str
     job: Job | None

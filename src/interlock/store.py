@@ -234,8 +234,11 @@ class Store(Protocol):
         ...
 
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
-             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
-        """Jobs that fit every given filter, newest first; `after` is the id of the last one of the page before."""
+             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None, payloads: bool = True) -> list[Job]:
+        """Jobs that fit every given filter, newest first; `after` is the id of the last one of the page before.
+
+        Without `payloads` each job has an empty payload and no result, and neither is read: each may be a megabyte.
+        """
         ...
 
     def executions(self, id: str) -> list[Execution]:
@@ -259,7 +262,10 @@ class Store(Protocol):
         ...
 
     def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
-        """Everything, in pages of at most `size` jobs, each page one snapshot and none a long transaction."""
+        """What `verify` checks of everything, in pages of at most `size` jobs, each page one snapshot and none a long transaction.
+
+        Payloads, results, errors and reasons are left out, so that a page has a bounded size.
+        """
         ...
 
     def stuck(self, limit: int) -> list[Execution]:

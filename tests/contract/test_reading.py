@@ -1,11 +1,16 @@
 """get, jobs, executions, history, counts, dossiers, now: what is stored can be read."""
 
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from interlock.errors import NotFound
-from interlock.outcome import Errored
+from interlock.outcome import Errored, Returned
 from interlock.store import Store
-from tests.contract.kit import claim, claimed, finish, make, many, settle, stored
+from interlock.verify import verify
+from tests.contract.kit import claim, claimed, decided, finish, make, many, settle, stored
 from tests.kit import EPOCH, Raw, SettableClock
 
 
@@ -109,6 +114,36 @@ def test_dossiers_hold_everything_in_pages(store: Store, clock: SettableClock) -
         dossier = found[lease.job.id]
         assert dossier.job is not None
         assert (dossier.job.state, dossier.executions, dossier.audit) == ("RUNNING", store.executions(lease.job.id), store.history(lease.job.id))
+
+
+BIG, MANY = 300_000, 40
+"""Characters of a payload and of a result, and how many jobs have such ones."""
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Bytes that Python holds at most while it does the work."""
+    work()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_lists_without_payloads_and_verification_hold_none(store: Store) -> None:
+    """Neither reads them: a thousand jobs of a page may have a gigabyte of payloads and results."""
+    store.enqueue([make(payload=f'{{"text":"{n}{"x" * BIG}"}}') for n in range(MANY)])
+    text = '"' + "y" * BIG + '"'
+    store.move([decided(lease, Returned(text, boundary=False)) for lease in claim(store, limit=MANY // 2)])
+    whole = store.jobs(limit=MANY)
+    assert {len(job.payload["text"]) for job in whole} >= {BIG + 1}
+    assert store.jobs(limit=MANY, payloads=False) == [replace(job, payload={}, result=None) for job in whole]
+    all_of_it = peak_of(lambda: store.jobs(limit=MANY))
+    assert all_of_it > MANY * BIG
+    assert peak_of(lambda: store.jobs(limit=MANY, payloads=False)) < all_of_it / 10
+    assert peak_of(lambda: verify(store)) < all_of_it / 10
+    assert verify(store).ok
 
 
 def test_dossiers_of_nothing_are_nothing(store: Store) -> None:

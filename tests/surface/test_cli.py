@@ -7,16 +7,21 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from interlock import Lifecycle
 from interlock.cli import screen
 from interlock.cli.audit import ArchiveFile
+from interlock.cli.jobs import PAGE
 from interlock.job import AuditEntry
 from interlock.lifecycle import BUILTIN, builtin
+from interlock.stores.postgres.reading import Reading as PostgresReading
+from interlock.stores.sqlite.reading import Reading as SqliteReading
 from tests.kit import EPOCH, Place
 from tests.surface.cli_kit import MODULE, Call, enqueued
 
@@ -404,6 +409,29 @@ def test_jobs_are_filtered_and_paged(call: Call, shop: str) -> None:
     assert page.err.endswith(f" jobs --kind greet --tag parity=1 --limit 2 --after {ids[1]}\n")
     assert found("--kind", "greet", "--after", ids[2]) == [ids[1], ids[0]]
     assert "is none: give pending" in call("jobs", "--phase", "asleep").sentence
+
+
+def test_jobs_are_listed_without_holding_their_payloads(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table reads no payload, and JSON is written a few jobs at a time: a thousand payloads may be a gigabyte."""
+    ids = [enqueued(call, "greet", json.dumps({"name": str(n)})) for n in range(25)]
+    asked: list[tuple[int, bool]] = []
+
+    def counted(read: Callable[..., Any]) -> Callable[..., Any]:
+        def jobs(self: object, **given: Any) -> Any:
+            asked.append((given["limit"], given.get("payloads", True)))
+            return read(self, **given)
+
+        return jobs
+
+    for reading in (SqliteReading, PostgresReading):
+        monkeypatch.setattr(reading, "jobs", counted(reading.jobs))
+    assert ids[-1] in call("jobs", "--limit", "1000").out
+    assert asked == [(1000, False)]
+    listed = call("jobs", "--json", "--limit", "1000")
+    assert [(job["id"], job["payload"]["name"]) for job in listed.json] == [(id, str(n)) for n, id in reversed(list(enumerate(ids)))]
+    assert listed.out == json.dumps(listed.json, indent=2) + "\n"
+    assert max(limit for limit, payloads in asked if payloads) == PAGE
+    assert len(call("jobs", "--json", "--limit", "13").json) == 13
 
 
 def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:

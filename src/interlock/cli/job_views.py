@@ -1,7 +1,7 @@
 """Jobs, their executions and their history for people: short in a terminal, whole in a pipe or with --full."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ..job import AuditEntry, Execution, Job
@@ -47,7 +47,7 @@ def jobs_table(jobs: Sequence[Job], ids: Mapping[str, str], now: datetime) -> No
     )
 
 
-def each_whole(jobs: Sequence[Job]) -> None:
+def each_whole(jobs: Iterable[Job]) -> None:
     """All that is known of each job, with a line between them."""
     for number, job in enumerate(jobs):
         if number:

@@ -2,6 +2,8 @@
 
 import json as json_module
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, cast
 
 import typer
@@ -16,6 +18,8 @@ from .target import AppOption, ByOption, DatabaseOption, JsonOption, Miscalled, 
 from .words import UNITS, duration, tags, written
 
 LIMIT = 20
+PAGE = 10
+"""How many whole jobs are held at once."""
 PREFIX = "The job's id, or any prefix of it that no other job's id has."
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help=PREFIX)]
 FullOption = Annotated[bool, typer.Option("--full", help="Everything whole: ids, payloads, tracebacks.")]
@@ -95,21 +99,32 @@ def listing(
         raise Miscalled(f"--phase {phase!r} is none: give pending, running, succeeded or failed.")
     with opened(app, database) as chosen:
         after = page_id(chosen, after, "--after")
-        found = chosen.jobs(kind=kind, state=state, phase=phase, queue=queue, tags=tags(tag), limit=limit, after=after)
+        store = chosen.database.store()
+        ask = partial(store.jobs, kind=kind, state=state, phase=phase, queue=queue, tags=tags(tag))
+        found = ask(limit=1 if json else limit, after=after, payloads=False)
         if app and not found:
             _known(chosen, kind, state)
-        ids, now = shown_ids(chosen, [job.id for job in found]), chosen.database.store().now()
-    if json:
-        screen.as_json(found)
-        return
-    if full:
-        each_whole(found)
-    else:
-        jobs_table(found, ids, now)
+        if json:
+            screen.each_as_json(_each(ask, limit, after))
+            return
+        if full:
+            each_whole(_each(ask, limit, after))
+        else:
+            jobs_table(found, shown_ids(chosen, [job.id for job in found]), store.now())
     if len(found) == limit:
         filters = (("--kind", kind), ("--state", state), ("--phase", phase), ("--queue", queue), *(("--tag", each) for each in tag or ()))
         same = (("--database", database), *filters, ("--limit", None if limit == LIMIT else limit), ("--after", found[-1].id))
         screen.remark(f"There may be more: {written('jobs', app, same)}")
+
+
+def _each(ask: Callable[..., list[Job]], limit: int, after: str | None) -> Iterator[Job]:
+    """Up to `limit` whole jobs, read a few at a time: a payload may be a megabyte."""
+    while limit > 0:
+        page = ask(limit=min(limit, PAGE), after=after)
+        yield from page
+        if len(page) < PAGE:
+            return
+        limit, after = limit - len(page), page[-1].id
 
 
 def _known(app: App[Any], kind: str | None, state: str | None) -> None:

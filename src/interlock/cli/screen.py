@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -112,6 +113,16 @@ def as_json(value: object) -> None:
     """A value as JSON, whole. Every character that a terminal might obey is written as its number."""
     text = json.dumps(_simple(value), indent=2, ensure_ascii=True)
     sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+
+
+def each_as_json(values: Iterable[object]) -> None:
+    """The same text as of a list of them, written one by one, so that not all of them are held at once."""
+    begun = False
+    for value in values:
+        text = json.dumps(_simple(value), indent=2, ensure_ascii=True).replace("\x7f", "\\u007f")
+        sys.stdout.write((",\n" if begun else "[\n") + textwrap.indent(text, "  "))
+        begun = True
+    sys.stdout.write("\n]\n" if begun else "[]\n")
 
 
 def _simple(value: object) -> Any:

@@ -10,6 +10,13 @@ j.payload::text, j.tags::text, j.trace::text, j.result::text, j.last_error, j.du
 j.idempotency_key, j.key_released, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of::text,
 j.root::text
 
+-- fragment: summary
+-- The same without payload and result, which may be a megabyte each.
+j.id::text, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt, j.tries,
+j.tries_left, j.lease_losses, '{}'::text, j.tags::text, j.trace::text, NULL::text, j.last_error, j.due_at, j.expires_at,
+j.scheduled_for, j.created_at, j.updated_at, j.finished_at, j.idempotency_key, j.key_released, j.unique_key,
+j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of::text, j.root::text
+
 -- fragment: execution
 e.job_id::text, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state, e.ended_by, e.error, e.external_id,
 e.missing_since, e.next_check_at, e.progress::text, e.usage::text, e.result::text, e.leased_at, e.started_at, e.committed_at, e.finished_at
@@ -612,11 +619,17 @@ SELECT i.id::text, (SELECT j.id::text FROM interlock.jobs j WHERE j.id < i.id OR
   (SELECT j.id::text FROM interlock.jobs j WHERE j.id > i.id ORDER BY j.id LIMIT 1)
 FROM unnest(:ids::text::uuid[]) AS i(id)
 
--- name: jobs
-SELECT {job}, e.progress::text FROM interlock.jobs j LEFT JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
+-- fragment: filtered
+FROM interlock.jobs j LEFT JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
 WHERE (:kind::text IS NULL OR j.kind = :kind::text) AND (:state::text IS NULL OR j.state = :state::text) AND (:phase::text IS NULL OR j.phase = :phase::text)
   AND (:queue::text IS NULL OR j.queue = :queue::text) AND (:tags::text IS NULL OR j.tags @> :tags::text::jsonb) AND (:after::text IS NULL OR j.id < :after::text::uuid)
 ORDER BY j.id DESC LIMIT :limit::int
+
+-- name: jobs
+SELECT {job}, e.progress::text {filtered}
+
+-- name: summaries
+SELECT {summary}, e.progress::text {filtered}
 
 -- name: executions
 SELECT {execution} FROM interlock.executions e WHERE e.job_id = ANY(:id::text::uuid[]) ORDER BY e.job_id, e.attempt
@@ -741,7 +754,17 @@ SELECT coalesce(last_tick, (SELECT interlock.clock())) FROM interlock.schedules 
 UPDATE interlock.schedules SET last_tick = :tick::timestamptz WHERE name = :name::text AND (last_tick IS NULL OR last_tick < :tick::timestamptz)
 
 -- name: page
-SELECT {job}, NULL FROM interlock.jobs j WHERE j.id > :after::text::uuid ORDER BY j.id LIMIT :limit::int
+SELECT {summary}, NULL FROM interlock.jobs j WHERE j.id > :after::text::uuid ORDER BY j.id LIMIT :limit::int
+
+-- name: page_executions
+SELECT e.job_id::text, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state,
+  e.ended_by, NULL::text, e.external_id, e.missing_since, e.next_check_at, NULL::text, NULL::text, NULL::text, e.leased_at,
+  e.started_at, e.committed_at, e.finished_at
+FROM interlock.executions e WHERE e.job_id = ANY(:id::text::uuid[]) ORDER BY e.job_id, e.attempt
+
+-- name: page_history
+SELECT a.job_id::text, a.version, a.n, a.attempt, a.event, a.from_state, a.to_state, a.actor, NULL::text, a.at, NULL::text
+FROM interlock.audit a WHERE a.job_id = ANY(:id::text::uuid[]) ORDER BY a.job_id, a.version, a.n
 
 -- name: page_pruned
 SELECT a.job_id::text FROM interlock.audit a

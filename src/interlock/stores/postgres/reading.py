@@ -57,9 +57,9 @@ class Reading:
         return {id: (before, after) for id, before, after in self._steadily("neighbours", {"ids": codec.array(ids)})}
 
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
-             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
+             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None, payloads: bool = True) -> list[Job]:
         given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": max(limit, 0), "after": after}
-        return [codec.job(row, as_is) for row in self._ask("jobs", given)] if after is None or codec.is_id(after) else []
+        return [codec.job(row, as_is) for row in self._ask("jobs" if payloads else "summaries", given)] if after is None or codec.is_id(after) else []
 
     def executions(self, id: str) -> list[Execution]:
         return [codec.execution(row, as_is) for row in self._ask("executions", {"id": codec.array([id])})] if codec.is_id(id) else []
@@ -127,14 +127,14 @@ class Reading:
         ids = [str(row[0]) for row in rows]
         jobs = {str(row[0]): codec.job(row, as_is) for row in rows} if query == "page" else {}
         executions: dict[str, list[Execution]] = {id: [] for id in ids}
-        for row in run(Statement(self.queries["executions"], {"id": codec.array(ids)})):
+        for row in run(Statement(self.queries["page_executions"], {"id": codec.array(ids)})):
             executions[row[0]].append(codec.execution(row, as_is))
-        histories = self._histories(run, ids)
+        histories = self._histories(run, ids, "page_history")
         return [Dossier(id, jobs.get(id), executions[id], histories[id]) for id in ids]
 
-    def _histories(self, run: Run, ids: Sequence[str]) -> dict[str, list[AuditEntry]]:
+    def _histories(self, run: Run, ids: Sequence[str], query: str = "history") -> dict[str, list[AuditEntry]]:
         rows: dict[str, list[Sequence[Any]]] = {id: [] for id in ids}
-        for row in run(Statement(self.queries["history"], {"id": codec.array(ids)})):
+        for row in run(Statement(self.queries[query], {"id": codec.array(ids)})):
             rows[row[0]].append(row)
         return {id: codec.audit(found, as_is) for id, found in rows.items()}
 

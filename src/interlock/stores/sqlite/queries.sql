@@ -16,6 +16,13 @@ j.payload, j.tags, j.trace, j.result, j.last_error, j.due_at, j.expires_at, j.sc
 j.idempotency_key, j.key_released, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of,
 j.root
 
+-- fragment: summary
+-- The same without payload and result, which may be a megabyte each.
+j.id, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt, j.tries,
+j.tries_left, j.lease_losses, '{}', j.tags, j.trace, NULL, j.last_error, j.due_at, j.expires_at,
+j.scheduled_for, j.created_at, j.updated_at, j.finished_at, j.idempotency_key, j.key_released, j.unique_key,
+j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of, j.root
+
 -- fragment: claimed
 -- The same of the row that a statement returns, which has no other name.
 id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries, tries_left, lease_losses,
@@ -461,12 +468,18 @@ SELECT i.value, (SELECT j.id FROM interlock_jobs j WHERE j.id < i.value ORDER BY
   (SELECT j.id FROM interlock_jobs j WHERE j.id > i.value ORDER BY j.id LIMIT 1)
 FROM json_each(:ids) i
 
--- name: jobs
-SELECT {job}, e.progress FROM interlock_jobs j LEFT JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
+-- fragment: filtered
+FROM interlock_jobs j LEFT JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
 WHERE (:kind IS NULL OR j.kind = :kind) AND (:state IS NULL OR j.state = :state) AND (:phase IS NULL OR j.phase = :phase)
   AND (:queue IS NULL OR j.queue = :queue) AND (:after IS NULL OR j.id < :after)
   AND (:tags IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(:tags) t WHERE NOT EXISTS (SELECT 1 FROM json_each(j.tags) h WHERE h.key = t.key AND h.value = t.value)))
 ORDER BY j.id DESC LIMIT :limit + 0
+
+-- name: jobs
+SELECT {job}, e.progress {filtered}
+
+-- name: summaries
+SELECT {summary}, e.progress {filtered}
 
 -- name: executions
 SELECT {execution} FROM json_each(:ids) i CROSS JOIN interlock_executions e ON e.job_id = i.value ORDER BY e.job_id, e.attempt
@@ -590,7 +603,17 @@ SELECT last_tick, paused_at, (kind, cron, tz, catch_up, payload) = (:kind, :cron
 UPDATE interlock_schedules SET last_tick = :tick WHERE name = :name AND (last_tick IS NULL OR last_tick < :tick)
 
 -- name: page
-SELECT {job}, NULL FROM interlock_jobs j WHERE j.id > :after ORDER BY j.id LIMIT :limit + 0
+SELECT {summary}, NULL FROM interlock_jobs j WHERE j.id > :after ORDER BY j.id LIMIT :limit + 0
+
+-- name: page_executions
+SELECT e.job_id, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state,
+  e.ended_by, NULL, e.external_id, e.missing_since, e.next_check_at, NULL, NULL, NULL, e.leased_at,
+  e.started_at, e.committed_at, e.finished_at
+FROM json_each(:ids) i CROSS JOIN interlock_executions e ON e.job_id = i.value ORDER BY e.job_id, e.attempt
+
+-- name: page_history
+SELECT a.job_id, a.version, a.n, a.attempt, a.event, a.from_state, a.to_state, a.actor, NULL, a.at, NULL
+FROM json_each(:ids) i CROSS JOIN interlock_audit a ON a.job_id = i.value ORDER BY a.job_id, a.version, a.n
 
 -- name: page_pruned
 SELECT a.job_id FROM interlock_audit a

@@ -58,9 +58,9 @@ class Reading:
         return {id: (before, after) for id, before, after in self._ask("neighbours", {"ids": rows.array(ids)})}
 
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
-             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
+             tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None, payloads: bool = True) -> list[Job]:
         given = {"kind": kind, "state": state, "phase": phase, "queue": queue, "tags": codec.tags(tags), "limit": max(limit, 0), "after": after}
-        return [codec.job(row, when) for row in self._ask("jobs", given)] if after is None or codec.is_id(after) else []
+        return [codec.job(row, when) for row in self._ask("jobs" if payloads else "summaries", given)] if after is None or codec.is_id(after) else []
 
     def executions(self, id: str) -> list[Execution]:
         return [codec.execution(row, when) for row in self._ask("executions", {"ids": rows.array([id])})]
@@ -129,14 +129,14 @@ class Reading:
         ids: list[str] = [row[0] for row in found]
         jobs = {row[0]: codec.job(row, when) for row in found} if query == "page" else {}
         executions: dict[str, list[Execution]] = {id: [] for id in ids}
-        for row in run(Statement(self.queries["executions"], {"ids": rows.array(ids)})):
+        for row in run(Statement(self.queries["page_executions"], {"ids": rows.array(ids)})):
             executions[row[0]].append(codec.execution(row, when))
-        histories = self._histories(run, ids)
+        histories = self._histories(run, ids, "page_history")
         return [Dossier(id, jobs.get(id), executions[id], histories[id]) for id in ids]
 
-    def _histories(self, run: Run, ids: Sequence[str]) -> dict[str, list[AuditEntry]]:
+    def _histories(self, run: Run, ids: Sequence[str], query: str = "history") -> dict[str, list[AuditEntry]]:
         entries: dict[str, list[Sequence[Any]]] = {id: [] for id in ids}
-        for row in run(Statement(self.queries["history"], {"ids": rows.array(ids)})):
+        for row in run(Statement(self.queries[query], {"ids": rows.array(ids)})):
             entries[row[0]].append(row)
         return {id: codec.audit(found, when) for id, found in entries.items()}
 
