@@ -215,7 +215,10 @@ class Store(Protocol):
         ...
 
     def up_for(self) -> float | None:
-        """Seconds since the server started, by its own clock; None where there is no server. The present moment, whatever `now` says."""
+        """Seconds since the server started, by its own clock, whatever `now` says.
+
+        None where there is no server, or where its clock was set back behind its start.
+        """
         ...
 
     def get(self, id: str) -> Job:

@@ -375,6 +375,15 @@ def test_rule_03_within_one_beat_of_the_servers_start_nothing_is_swept(shop: Sho
     assert found == [0, 0, 0, 1]
 
 
+@pytest.mark.parametrize("up", [-3600.0, float("-inf"), float("nan")])
+def test_server_that_started_in_the_future_is_swept_at_once(shop: Shop, up: float) -> None:
+    """Its clock was set back behind its own start, so its uptime says nothing, and recovery does not wait for it."""
+    shop.held(shop.mail)
+    shop.advance(31)
+    shop.up = up
+    assert shop.keeper().run_once() == 1
+
+
 def test_a_worker_that_misses_the_database_does_not_sweep(shop: Shop) -> None:
     """Where our own renewals do not get through, neither do others'."""
     shop.held(shop.mail)

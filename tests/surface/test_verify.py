@@ -123,11 +123,10 @@ def test_each_rule_is_checked(store: Store, dossier: Dossier, bend: Callable[[Do
     assert all(detail.endswith(".") for _, detail in found)
 
 
-def test_stamps_stand_in_order(store: Store, dossier: Dossier) -> None:
-    """Started before it was leased: some clock, or some hand, was wrong."""
+def test_stamps_out_of_order_are_no_violation(store: Store, dossier: Dossier) -> None:
+    """Started before it was leased: the clock was set back, and nothing is broken."""
     leased = dossier.executions[-1].leased_at
-    found = check(last(started_at=leased - timedelta(seconds=1))(dossier), Versions(store))
-    assert [rule for rule, _ in found] == ["stamps"]
+    assert list(check(last(started_at=leased - timedelta(hours=1))(dossier), Versions(store))) == []
 
 
 def test_two_live_executions_are_found(store: Store) -> None:

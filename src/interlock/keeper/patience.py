@@ -36,7 +36,8 @@ class Patience:
         if late and not self._excused:
             self._excused = True
             self.was_away()
-        if up is not None and up < self.beat:
+        # A clock can be set back: a start that lies in the future says nothing.
+        if up is not None and 0 <= up < self.beat:
             self._wait_until(now + self.beat - up)
         return now >= self._until
 

@@ -39,7 +39,9 @@ class Reading:
         return now
 
     def up_for(self) -> float | None:
-        return float(self._ask("up_for", {})[0][0])
+        up = float(self._ask("up_for", {})[0][0])
+        # A clock that was set back behind the server's start cannot tell.
+        return up if up >= 0 else None
 
     def get(self, id: str) -> Job:
         rows = self._ask("get", {"id": id}) if codec.is_id(id) else ()

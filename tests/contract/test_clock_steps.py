@@ -1,0 +1,129 @@
+"""A database's clock may be set back by hours, and forward again: no step stops a verb or looks like corruption."""
+
+from collections.abc import Callable
+
+import pytest
+
+from interlock.outcome import Errored, Handed, Held, Lost, Returned, Started
+from interlock.records import Beat, Decision, Fence, Lease, WorkerFacts
+from interlock.store import Store
+from interlock.stores.postgres.store import PostgresStore
+from interlock.verify import verify
+from tests.contract.kit import claim, claimed, close, commit, decided, fail, finish, settle, started, stored, taken
+from tests.kit import SettableClock
+
+BACK, FORTH = -3 * 3600.0, 8 * 3600.0
+Step = Callable[[], None]
+
+
+def end_at_once(store: Store, lease: Lease, step: Step) -> None:
+    finish(store, lease)
+
+
+def give_up(store: Store, lease: Lease, step: Step) -> None:
+    fail(store, lease)
+
+
+def succeed(store: Store, lease: Lease, step: Step) -> None:
+    committed = commit(store, lease)
+    step()
+    close(store, committed)
+
+
+def retry(store: Store, lease: Lease, step: Step) -> None:
+    settle(store, lease, Errored("busy", retryable=True))
+
+
+def lose(store: Store, lease: Lease, step: Step) -> None:
+    settle(store, lease, Lost())
+
+
+def hold(store: Store, lease: Lease, step: Step) -> None:
+    fence = Fence(lease.job.id, lease.job.attempt, lease.holder)
+    assert store.ask(fence, "pay", "h")
+    settle(store, lease, Held("in doubt"))
+    step()
+    assert store.release(lease.job.id, by="operator:olga", reason="looked", decision=Decision(True, "1"))
+
+
+def hand_over(store: Store, lease: Lease, step: Step) -> None:
+    settle(store, lease, Handed("outside-1", 60.0))
+    step()
+    assert store.request_cancel(lease.job.id, by="operator:olga", reason=None)
+    (recalled,) = store.recall("rec", [lease.job.kind], 30.0, 1, external_id="outside-1")
+    step()
+    fail(store, recalled)
+
+
+@pytest.mark.parametrize("seconds", [BACK, FORTH])
+@pytest.mark.parametrize("end", [end_at_once, succeed, retry, lose, hold, give_up])
+@pytest.mark.parametrize("kind", ["mail", "model", "chore", "paint"])
+def test_no_step_of_the_clock_stops_a_job(
+    store: Store, clock: SettableClock, kind: str, end: Callable[..., object], seconds: float,
+) -> None:
+    """Each stage on another day: every verb is accepted, and verify has nothing to say."""
+
+    def step() -> None:
+        clock.advance(seconds)
+
+    lease = claimed(store, kind)
+    step()
+    assert store.renew([Beat(Fence(lease.job.id, 1, 1), 30.0)]).lost == []
+    lease = lease if lease.status == "IN_PROGRESS" else settle(store, lease, Started())
+    step()
+    end(store, lease, step)
+    assert verify(store).violations == []
+
+
+@pytest.mark.parametrize("seconds", [BACK, FORTH])
+def test_work_that_goes_on_elsewhere_outlives_a_step(store: Store, clock: SettableClock, seconds: float) -> None:
+    hand_over(store, started(store), lambda: clock.advance(seconds) and None)
+    assert verify(store).violations == []
+
+
+def test_job_is_taken_though_its_clock_went_back(store: Store, clock: SettableClock) -> None:
+    """A waiting job that is cancelled before, by the clock, it was made."""
+    job = stored(store)
+    clock.advance(BACK)
+    assert store.take([taken(job)]) == []
+    assert verify(store).violations == []
+
+
+def test_lease_given_after_a_step_back_ends_in_time(store: Store, clock: SettableClock) -> None:
+    """Its holder dies: the others need not wait until the clock is where it was."""
+    clock.advance(BACK)
+    lease = started(store)
+    clock.advance(31)
+    assert [each.job.id for each in store.adopt("keeper", ["mail"], 30.0, 10)] == [lease.job.id]
+
+
+def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableClock) -> None:
+    """Possession is the fence, not time: until somebody takes it over, its renewal and its report are accepted."""
+    lease = started(store)
+    clock.advance(FORTH)
+    fence = Fence(lease.job.id, 1, 1)
+    assert store.renew([Beat(fence, 30.0)]).renewed == [fence]
+    assert store.adopt("keeper", ["mail"], 30.0, 10) == []
+    assert store.move([decided(lease, Returned("1", boundary=False))]) == []
+
+
+def test_figures_for_people_bear_a_step_back(store: Store, clock: SettableClock) -> None:
+    """What was due before the step is due when the clock is there again; nobody counts as stuck or silent."""
+    stored(store)
+    store.report_worker(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
+    clock.advance(BACK)
+    (depth,) = store.depths()
+    assert (depth.due, depth.later) == (0, 1)
+    assert store.stuck(10) == []
+    assert store.forget_workers(60.0) == 0
+    assert claim(store) == []
+    clock.advance(-BACK)
+    assert len(claim(store)) == 1
+
+
+def test_server_whose_clock_is_behind_its_start_does_not_say_for_how_long_it_is_up(store: Store) -> None:
+    """It cannot know: a negative time would make every keeper wait for the clock to catch up."""
+    if isinstance(store, PostgresStore):
+        earlier = "(clock_timestamp() - interval '1000 hours')"
+        store.queries["up_for"] = store.queries["up_for"].replace("clock_timestamp()", earlier)
+    assert store.up_for() is None
