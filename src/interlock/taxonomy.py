@@ -1,6 +1,7 @@
 """What an error means: whether trying again may help, whether the outside was reached at all, and how it is told.
 
-The errors of HTTP libraries are known by their shape and name, so that none of these libraries is needed here.
+An error of any library says its HTTP status by an attribute, `status_code` or `response`, and the delay that it asks for by `retry_after` or a header.
+Only that nothing was sent at all has no such shape: there the errors of the common HTTP clients are known by name, so that none of them is needed here.
 """
 
 import os
@@ -33,12 +34,6 @@ _UNSENT = {
     "httpx.ConnectError", "httpx.ConnectTimeout", "httpx.PoolTimeout", "httpcore.ConnectError", "httpcore.ConnectTimeout", "httpcore.PoolTimeout",
     "aiohttp.ClientConnectorError", "aiohttp.ConnectionTimeoutError",
     "requests.ConnectTimeout", "urllib3.NewConnectionError", "urllib3.ConnectTimeoutError",
-}  # fmt: skip
-
-# Errors that stand for a status and do not say it.
-_STATUS = {
-    "aiogram.TelegramBadRequest": 400, "aiogram.TelegramUnauthorizedError": 401, "aiogram.TelegramForbiddenError": 403, "aiogram.TelegramNotFound": 404,
-    "aiogram.TelegramConflictError": 409, "aiogram.TelegramEntityTooLarge": 413, "aiogram.TelegramRetryAfter": 429, "aiogram.TelegramServerError": 500,
 }  # fmt: skip
 
 
@@ -135,7 +130,6 @@ def _http(error: BaseException) -> tuple[int | None, object]:
         # Anything may have a `status` or a `code`; beside headers, even empty ones, it is HTTP's.
         spoken = headers is not None or "headers" in error.__dict__
         found = [_read(error, name) for name in ("status_code", *(("status", "code") if spoken else ()))]
-    found += [_STATUS[name] for name in _names(error) & _STATUS.keys()]
     return next((each for each in found if isinstance(each, int) and 100 <= each <= 599), None), headers
 
 

@@ -130,27 +130,26 @@ def test_headers_in_small_letters_are_read_too() -> None:
 
 @pytest.mark.parametrize(("value", "after"), [(9, 9.0), (timedelta(minutes=1), 60.0), (10**9, LONGEST), (-1, None), (True, None), ("9", None)])
 def test_an_error_may_itself_say_how_long_to_wait(value: object, after: float | None) -> None:
-    """As that of aiogram does."""
-    error = foreign("aiogram.exceptions", "TelegramRetryAfter")("flood")
+    """By an attribute, whatever library it is of."""
+    error = foreign("chat.errors", "Flooded")("flood")
     error.retry_after = value
     assert judge(error) == Verdict(retryable=True, after=after)
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict", "unapplied"),
-    [
-        ("TelegramForbiddenError", NEVER, True),
-        ("TelegramBadRequest", NEVER, True),
-        ("TelegramRetryAfter", AGAIN, True),
-        ("TelegramServerError", AGAIN, False),
-        ("TelegramNetworkError", AGAIN, False),
-    ],
-)
-def test_an_error_that_stands_for_a_status_is_known_by_name(name: str, verdict: Verdict, unapplied: bool) -> None:
-    error = foreign("aiogram.exceptions", name)("said Telegram")
+@pytest.mark.parametrize(("status", "verdict", "unapplied"), [
+    (403, NEVER, True), (400, NEVER, True), (429, AGAIN, True), (500, AGAIN, False), (None, AGAIN, False)])
+def test_error_of_any_library_says_its_status_by_an_attribute(status: int | None, verdict: Verdict, unapplied: bool) -> None:
+    """The engine knows no class of an application's library, such as a client of one provider: whoever wraps its errors gives them a `status_code`."""
+    error = foreign("chat.errors", "Refused")("said the provider")
+    error.status_code = status
     assert (judge(error), surely_not_applied(error)) == (verdict, unapplied)
-    namesake = foreign("elsewhere", name)("said someone")
-    assert (judge(namesake), surely_not_applied(namesake)) == (AGAIN, False)
+
+
+@pytest.mark.parametrize("name", ["TelegramForbiddenError", "TelegramBadRequest", "TelegramRetryAfter", "TelegramServerError"])
+def test_error_of_one_applications_library_is_not_known_by_name(name: str) -> None:
+    """The courier, which uses that library, translates its errors by itself."""
+    error = foreign("aiogram.exceptions", name)("said Telegram")
+    assert (judge(error), surely_not_applied(error)) == (AGAIN, False)
 
 
 @pytest.mark.parametrize("status", [None, "404", True, 42, 4040, 404.0])
