@@ -15,6 +15,7 @@ from apps.common.database import now as clock
 from . import body, events
 from .answers import HANDLERS, SEALED, Told, Wrong, camel
 from .counter import Counter
+from .feed import STREAMS, Feed
 from .gallery import Gallery, Job
 from .health import Health
 from .jobs import Studio
@@ -61,9 +62,10 @@ class Api:
     """What each address answers. Functions that are no coroutines run in threads, as the studio's verbs must."""
 
     def __init__(self, studio: Studio, stop: asyncio.Event, now: Callable[[], datetime]) -> None:
-        self._stop, self._now, self._ordering = stop, now, asyncio.Semaphore(AT_ONCE)
+        self._now, self._ordering = now, asyncio.Semaphore(AT_ONCE)
         self._people, self._counter, self._gallery, self._review = People(studio), Counter(studio, now=now), Gallery(studio, now=now), Review(studio)
         self._door = Door(self._people, now)
+        self._feed = Feed(self._gallery, self._people, stop, now)
 
     # ------------------------------------------------------------ who asks
     async def sign_in(self, request: Request) -> Response:
@@ -122,16 +124,13 @@ class Api:
     async def events(self, request: Request) -> Response:
         """All that is recent, then what changes, for as long as whoever asks may."""
         user = await run_in_threadpool(self._door.user, request)
-        watch = events.Watch(self._gallery, self._people, user.id, self._job)
-
-        def look() -> list[events.Event]:
-            self._door.user(request)
-            return watch.look()
-
         headers = {**SEALED, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(headers=headers, media_type="text/event-stream")
-        return StreamingResponse(events.stream(look, self._stop), headers=headers, media_type="text/event-stream")
+        if self._feed.full(user.id):
+            raise Wrong(429, "too_many_streams", f"You follow the studio {STREAMS} times already: close one of its pages or programs.", {"Retry-After": "5"})
+        watch = events.Watch(self._gallery, self._people, user.id, self._job)
+        return StreamingResponse(self._feed.stream(watch, self._door.credential(request)), headers=headers, media_type="text/event-stream")
 
     # ------------------------------------------------------------ administrators
     def dead_letters(self, request: Request) -> Response:

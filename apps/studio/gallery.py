@@ -137,6 +137,14 @@ class Gallery:
                 found.update(tx.execute(self._changes.where(orders.c.user_id == user_id, orders.c.job_id.in_(some))).all())
         return found
 
+    def changed(self, ids: Collection[str]) -> Changes:
+        """When each of these jobs changed last, whoever's they are."""
+        found: Changes = {}
+        with self._reading.begin() as tx:
+            for some in _chunks(ids):
+                found.update(tx.execute(self._changes.where(orders.c.job_id.in_(some))).all())
+        return found
+
     def changes_of_unended(self, user_id: int) -> Changes:
         """The same of all that have not ended. It walks through all that the user ever ordered: not to be asked often."""
         asked = self._changes.where(orders.c.user_id == user_id, self._finished_at.is_(None))

@@ -26,6 +26,14 @@ class Balance:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """A user's balance at one moment. Every entry makes `mark` greater, also those that together leave the balance as it was."""
+
+    mark: int
+    balance: Balance
+
+
+@dataclass(frozen=True)
 class Line:
     """One entry, as its user sees it."""
 
@@ -77,10 +85,11 @@ def balance(tx: Connection, user_id: int) -> Balance:
     return _balance(tx.execute(_BALANCES.where(balances.c.user_id == user_id)).mappings().one_or_none())
 
 
-def balances_of(tx: Connection, user_ids: Collection[int]) -> dict[int, Balance]:
-    """How the credits of these users stand. Who has no entry is not in it."""
+def standing(tx: Connection, user_ids: Collection[int]) -> dict[int, Standing]:
+    """How the credits of these users stand."""
     found = tx.execute(_BALANCES.add_columns(balances.c.user_id).where(balances.c.user_id.in_(user_ids))).mappings()
-    return {row["user_id"]: _balance(row) for row in found}
+    rows = {row["user_id"]: row for row in found}
+    return {id: Standing(sum(rows[id][each] for each in get_args(Entry)) if id in rows else 0, _balance(rows.get(id))) for id in user_ids}
 
 
 def added_up(tx: Connection) -> dict[int, Balance]:

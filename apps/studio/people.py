@@ -2,18 +2,20 @@
 
 import hashlib
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal, NamedTuple, Self
 
-from sqlalchemy import ColumnElement, Connection, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from apps.common.database import insert, reading
 
 from . import ledger
 from .errors import Conflict, NotFound, StudioError
 from .jobs import Studio
-from .ledger import Balance, Line
-from .tables import entries, sessions, users
+from .ledger import Balance, Line, Standing
+from .tables import sessions, users
 
 LONGEST = 100
 """Characters of a name."""
@@ -36,6 +38,17 @@ class User:
     admin: bool
     key: str | None = field(default=None, repr=False)
     """Only of a user who was just added, or given a new one: it is kept nowhere, and shown this once."""
+
+
+class Credential(NamedTuple):
+    """By what somebody is known, as it is stored."""
+
+    sort: Literal["key", "session"]
+    hash: str
+
+    @classmethod
+    def of(cls, sort: Literal["key", "session"], secret: str) -> Self:
+        return cls(sort, _hash(secret))
 
 
 class People:
@@ -100,6 +113,14 @@ class People:
         with self._reading.begin() as tx:
             return _one(tx, users.c.id.in_(signed_in), "Nobody is signed in with this token: sign in again.")
 
+    def known(self, credentials: Collection[Credential], now: datetime) -> set[Credential]:
+        """Those of these credentials that are good."""
+        keys, tokens = ([each.hash for each in credentials if each.sort == sort] for sort in ("key", "session"))
+        good = users.c.key_hash.in_(keys), sessions.c.token_hash.in_(tokens) & (sessions.c.expires_at > now)
+        with self._reading.begin() as tx:
+            found = [Credential("key", hash) for hash in (tx.scalars(select(users.c.key_hash).where(good[0])) if keys else ())]
+            return {*found, *(Credential("session", hash) for hash in (tx.scalars(select(sessions.c.token_hash).where(good[1])) if tokens else ()))}
+
     def sign_out(self, token: str) -> None:
         """This token says nothing from now on. One that never did is as good, and keeps no writer waiting."""
         this = sessions.c.token_hash == _hash(token)
@@ -124,10 +145,10 @@ class People:
         with self._reading.begin() as tx:
             return ledger.balance(tx, user_id)
 
-    def grants(self, user_id: int) -> int:
-        """How often a user was given credits: cheap, so that it may be asked often."""
+    def standing(self, user_ids: Collection[int]) -> dict[int, Standing]:
+        """How the credits of these users stand: cheap, so that it may be asked often."""
         with self._reading.begin() as tx:
-            return tx.scalar(select(func.count()).where(entries.c.user_id == user_id, entries.c.entry == "grant")) or 0
+            return ledger.standing(tx, user_ids)
 
     def statement(self, user_id: int, limit: int = 50) -> list[Line]:
         """A user's entries, the newest first."""

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from .answers import Wrong
 from .body import need_json
 from .errors import NotFound
-from .people import SESSION, People, User
+from .people import SESSION, Credential, People, User
 
 COOKIE = "studio_session"
 SAFE = frozenset({"GET", "HEAD"})
@@ -36,6 +36,11 @@ class Door:
             # A form of another site's can send a few types, and this is none of them.
             need_json(request)
         return user
+
+    def credential(self, request: Request) -> Credential:
+        """By what whoever asks is known."""
+        key = _bearer(request)
+        return Credential.of("session", _token(request)) if key is None else Credential.of("key", key)
 
     def administrator(self, request: Request) -> User:
         """Who asks, if that is an administrator."""

@@ -2,17 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from apps.studio.answers import Wrong
-from apps.studio.events import EVERY, QUIET, RECENT, Watch, stream
+from apps.studio.events import RECENT, Watch
+from apps.studio.feed import EVERY, QUIET, STREAMS, Feed
 from apps.studio.gallery import Changes, Gallery
-from apps.studio.people import People, User
+from apps.studio.people import SESSION, Credential, People, User
 from apps.studio.tables import entries
 from apps.studio.tests.images_controls import Fault
 from apps.studio.tests.kit import Atelier
@@ -24,26 +25,31 @@ def watch(atelier: Atelier, user: User) -> Watch:
     return Watch(atelier.gallery, atelier.people, user.id, lambda job: {"id": job.id, "status": job.status})
 
 
-def heard(look: Callable[[], Any], *acts: Callable[[], object]) -> list[list[str]]:
+def heard(atelier: Atelier, user: User, *acts: Callable[[], object], looking: Watch | None = None) -> list[list[str]]:
     """What a stream tells at first, and after each of these acts; then it is told to stop."""
-    return asyncio.run(_heard(look, list(acts)))
+    return asyncio.run(_heard(atelier, user, looking or watch(atelier, user), list(acts)))
 
 
-async def _heard(look: Callable[[], Any], acts: list[Callable[[], object]]) -> list[list[str]]:
+async def _heard(atelier: Atelier, user: User, looking: Watch, acts: list[Callable[[], object]]) -> list[list[str]]:
     stop, told = asyncio.Event(), [[]]
 
     async def pause(given: asyncio.Event, seconds: float) -> None:
-        assert (given, seconds) == (stop, EVERY)
+        assert given is stop
+        assert seconds >= EVERY
+        while any(each.news for each in feed._followers):
+            await asyncio.sleep(0)
         if not acts:
             stop.set()
             return
         await asyncio.to_thread(acts.pop(0))
         told.append([])
 
-    lines = stream(look, stop, pause)
+    feed = Feed(atelier.gallery, atelier.people, stop, atelier.clock.now, pause)
+    lines = feed.stream(looking, Credential.of("key", user.key or ""))
     assert await anext(lines) == "retry: 1000\n\n", "a browser is told how soon to come back"
     async for text in lines:
         told[-1].append(text)
+    assert not feed._followers
     return told
 
 
@@ -73,7 +79,7 @@ def test_the_first_look_tells_all_and_the_next_only_what_changed(atelier: Atelie
         atelier.images.fail(*[Fault.trouble()] * 3)
         atelier.run()
 
-    told = heard(watch(atelier, ann).look, nothing, lambda: atelier.order(bob), fail, nothing, lambda: atelier.later(4000), nothing)
+    told = heard(atelier, ann, nothing, lambda: atelier.order(bob), fail, nothing, lambda: atelier.later(4000), nothing)
     assert [read(texts) for texts in told] == [
         [("job", {"id": first, "status": "queued"}), ("job", {"id": second, "status": "queued"}), credits(8, 2)],
         [], [],
@@ -91,7 +97,7 @@ def test_a_new_order_and_a_grant_are_changes(atelier: Atelier) -> None:
     def order() -> None:
         made.append(atelier.order(ann, f"number {len(made)}"))
 
-    told = heard(watch(atelier, ann).look, order, order, lambda: atelier.people.grant("ann", 5, None))
+    told = heard(atelier, ann, order, order, lambda: atelier.people.grant("ann", 5, None))
     assert [read(texts) for texts in told] == [
         [credits(10)], [("job", {"id": made[0], "status": "queued"}), credits(9, 1)], [("job", {"id": made[1], "status": "queued"}), credits(8, 2)],
         [("credits", {"granted": 15, "available": 13, "reserved": 2, "captured": 0, "forfeited": 0})],
@@ -99,7 +105,7 @@ def test_a_new_order_and_a_grant_are_changes(atelier: Atelier) -> None:
 
 
 def test_a_job_that_moves_while_it_is_read_is_told_once(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The changes were found before it moved, and the jobs read afterwards."""
+    """The changes were found before it moved, and the jobs read afterwards. The credits follow with the next look."""
     ann = atelier.user()
     id, looking = atelier.order(ann), watch(atelier, ann)
     changes = atelier.gallery.changes
@@ -111,7 +117,8 @@ def test_a_job_that_moves_while_it_is_read_is_told_once(atelier: Atelier, monkey
         return found
 
     monkeypatch.setattr(type(atelier.gallery), "changes", lambda _, *given: moved(*given))
-    assert [read(texts) for texts in heard(looking.look, nothing)] == [[("job", {"id": id, "status": "completed"}), credits(9, 0, 1)], []]
+    told = [read(texts) for texts in heard(atelier, ann, nothing, looking=looking)]
+    assert told == [[("job", {"id": id, "status": "completed"}), credits(9, 1), credits(9, 0, 1)], []]
 
 
 def test_the_same_wish_that_hurries_a_job_is_told(atelier: Atelier) -> None:
@@ -121,7 +128,7 @@ def test_the_same_wish_that_hurries_a_job_is_told(atelier: Atelier) -> None:
     atelier.images.fail(Fault.limited(70))
     atelier.run()
     looking = Watch(atelier.gallery, atelier.people, ann.id, lambda job: {"id": job.id, "due": (job.due_at - atelier.clock.now()).total_seconds()})
-    told = heard(looking.look, lambda: atelier.order(ann), nothing)
+    told = heard(atelier, ann, lambda: atelier.order(ann), nothing, looking=looking)
     assert [read(texts)[:1] for texts in told] == [[("job", {"id": id, "due": 70.0})], [("job", {"id": id, "due": 0.0})], []]
 
 
@@ -142,7 +149,7 @@ def test_of_what_has_ended_only_the_newest_is_told(atelier: Atelier) -> None:
     ann = atelier.user()
     ids = [atelier.order(ann, f"number {n}") for n in range(3)]
     atelier.run()
-    told = heard(watch(atelier, ann).look, nothing)
+    told = heard(atelier, ann, nothing)
     assert [jobs(texts) for texts in told] == [[(ids[1], "completed"), (ids[2], "completed")], []]
 
 
@@ -155,10 +162,10 @@ def test_whatever_has_not_ended_is_followed_to_its_end_however_old(atelier: Atel
     def reject(id: str) -> Callable[[], None]:
         return lambda: atelier.counter.reject(id, by="olga", reason="no")
 
-    told = heard(watch(atelier, ann).look, reject(ids[0]), nothing, reject(ids[1]), atelier.run, nothing)
+    told = heard(atelier, ann, reject(ids[0]), nothing, reject(ids[1]), atelier.run, nothing)
     assert [jobs(texts) for texts in told] == [
         [(id, "queued") for id in ids], [(ids[0], "rejected")], [], [(ids[1], "rejected")], [(id, "completed") for id in ids[2:]], []]
-    assert [len(behind) for _, behind in asked] == [0, 3, 2, 2, 1, 0], "and no longer"
+    assert [len(behind) for _, behind in asked] == [0, 3, 2, 1], "and no longer"
 
 
 @pytest.mark.usefixtures("few")
@@ -170,7 +177,7 @@ def test_many_new_ones_at_once_are_all_told_and_none_that_ended_behind_them_is_l
         atelier.run()
         new.extend(atelier.order(ann, f"number {n}") for n in range(5))
 
-    told = heard(watch(atelier, ann).look, order, nothing)
+    told = heard(atelier, ann, order, nothing)
     assert [jobs(texts) for texts in told] == [[(old, "queued")], [(old, "completed"), *[(id, "queued") for id in new]], []]
 
 
@@ -186,23 +193,101 @@ def test_only_what_changed_is_read_and_a_users_history_is_walked_through_once(at
     ann = atelier.user()
     ids = [atelier.order(ann, f"number {n}") for n in range(3)]
     reads, walks = counted(monkeypatch, Gallery, "these"), counted(monkeypatch, Gallery, "changes_of_unended")
-    heard(watch(atelier, ann).look, nothing, lambda: atelier.counter.reject(ids[1], by="olga", reason="no"), lambda: ids.append(atelier.order(ann)), nothing)
-    assert [sorted(read) for _, read in reads] == [ids[:3], [], [ids[1]], [ids[3]], []]
+    heard(atelier, ann, nothing, lambda: atelier.counter.reject(ids[1], by="olga", reason="no"), lambda: ids.append(atelier.order(ann)), nothing)
+    assert [sorted(read) for _, read in reads] == [ids[:3], [ids[1]], [ids[3]]], "and nobody looks where nothing has changed"
     assert len(walks) == 1
 
 
-def test_the_ledger_is_summed_only_when_it_may_have_changed(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
-    ann, sums = atelier.user(name="ann"), counted(monkeypatch, People, "balance")
-    acts = [nothing, nothing, lambda: atelier.people.grant("ann", 5), nothing, lambda: atelier.order(ann), nothing, atelier.run, nothing]
-    look, summed = watch(atelier, ann).look, list[int]()
+def test_order_that_is_buried_between_two_looks_is_told(atelier: Atelier) -> None:
+    """Its credits came back, so the balance is as it was."""
+    ann = atelier.user()
+    made: list[str] = []
 
-    def counting() -> Any:
-        events = look()
-        summed.append(len(sums))
-        return events
+    def bury() -> None:
+        atelier.images.fail(Fault.unauthorized())
+        made.append(atelier.order(ann))
+        atelier.run()
 
-    heard(counting, *acts)
-    assert summed == [1, 1, 1, 2, 2, 3, 3, 4, 4]
+    told = heard(atelier, ann, bury, nothing)
+    assert [read(texts) for texts in told] == [[credits(10)], [("job", {"id": made[0], "status": "dead_letter"})], []]
+
+
+def test_order_that_is_stored_while_somebody_looks_is_told_by_the_next_look(
+        atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, changes, made = atelier.user(), Gallery.changes, list[str]()
+
+    def late(self: Gallery, *given: Any) -> Changes:
+        found = changes(self, *given)
+        if not made:
+            made.append(atelier.order(ann))
+        return found
+
+    monkeypatch.setattr(Gallery, "changes", late)
+    told = heard(atelier, ann, nothing)
+    assert [jobs(texts) for texts in told] == [[(made[0], "queued")], []]
+
+
+def test_all_streams_of_a_process_ask_the_database_together(atelier: Atelier) -> None:
+    """While nothing changes, thirty ask as few questions as one; when one's job changes, nobody else looks."""
+    users = [atelier.user() for _ in range(30)]
+    ids = [atelier.order(user) for user in users]
+    questions: list[int] = []
+
+    async def following(count: int) -> None:
+        stop, asked, rounds = asyncio.Event(), list[str](), list[int]()
+        event.listen(atelier.studio.engine, "before_cursor_execute", listener := lambda *given: asked.append(given[2]))
+
+        async def pause(*_: object) -> None:
+            if len(feed._followers) < count:
+                await asyncio.sleep(0.001)
+                return
+            rounds.append(len(asked))
+            if len(rounds) == 3:
+                await asyncio.to_thread(atelier.counter.reject, ids[count // 2], by="olga", reason="no")
+                rounds.append(len(asked))
+            if len(rounds) == 5:
+                stop.set()
+
+        feed = Feed(atelier.gallery, atelier.people, stop, atelier.clock.now, pause)
+        await asyncio.gather(*(
+            _drained(feed.stream(watch(atelier, user), Credential.of("key", user.key or ""))) for user in users[:count]))
+        event.remove(atelier.studio.engine, "before_cursor_execute", listener)
+        questions.append(rounds[2] - rounds[1])
+        assert rounds[4] - rounds[3] <= 2 * (rounds[2] - rounds[1]) + 4, "one looks"
+
+    asyncio.run(following(1))
+    asyncio.run(following(30))
+    assert questions[1] <= questions[0]
+
+
+async def _drained(lines: AsyncGenerator[str]) -> list[str]:
+    return [line async for line in lines]
+
+
+def test_user_has_a_bounded_number_of_streams(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user has their own, and whoever closes one may open another."""
+    ann, bob = atelier.user(), atelier.user()
+
+    async def following() -> None:
+        feed = Feed(atelier.gallery, atelier.people, asyncio.Event(), atelier.clock.now)
+
+        def opened(user: User) -> AsyncGenerator[str]:
+            return feed.stream(watch(atelier, user), Credential.of("key", user.key or ""))
+
+        streams = [opened(ann) for _ in range(STREAMS)]
+        for each in streams:
+            await anext(each)
+        assert (feed.full(ann.id), feed.full(bob.id)) == (True, False)
+        assert await _drained(opened(ann)) == []
+        await anext(theirs := opened(bob))
+        await streams.pop().aclose()
+        assert not feed.full(ann.id)
+        await anext(again := opened(ann))
+        for each in (*streams, again, theirs):
+            await each.aclose()
+        assert not feed._streams
+
+    asyncio.run(following())
 
 
 def test_an_entry_that_is_seen_later_than_a_newer_one_is_told(atelier: Atelier) -> None:
@@ -213,28 +298,80 @@ def test_an_entry_that_is_seen_later_than_a_newer_one_is_told(atelier: Atelier) 
         with atelier.studio.engine.begin() as tx:
             tx.execute(entries.insert().values(id=-1, user_id=ann.id, entry="grant", amount=5))
 
-    (_, told) = heard(watch(atelier, ann).look, late)
+    (_, told) = heard(atelier, ann, late)
     assert [data["available"] for _, data in read(told)] == [15]
 
 
 # ---------------------------------------------------------------- the line
-def test_a_line_without_news_is_kept_alive() -> None:
-    ticks = int(QUIET / EVERY)
-    told = heard(list, *[nothing] * (2 * ticks))
-    assert [n for n, texts in enumerate(told) if texts] == [ticks - 1, 2 * ticks - 1]
-    assert all(text.startswith(":") and text.endswith("\n\n") for texts in told for text in texts)
+def test_a_line_without_news_is_kept_alive(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert QUIET == 15.0
+    monkeypatch.setattr("apps.studio.feed.QUIET", 0.02)
+
+    async def listening() -> list[str]:
+        ann, stop = atelier.user(), asyncio.Event()
+        feed = Feed(atelier.gallery, atelier.people, stop, atelier.clock.now)
+        lines = feed.stream(watch(atelier, ann), Credential.of("key", ann.key or ""))
+        told = [await anext(lines) for _ in range(5)]
+        stop.set()
+        return told + await _drained(lines)
+
+    _, credits, *alive = asyncio.run(listening())
+    assert credits.startswith("event: credits")
+    assert len(alive) >= 3
+    assert all(text.startswith(":") and text.endswith("\n\n") for text in alive)
 
 
-def test_whoever_may_look_no_more_hears_no_more() -> None:
-    allowed = [True]
+def test_whoever_may_look_no_more_hears_no_more(atelier: Atelier) -> None:
+    """Neither with a key that was replaced, nor in a session that is over."""
+    ann = atelier.user(name="ann")
+    order, rekey = (lambda: atelier.order(ann, "one")), (lambda: atelier.people.rekey("ann"))
+    told = heard(atelier, ann, order, rekey, *[lambda: atelier.order(ann, "another")] * 1000)
+    assert [len(texts) for texts in told[:2]] == [1, 2]
+    assert not any(told[2:])
+    assert len(told) < 1000, "it has ended by itself"
 
-    def look() -> Told:
-        if not allowed:
-            raise Wrong(401, "unauthorized", "Sign in.")
-        return [("credits", {})]
 
-    told = heard(look, nothing, allowed.clear, nothing)
-    assert [len(texts) for texts in told] == [1, 1, 0], "and it has ended by itself"
+@pytest.mark.parametrize("end", ["sign out", "thirty days"])
+def test_stream_ends_with_its_session(atelier: Atelier, end: str) -> None:
+    ann, now = atelier.user(), atelier.clock.now()
+    _, token = atelier.people.sign_in(ann.key or "", now)
+
+    async def listening() -> list[str]:
+        async def pause(*_: object) -> None:
+            if end == "sign out":
+                await asyncio.to_thread(atelier.people.sign_out, token)
+            else:
+                atelier.clock.advance(SESSION.total_seconds())
+
+        feed = Feed(atelier.gallery, atelier.people, asyncio.Event(), atelier.clock.now, pause)
+        return await _drained(feed.stream(watch(atelier, ann), Credential.of("session", token)))
+
+    assert len(asyncio.run(listening())) == 2
+
+
+def test_feed_that_breaks_ends_its_streams_and_the_next_starts_it_anew(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, faults, known = atelier.user(), [ValueError("a fault of ours")], People.known
+
+    def broken(*given: Any) -> set[Credential]:
+        if faults:
+            raise faults.pop()
+        return known(*given)
+
+    async def listening() -> None:
+        stop = asyncio.Event()
+
+        async def pause(*_: object) -> None:
+            stop.set()
+
+        feed = Feed(atelier.gallery, atelier.people, stop, atelier.clock.now, pause)
+        for _ in range(2):
+            assert len(await _drained(feed.stream(watch(atelier, ann), Credential.of("key", ann.key or "")))) == 2
+            assert feed._task is not None
+            await asyncio.wait([feed._task])
+            assert stop.is_set() == (feed._task.exception() is None)
+
+    monkeypatch.setattr(People, "known", broken)
+    asyncio.run(listening())
 
 
 @contextmanager
@@ -247,7 +384,8 @@ def database_away(monkeypatch: pytest.MonkeyPatch, verb: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("verb", [*(f"gallery.Gallery.{name}" for name in ("changes", "changes_of", "these")), "people.People.grants", "people.People.balance"])
+@pytest.mark.parametrize("verb", [
+    *(f"gallery.Gallery.{name}" for name in ("changed", "changes", "changes_of", "these")), "people.People.known", "people.People.standing"])
 def test_a_database_that_goes_and_comes_back_loses_nothing(
     atelier: Atelier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str,
 ) -> None:
@@ -260,7 +398,7 @@ def test_a_database_that_goes_and_comes_back_loses_nothing(
         atelier.run()
         away.__enter__()
 
-    told = heard(watch(atelier, ann).look, go, nothing, lambda: away.__exit__(None, None, None), nothing)
+    told = heard(atelier, ann, go, nothing, lambda: away.__exit__(None, None, None), nothing)
     assert [len(texts) for texts in told] == [2, 0, 0, 2, 0]
     assert read(told[3]) == [("job", {"id": id, "status": "completed"}), credits(9, 0, 1)]
     assert caplog.text.count("The database cannot be asked: gone") == 1, "once for each time that it is away"
@@ -268,13 +406,13 @@ def test_a_database_that_goes_and_comes_back_loses_nothing(
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("verb", ["gallery.Gallery.changes_of_unended", "people.People.balance"])
+@pytest.mark.parametrize("verb", ["gallery.Gallery.changes_of_unended", "people.People.standing"])
 def test_a_first_look_that_fails_is_made_again(atelier: Atelier, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     ann = atelier.user()
     ids = [atelier.order(ann, f"number {n}") for n in range(3)]
     away = database_away(monkeypatch, verb)
     away.__enter__()
-    told = heard(watch(atelier, ann).look, lambda: away.__exit__(None, None, None))
+    told = heard(atelier, ann, lambda: away.__exit__(None, None, None))
     assert [read(texts) for texts in told] == [[], [*[("job", {"id": id, "status": "queued"}) for id in ids], credits(7, 3)]]
 
 
@@ -283,6 +421,6 @@ def test_what_somebody_wrote_cannot_break_a_line(atelier: Atelier) -> None:
     prompt = "a hill\n\nevent: credits\ndata: {}\n\u2028<script>"
     atelier.order(ann, prompt)
     looking = Watch(atelier.gallery, atelier.people, ann.id, lambda job: {"prompt": job.prompt})
-    ((first, _),) = heard(looking.look)
+    ((first, _),) = heard(atelier, ann, looking=looking)
     assert first.isascii()
     assert read([first]) == [("job", {"prompt": prompt})]

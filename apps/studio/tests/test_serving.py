@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -12,6 +13,8 @@ import pytest
 
 from apps.common.database import connect
 from apps.common.serving import listening, url_of
+from apps.common.tests.waiting import eventually
+from apps.studio.feed import STREAMS
 from apps.studio.jobs import Means, Studio, build
 from apps.studio.originals import Originals
 from apps.studio.people import People, User
@@ -140,6 +143,29 @@ def test_streams_end_with_the_process(studio: Studio) -> None:
     assert said[1:] == ["stopping: what is being answered may end for up to 5 s; a second signal ends it at once", "listening no more"]
     assert set(heard) == {"ann", "bob"}
     assert "event: job" not in heard["bob"], "what is another's is told to nobody else"
+
+
+def test_one_stream_too_many_is_refused_in_a_sentence(studio: Studio) -> None:
+    ann, bob, lines = add(studio, "ann"), add(studio, "bob"), list[Iterator[str]]()
+
+    def visit(client: httpx.Client) -> None:
+        def follow(user: User) -> httpx.Response:
+            stream = stack.enter_context(client.stream("GET", "/events", headers=bearer(user)))
+            if stream.status_code == 200:
+                # An iterator that goes would close its stream.
+                lines.append(stream.iter_lines())
+                assert next(lines[-1]) == "retry: 1000"
+            return stream
+
+        with ExitStack() as stack:
+            assert {follow(ann).status_code for _ in range(STREAMS)} == {200}
+            refused = follow(ann)
+            assert (refused.status_code, json.loads(refused.read())) == (429, {
+                "error": "You follow the studio 10 times already: close one of its pages or programs.", "reason": "too_many_streams"})
+            assert follow(bob).status_code == 200
+        eventually(lambda: follow(ann).status_code == 200)
+
+    running(studio, visit, works=None)
 
 
 @pytest.mark.parametrize(("trusted", "secure"), [(None, True), ("10.0.0.7", False), ("10.0.0.7,127.0.0.0/8", True)])
