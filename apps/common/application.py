@@ -7,6 +7,8 @@ from sqlalchemy import Connection, Engine
 
 from interlock import App
 
+from .database import create_file
+
 
 @dataclass(frozen=True)
 class Application(ABC):
@@ -17,6 +19,8 @@ class Application(ABC):
 
     def migrate(self) -> None:
         """Bring the database to this code's version. Running it again changes nothing."""
+        # It holds names, hashes of keys and what people wrote.
+        create_file(self.engine)
         self.app.migrate()
         self._make_tables()
 

@@ -1,8 +1,10 @@
 """An application's own tables, beside the engine's in one database: SQLAlchemy on SQLite and on PostgreSQL."""
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +32,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
+NEWER = "sqlite+pysqlite3"
+"""In a URL: the newer SQLite of the wheel pysqlite3, for the application's tables as for the engine's."""
+SCHEMES = frozenset({"sqlite", NEWER, "postgresql"})
 BUSY = 30.0
 """Seconds for which a transaction waits for its turn on a SQLite file."""
 # Without it, psycopg's count of inserted rows is gone when it is read.
@@ -70,7 +75,11 @@ def connect(url: str) -> Engine:
         # Whatever the server's own default is: who waits for a row's lock must see what its holder wrote.
         return create_engine(
             f"postgresql+psycopg://{url.partition('://')[2]}", hide_parameters=True, execution_options=COUNTED, isolation_level="READ COMMITTED")
-    engine = create_engine(url, connect_args={"timeout": BUSY}, hide_parameters=True, execution_options=COUNTED)
+    scheme, _, rest = url.partition("://")
+    # The library that the engine uses, too: two in one process that open one file drop each other's locks.
+    library = import_module("pysqlite3" if scheme == NEWER else "sqlite3")
+    engine = create_engine(
+        f"sqlite://{rest}", module=library, connect_args={"timeout": BUSY}, hide_parameters=True, execution_options=COUNTED)
 
     # Python's driver begins late, and a reader that turns writer halfway finds the file busy without being let wait for it.
     @event.listens_for(engine, "begin")
@@ -82,6 +91,22 @@ def connect(url: str) -> Engine:
         connection.execute("PRAGMA foreign_keys = ON")
 
     return engine
+
+
+def create_file(engine: Engine) -> None:
+    """Create the file of a SQLite database for its user alone, unless it exists. SQLite gives the files beside it the same permissions."""
+    if engine.dialect.name != "sqlite":
+        return
+    try:
+        file = os.open(engine.url.database or "", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # It exists, or it cannot be made, and then SQLite says why.
+        return
+    try:
+        # Whatever the umask takes away.
+        os.fchmod(file, 0o600)
+    finally:
+        os.close(file)
 
 
 def reading(engine: Engine) -> Engine:
@@ -113,9 +138,11 @@ def usable(app: str, bad: type[Exception]) -> Generator[None]:
     except (ArgumentError, ValueError):
         raise bad(f"{app.upper()}_DATABASE_URL cannot be read: write sqlite:///{app}.db, or postgresql://user:password@host/name.") from None
     except ModuleNotFoundError as error:
-        if error.name != "psycopg":
+        needed = {"psycopg": ("PostgreSQL", "postgres"), "pysqlite3": (f"{NEWER}://", "sqlite")}
+        if error.name not in needed:
             raise
-        raise bad(f"PostgreSQL needs the extra `postgres`: pip install '.[{app},postgres]'.") from None
+        what, extra = needed[error.name]
+        raise bad(f"{what} needs the extra `{extra}`: pip install '.[{app},{extra}]'.") from None
 
 
 def unasked(error: DBAPIError, app: str) -> str:

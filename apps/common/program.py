@@ -1,7 +1,6 @@
 """A program of commands: what is to be said against one is one sentence, and its exit code says whether all is well."""
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
@@ -13,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from interlock import InterlockError
 
 from .application import Application
-from .database import place, unasked, usable
+from .database import create_file, place, unasked, usable
 from .repeats import Repeats
 from .telling import remark
 
@@ -61,20 +60,11 @@ def made(app: str, make: Callable[[], Made], bad: type[Exception]) -> Generator[
 
 def migrated(app: str, application: Application) -> str:
     """Bring its database to this code's version, and say in one sentence that this is done."""
+    create_file(application.engine)
     # A server that is away is said to be so now; the engine would go on asking for a while.
     application.engine.connect().close()
     application.migrate()
     return f"The {app}'s tables are ready at {place(application.engine)}."
-
-
-@contextmanager
-def private() -> Generator[None]:
-    """Whatever files are made meanwhile are for their user alone."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError, ValidationInfo
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, SettingsConfigDict
 
+from .database import SCHEMES
+
 Read = TypeVar("Read", bound=BaseSettings)
-SCHEMES = frozenset({"sqlite", "postgresql"})
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+", re.IGNORECASE)
 

@@ -12,7 +12,7 @@ import typer
 
 from apps.common import telling
 from apps.common.database import no_tables, there
-from apps.common.program import ended, logged, made, migrated, private, program
+from apps.common.program import ended, logged, made, migrated, program
 
 from .assembly import assembled
 from .desk import Desk
@@ -67,8 +67,7 @@ def remark(text: str) -> None:
 @commands.command(short_help="Make or update the tables")
 def migrate() -> None:
     """Bring the database to this code's version. Running it again changes nothing."""
-    # The file holds tokens, so it is for its user alone.
-    with private(), opened() as (courier, _):
+    with opened() as (courier, _):
         say(migrated("courier", courier))
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from apps.common.database import SCHEMES
+
 from .errors import BadSettings
 
 PREFIX = "LIBRARIAN_"
-SCHEMES = ("sqlite", "postgresql")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from apps.common.program import ended, logged, migrated, private, program
+from apps.common.program import ended, logged, migrated, program
 from apps.common.telling import plain, remark, say
 
 from . import books
@@ -37,8 +37,7 @@ commands = program("studio", "Pictures from prompts, paid with credits.", settin
 @commands.command(short_help="Make or update the tables")
 def migrate() -> None:
     """Bring the database to this code's version. Running it again changes nothing."""
-    # The file holds prompts, and the key that links are signed with, so it is for its user alone.
-    with private(), opened() as (studio, _):
+    with opened() as (studio, _):
         say(plain(migrated("studio", studio)))
     remark(f"Next: add a user with `{PROGRAM} user add NAME --credits 20`.")
 

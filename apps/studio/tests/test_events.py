@@ -36,7 +36,7 @@ async def _heard(atelier: Atelier, user: User, looking: Watch, acts: list[Callab
     async def pause(given: asyncio.Event, seconds: float) -> None:
         assert given is stop
         assert seconds >= EVERY
-        while any(each.news for each in feed._followers):
+        while any(each.news for each in feed._followers):  # noqa: ASYNC110 - the stream has no event for having been read
             await asyncio.sleep(0)
         if not acts:
             stop.set()
