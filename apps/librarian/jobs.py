@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from apps.common.application import Application
 from apps.common.database import connect
-from interlock import Answer, App, Backoff, Complete, Enqueued, External, Failed, Going, Job, Kind, Lifecycle, Refused, Retry, Snooze, SyncRun
+from interlock import Answer, App, Backoff, Complete, Enqueued, External, Fail, Failed, Going, Job, Kind, Lifecycle, Refused, Retry, Snooze, SyncRun
 
+from . import addresses, tables
 from . import source as sources
-from . import tables
 from .client import Torrent
-from .errors import LibrarianError, LoginRefused
+from .errors import BadSource, LibrarianError, LoginRefused
 from .settings import Settings
 from .source import Source
 from .tables import Request
@@ -54,6 +54,11 @@ class Librarian(Application):
 
     fetch: Fetch
     remove: Remove
+    allow_private_addresses: bool
+
+    def source(self, given: str | bytes) -> Source:
+        """Read what may be downloaded here. Raises BadSource, and nothing else."""
+        return _allowed(given, private=self.allow_private_addresses)
 
     @override
     def _make_tables(self) -> None:
@@ -66,7 +71,14 @@ def build(settings: Settings, client: Client, *, lifespan: Callable[[], Abstract
     # What a reader once downloaded stays to be seen, so no job of it is ever deleted.
     app = App(settings.database, transaction=engine.begin, lifespan=lifespan, retention={"succeeded": None})
     remove = _removal(app, engine, client, settings.downloads)
-    return Librarian(app, engine, _download(app, engine, client, settings, remove), remove)
+    return Librarian(app, engine, _download(app, engine, client, settings, remove), remove, settings.allow_private_addresses)
+
+
+def _allowed(given: str | bytes, *, private: bool) -> Source:
+    found = sources.source(given)
+    if not private:
+        addresses.check(found.addresses)
+    return found
 
 
 # ---------------------------------------------------------------- download
@@ -85,8 +97,12 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
         if removal is not None:
             raise Snooze(f"torrent {torrent_id} is being removed: it is added again after that", after=WAIT)
         try:
+            # Here too: it may have been stored by another program, or while the setting was another.
+            allowed = _allowed(given or request.source, private=settings.allow_private_addresses)
             # No effect with a receipt: a torrent is added once however often it is asked for, and one that has vanished since must be added again.
-            known = client.add(sources.source(given or request.source), str(settings.downloads / torrent_id))
+            known = client.add(allowed, str(settings.downloads / torrent_id))
+        except BadSource as error:
+            raise Fail(str(error)) from None
         except LibrarianError as error:
             raise Retry(str(error), after=error.retry_after if isinstance(error, LoginRefused) else None) from error
         if app.get(run.job_id).state == "canceled":

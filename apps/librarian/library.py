@@ -13,7 +13,6 @@ from apps.common.database import insert, reading
 from apps.common.ids import is_id
 from interlock import TransitionRefused
 
-from . import source as sources
 from . import tables
 from .errors import BadName, Conflict, NotFound, UnknownMedia
 from .jobs import Librarian
@@ -156,7 +155,7 @@ class Library:
         """
         if media_type not in MEDIA_TYPES:
             raise UnknownMedia(f"A book has no medium {media_type[:40]!r}: give one of {', '.join(MEDIA_TYPES)}.")
-        given = sources.source(source)
+        given = self._librarian.source(source)
         with self._engine.begin() as tx:
             _user(tx, user)
             _book(tx, book)

@@ -27,6 +27,8 @@ class Settings:
     poll: float = 15.0
     """Seconds between two looks at a download."""
     allow_default_credentials: bool = False
+    allow_private_addresses: bool = False
+    """Whether a torrent may have qBittorrent call trackers and peers of a private network."""
 
     def __post_init__(self) -> None:
         if self.database.partition("://")[0] not in SCHEMES:
@@ -55,4 +57,5 @@ class Settings:
             username=read("QBITTORRENT_USERNAME", ""), password=read("QBITTORRENT_PASSWORD", ""),
             downloads=Path(os.path.abspath(read("DOWNLOADS", "downloads"))),  # noqa: PTH100 - `absolute` would leave `..` in it
             poll=poll, allow_default_credentials=read("ALLOW_DEFAULT_CREDENTIALS", "") == "1",
+            allow_private_addresses=read("ALLOW_PRIVATE_ADDRESSES", "") == "1",
         )

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 from urllib.parse import unquote_plus
@@ -25,6 +25,8 @@ DEEPEST = 64  # lists and dicts inside one another; a book lies three or four de
 
 type_of_hash = re.compile(r"urn:(btih|btmh):(.*)", re.DOTALL)
 hash_parameter = re.compile(r"xt(\.[0-9]+)?", re.IGNORECASE)
+# Trackers, web seeds, sources and manifests of other networks, peers, and nodes of the distributed hash table.
+address_parameter = re.compile(r"(tr|ws|as|xs|mt|x\.pe|dht)(\.[0-9]+)?", re.IGNORECASE)
 v1_hex, v1_base32, v2_multihash = re.compile(r"[0-9a-f]{40}"), re.compile(r"[a-z2-7]{32}"), re.compile(r"1220([0-9a-f]{64})")
 
 Bencoded = bytes | int | list["Bencoded"] | dict[bytes, "Bencoded"]
@@ -43,6 +45,8 @@ class Source:
     v2: str | None
     name: str | None
     torrent: bytes | None = None
+    addresses: tuple[str, ...] = ()
+    """Those that it has qBittorrent call by itself."""
 
 
 def source(given: str | bytes) -> Source:
@@ -63,6 +67,7 @@ def magnet(text: str) -> Source:
     v1: set[str] = set()
     v2: set[str] = set()
     names: list[str] = []
+    addresses: list[str] = []
     for pair in query.rstrip("&").split("&"):
         key, equals, value = pair.partition("=")
         if not equals:
@@ -71,16 +76,19 @@ def magnet(text: str) -> Source:
             _take_hash(unquote_plus(value), v1, v2)
         elif key.lower() == "dn" and value:
             names.append(_safe(unquote_plus(value), "display name (dn)"))
+        elif address_parameter.fullmatch(key) and not unquote_plus(value).lower().startswith("urn:"):
+            addresses.append(unquote_plus(value))
     if len(v1) > 1 or len(v2) > 1:
         raise BadSource("The magnet link names two different torrents: give one link for each.")
-    return _source(next(iter(v1), None), next(iter(v2), None), names[0] if names else None, text=text)
+    return _source(next(iter(v1), None), next(iter(v2), None), names[0] if names else None, text=text, addresses=addresses)
 
 
 def torrent(data: bytes) -> Source:
     """Read a .torrent. Its hashes are those of the info dictionary's own bytes: what is not written in the one canonical way is refused."""
     if len(data) > LARGEST_TORRENT:
         raise BadSource(f"The .torrent is larger than {LARGEST_TORRENT} bytes: give a magnet link instead.")
-    info = _decoded(data).get(b"info")
+    whole = _decoded(data)
+    info = whole.get(b"info")
     if not isinstance(info, dict):
         raise BadSource("The .torrent does not say what is in it (no info dictionary): download it again.")
     names = [_text(info[key], "name") for key in (b"name.utf-8", b"name") if key in info]
@@ -96,14 +104,16 @@ def torrent(data: bytes) -> Source:
         _check_v2(info)
     v1 = hashlib.sha1(raw, usedforsecurity=False).hexdigest() if b"pieces" in info else None
     v2 = hashlib.sha256(raw).hexdigest() if version == 2 else None
-    return _source(v1, v2, names[0], torrent=data)
+    return _source(v1, v2, names[0], torrent=data, addresses=_addresses(whole))
 
 
-def _source(v1: str | None, v2: str | None, name: str | None, *, text: str | None = None, torrent: bytes | None = None) -> Source:
+def _source(
+    v1: str | None, v2: str | None, name: str | None, *, text: str | None = None, torrent: bytes | None = None, addresses: Iterable[str],
+) -> Source:
     id = v1 or (v2 or "")[:40]
     if not id:
         raise BadSource("The magnet link has no info-hash (xt=urn:btih:… or xt=urn:btmh:…), so nobody can tell what to download: copy it again, whole.")
-    return Source(text or f"torrent:{id}", id, v1, v2, name, torrent)
+    return Source(text or f"torrent:{id}", id, v1, v2, name, torrent, tuple(addresses))
 
 
 def _take_hash(urn: str, v1: set[str], v2: set[str]) -> None:
@@ -139,6 +149,26 @@ def _decoded(data: bytes) -> Dictionary:
     if not isinstance(decoded, dict) or bencode(decoded) != data:
         raise BadSource("That is not a .torrent: it is not a canonical bencoded dictionary. Download it again.")
     return decoded
+
+
+def _addresses(whole: Dictionary) -> Iterator[str]:
+    """Trackers, web seeds and nodes, however deep their lists are nested."""
+    for key in (b"announce", b"announce-list", b"url-list", b"httpseeds"):
+        yield from map(_address, _flat(whole.get(key, [])))
+    nodes = whole.get(b"nodes", [])
+    for node in nodes if isinstance(nodes, list) else [nodes]:
+        # A pair of host and port.
+        for host in map(_address, _flat(node[:1] if isinstance(node, list) else node)):
+            yield f"[{host}]" if ":" in host else host
+
+
+def _flat(value: Bencoded) -> list[Bencoded]:
+    inside = _inside(value)
+    return [value] if not isinstance(value, dict | list) else [each for inner in inside for each in _flat(inner)]
+
+
+def _address(value: Bencoded) -> str:
+    return value.decode(errors="replace").strip() if isinstance(value, bytes) else str(value)
 
 
 def _deeper_than(limit: int, value: Bencoded) -> bool:
