@@ -261,6 +261,34 @@ def with_a_connection_of_the_caller() -> None:
     store(5)
 
 
+def beside_other_files() -> None:
+    """Threads of the program use SQLite for files of their own, of which Interlock knows nothing."""
+    fork_safety.PROBE = 2.0
+    store(1)
+    url, _, path = URL.partition("://")
+    library = import_module("pysqlite3" if "pysqlite3" in url else "sqlite3")
+    stop = threading.Event()
+
+    def use(number: int) -> None:
+        while not stop.is_set():
+            own = library.connect(f"{path[1:]}.{number}", isolation_level=None)
+            own.execute("PRAGMA synchronous=off")
+            own.execute("CREATE TABLE IF NOT EXISTS t (x)")
+            for _ in range(20):
+                own.execute("INSERT INTO t VALUES (randomblob(2000))")
+                own.execute("SELECT sum(length(x)) FROM t").fetchall()
+            own.execute("DELETE FROM t")
+            own.close()
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_for([child(lambda: refused("app", lambda: app.kinds["greet"].enqueue("child"))) for _ in range(20)])
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
 def by_c_code() -> None:
     """A fork of which Python is not told."""
     store(1)
@@ -278,5 +306,6 @@ if __name__ == "__main__":
     signal.alarm(LIFE)
     {scene.__name__: scene for scene in (
         look, daemon, daemon_of_an_open_parent, prefork, pool, while_threads_write, while_threads_fork, in_a_worker,
-        in_a_transaction, leaves_a_transaction, beside_a_transaction, with_a_connection_of_the_caller, by_c_code,
+        in_a_transaction, leaves_a_transaction, beside_a_transaction, with_a_connection_of_the_caller,
+        beside_other_files, by_c_code,
     )}[SCENE]()

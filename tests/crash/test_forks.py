@@ -141,6 +141,15 @@ def test_child_that_inherits_a_connection_of_the_caller_refuses_in_one_sentence(
     assert (told.ended, told.errors, len(told.stored)) == (["0", "0"], "", 11)
 
 
+@pytest.mark.parametrize("database", ["sqlite", "sqlite+pysqlite3"], indirect=True)
+def test_fork_beside_other_uses_of_sqlite_stores_or_refuses_and_never_hangs(play: Play) -> None:
+    """A thread that was inside the library, with a file of its own, may have had a mutex that nobody in the child can release."""
+    told = play("beside_other_files")
+    assert (told.ended, told.errors) == (["0"] * 20, "")
+    assert len(told.stored) + len(told.refused) == 21
+    assert all("which was forked while another thread was using SQLite" in line for line in told.refused)
+
+
 def test_fork_by_c_code_is_noticed(play: Play, database: Place) -> None:
     """No hook of Python's is called then."""
     told = play("by_c_code")

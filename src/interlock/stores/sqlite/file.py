@@ -6,6 +6,7 @@ import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class File:
         self._journal: str | None = None
         self._id: FileId | None = None
         uses.register(self)
+        # An app that is dropped without `close` leaves no connection open; at exit, other threads may still use theirs.
+        weakref.finalize(self, _close_all, self._opened, os.getpid()).atexit = False
 
     def exists(self) -> bool:
         return Path(self.path).exists()
@@ -239,12 +242,20 @@ class File:
         with self._guard:
             self._mine.opened = opened
             ended = [known for known in self._opened if not known.thread.is_alive()]
-            self._opened = [known for known in self._opened if known.thread.is_alive()] + [opened]
+            self._opened[:] = [known for known in self._opened if known.thread.is_alive()] + [opened]
         for left in ended:
             left.connection.close()
         return opened.connection
 
+    def _touch(self) -> None:
+        conn = self.library.connect(self.path, 0)
+        try:
+            conn.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        finally:
+            conn.close()
+
     def _connect(self, patience: float) -> sqlite3.Connection:
+        uses.check_library(self.library.name, self._touch)
         try:
             return self.library.connect(self.path, patience)
         except self.library.module.DatabaseError as error:
@@ -290,14 +301,22 @@ class File:
 
     def close_connections(self) -> None:
         with self._guard:
-            opened, self._opened, self._mine = self._opened, [], threading.local()
+            opened, self._mine = self._opened[:], threading.local()
+            self._opened.clear()
         for each in opened:
             each.connection.close()
 
     def after_fork(self) -> tuple[list[sqlite3.Connection], FileId | None]:
-        opened, self._opened, self._mine, self._guard = self._opened, [], threading.local(), threading.Lock()
+        opened, self._mine, self._guard = self._opened[:], threading.local(), threading.Lock()
+        self._opened.clear()
         self._turn.after_fork()
         return [each.connection for each in opened], self._id
+
+
+def _close_all(opened: list[Opened], pid: int) -> None:
+    if os.getpid() == pid:
+        for each in opened:
+            each.connection.close()
 
 
 def _found(path: str) -> FileId | None:

@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,8 @@ from ...errors import UsageError
 
 REST = 10.0
 """Seconds that a fork waits for the statements and transactions of other threads; SQLite waits 5 s for a lock."""
+PROBE = 5.0
+"""Seconds until SQLite, in a forked process, is taken for locked by a thread that is not there."""
 DESCRIPTORS = ("/proc/self/fd", "/dev/fd")
 
 FileId = tuple[int, int]
@@ -76,6 +78,8 @@ class Uses:
         self._files: WeakSet[Closing] = WeakSet()
         self._forks = 0
         self._inherited: set[FileId] = set()
+        self._forked = False
+        self._probes: dict[str, threading.Event] = {}
 
     def register(self, file: Closing) -> None:
         with self._changed:
@@ -141,6 +145,7 @@ class Uses:
             if left and id is not None:
                 self._inherited.add(id)
         self._inherited |= _open_files()
+        self._forked, self._probes = True, {}
 
     def check_inherited(self, path: str) -> None:
         """`UsageError` if this process was forked while a connection to the file was open."""
@@ -151,6 +156,30 @@ class Uses:
                     "SQLite's locks do not survive that. Fork outside of transactions, close your own connections to "
                     "the file first (Django: connections.close_all(), SQLAlchemy: engine.dispose()), or start the "
                     "process by spawn.")
+
+
+    def check_library(self, name: str, touch: Callable[[], object]) -> None:
+        """`UsageError` if this process was forked while another thread, with a file that is not ours, was inside SQLite.
+
+        Such a thread may have had a mutex of the library, for which everyone here would wait for ever: so a thread waits.
+        """
+        if not self._forked:
+            return
+        passed = self._probes.get(name)
+        if passed is None:
+            passed = self._probes[name] = threading.Event()
+            threading.Thread(target=_probe, args=(touch, passed), name="interlock-fork-probe", daemon=True).start()
+        if not passed.wait(PROBE):
+            raise UsageError(
+                f"SQLite ({name}) cannot be used in this process, which was forked while another thread was using SQLite. "
+                "Fork before such threads start, or when they rest, or start the process by spawn.")
+
+
+def _probe(touch: Callable[[], object], passed: threading.Event) -> None:
+    # What it raises, the caller meets itself; only a touch that never returns is of interest.
+    with suppress(Exception):
+        touch()
+    passed.set()
 
 
 def file_id(path: str) -> FileId:
