@@ -1,6 +1,7 @@
 """enqueue: a job comes in, whole or not at all."""
 
 import json
+from contextvars import Context
 from datetime import timedelta
 
 import pytest
@@ -134,7 +135,9 @@ def test_a_callers_transaction_decides_whether_the_job_exists(store: Store, othe
     assert raw.dump() == before
     with store.transaction() as tx:
         assert store.enqueue(many(3), conn=tx)[2].created
-        assert other.counts() == {}
+        # As a worker elsewhere: code inside the block reads in its transaction, through whatever store.
+        assert Context().run(other.counts) == {}
+        assert other.counts() == {"standard": {"PENDING": 3}}
     assert len(claim(other)) == 3
 
 
