@@ -1,6 +1,8 @@
 """The librarian over HTTP: a few addresses, JSON in and out, and a user's token at every one but /health."""
 
 import logging
+from collections.abc import Callable
+from datetime import datetime
 from typing import cast
 
 from sqlalchemy.exc import DBAPIError
@@ -13,6 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from typing_extensions import override
 
+from apps.common.database import now as clock
+from apps.common.health import Recent
 from apps.common.telling import as_json
 from interlock import InterlockError
 
@@ -40,9 +44,9 @@ class Told(Response):
         return as_json(content).encode()
 
 
-def api(librarian: Librarian) -> Starlette:
+def api(librarian: Librarian, *, now: Callable[[], datetime] = clock) -> Starlette:
     """The interface to this librarian. It runs no worker."""
-    desk = Api(librarian)
+    desk = Api(librarian, now)
     routes = [
         Route("/downloads", desk.start, methods=["POST"]),
         Route("/downloads", desk.downloads),
@@ -61,8 +65,8 @@ def api(librarian: Librarian) -> Starlette:
 class Api:
     """What each address answers. Functions that are no coroutines run in threads, as the library's verbs must."""
 
-    def __init__(self, librarian: Librarian) -> None:
-        self._app, self._kind = librarian.app, librarian.fetch.name
+    def __init__(self, librarian: Librarian, now: Callable[[], datetime]) -> None:
+        self._app, self._kind, self._recent = librarian.app, librarian.fetch.name, Recent(self._health, now)
         self._library = Library(librarian)
 
     async def start(self, request: Request) -> Response:
@@ -99,8 +103,12 @@ class Api:
             raise NotFound("There is no such book: GET /books lists them with their ids.")
         return Told({"assets": self._library.assets(int(id))})
 
-    def health(self, _: Request) -> Response:
+    async def health(self, _: Request) -> Response:
         """Whether downloads move, for anybody: so neither an address nor a name is in it. 503 if they do not, since monitors look no further."""
+        told = await self._recent.get()
+        return Told(told, 200 if told["ok"] else 503)
+
+    def _health(self) -> dict[str, object]:
         status = self._app.status()
         outside = next((each for each in status.outside if each.kind == self._kind), None)
         down = outside is not None and outside.error is not None
@@ -108,8 +116,7 @@ class Api:
         qbittorrent = {"reachable": not down, "down_since_utc": outside.down_since if outside else None, "failures": outside.failures if outside else 0}
         late = outside is not None and outside.late
         ok = served and not down and not late
-        told = {"ok": ok, "qbittorrent": qbittorrent, "followed": outside.handed if outside else 0, "late": late, "worker": served}
-        return Told(told, 200 if ok else 503)
+        return {"ok": ok, "qbittorrent": qbittorrent, "followed": outside.handed if outside else 0, "late": late, "worker": served}
 
     def _user(self, request: Request) -> User:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

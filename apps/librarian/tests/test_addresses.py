@@ -20,7 +20,8 @@ from apps.librarian.tests.qbittorrent import FakeQbittorrent
 PRIVATE = [
     "localhost", "localhost.", "LocalHost", "router", "nas.local", "vault.internal", "box.lan", "printer.home.arpa", "127.0.0.1", "127.1", "2130706433",
     "0x7f000001", "0177.0.0.1", "10.0.0.7", "172.16.3.4", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::",
-    "::1", "fe80::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.7", "64:ff9b::7f00:1", "2002:7f00:1::", "", "-", "a b.example", "ⓛocalhost.example",
+    "::1", "fe80::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.7", "64:ff9b::7f00:1", "2002:7f00:1::", "", "-",
+    "a b.example", "ⓛocalhost.example",
 ]  # fmt: skip
 PUBLIC = ["tracker.example", "a-b.tracker.example.", "xn--bcher-kva.example", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"]
 

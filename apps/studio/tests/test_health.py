@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
+from apps.common.health import FRESH
 from apps.studio.api import api
-from apps.studio.health import FRESH, LATE, Health
+from apps.studio.health import LATE, Health
 from apps.studio.jobs import LEASE
 from apps.studio.tests.clients import Http, Somebody, refused
 from apps.studio.tests.kit import Atelier

@@ -21,4 +21,4 @@ def bob(branch: Branch) -> Reader:
 @pytest.fixture
 def stranger(branch: Branch) -> Http:
     """Somebody without a token."""
-    return Http(api(branch.librarian))
+    return Http(api(branch.librarian, now=branch.clock.now))

@@ -44,7 +44,7 @@ class Reader:
     def __init__(self, branch: Branch, name: str) -> None:
         user = branch.library.add_user(name)
         self.id = user.id
-        self.http = Http(api(branch.librarian), user.token)
+        self.http = Http(api(branch.librarian, now=branch.clock.now), user.token)
 
     def start(self, number: int = 1, *, book: int = 1, media_type: str = "text") -> httpx.Response:
         return self.http.post("/downloads", json={"book_id": book, "media_type": media_type, "source": magnet(number)})

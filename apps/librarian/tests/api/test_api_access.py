@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from apps.common.health import FRESH
 from apps.librarian import api as interface
 from apps.librarian.api import api
 from apps.librarian.library import Library
@@ -132,6 +133,18 @@ def test_health_says_whether_qbittorrent_can_be_asked(branch: Branch, ann: Reade
     qbittorrent.up()
     branch.later(300)
     assert stranger.get("/health").json()["qbittorrent"] == {"reachable": True, "down_since_utc": None, "failures": 0}
+
+
+def test_health_asks_the_database_once_in_two_seconds(branch: Branch, stranger: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks, and however often: it needs no token."""
+    asked, status = list[int](), branch.app.status
+    monkeypatch.setattr(branch.app, "status", lambda: (asked.append(1), status())[1])
+    seen = list[int]()
+    for seconds in (0, 0, FRESH, 0.1, 0):
+        branch.clock.advance(seconds)
+        stranger.get("/health")
+        seen.append(len(asked))
+    assert (FRESH, seen) == (2.0, [1, 1, 1, 2, 2])
 
 
 def test_health_tells_no_address_and_no_name(branch: Branch, ann: Reader, stranger: Http, qbittorrent: FakeQbittorrent) -> None:
