@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from sqlalchemy import ColumnElement, Connection, Dialect, Label, RowMapping, Select, Text, and_, cast, func, or_, select, update
 
 from apps.common.database import insert, of_engine, reading
+from apps.common.database import now as clock
 from apps.common.ids import is_id
 from interlock import Refused, TransitionRefused
 
@@ -97,7 +98,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Stuck:
-    """An execution whose worker has been silent for too long."""
+    """A delivery whose worker has been silent for longer than its lease, so that another worker takes it over."""
 
     job_id: str
     state: str
@@ -144,8 +145,8 @@ class Overview:
 class Desk:
     """What the courier does for people. Every verb checks all of its input before it stores anything."""
 
-    def __init__(self, courier: Courier, settings: Settings) -> None:
-        self._courier, self._settings, self._engine = courier, settings, courier.engine
+    def __init__(self, courier: Courier, settings: Settings, *, now: Callable[[], datetime] = clock) -> None:
+        self._courier, self._settings, self._engine, self._now = courier, settings, courier.engine, now
         self._reading = reading(courier.engine)
         self._deliveries = _deliveries(courier.engine.dialect)
 
@@ -268,12 +269,13 @@ class Desk:
         with self._reading.begin() as tx:
             expires_at = tx.scalar(select(func.max(tokens.c.expires_at)))
             doubted = tx.scalar(select(func.count()).select_from(doubts)) or 0
+            silent = tables.silent(tx, kind, self._now())
         return Overview(
             counts=dict(status.counts.get("delivery", {})),
             waiting=sum(depth.due + depth.later + depth.held for depth in depths),
             running=sum(depth.running for depth in depths),
             oldest=max((depth.oldest for depth in depths), default=0.0),
-            stuck=[Stuck(each.job_id, each.state, each.heartbeat_at) for each in status.stuck if each.kind == kind],
+            stuck=[Stuck(*each) for each in silent],
             workers=[WorkerAge(each.facts.name, each.silent, each.alive) for each in status.workers],
             token_expires_at=expires_at,
             errors=[LastError(job.finished_at or job.updated_at, *_told(job.last_error)) for job in app.jobs(kind=kind, state="FAILED", limit=LAST)],

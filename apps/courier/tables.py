@@ -1,6 +1,7 @@
 """The courier's own tables, beside the engine's in one database, and the statements on them that a job's transaction runs."""
 
 import hashlib
+from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import (
@@ -20,7 +21,9 @@ from sqlalchemy import (
     false,
     func,
     select,
+    text,
     true,
+    type_coerce,
 )
 from sqlalchemy.engine.default import DefaultExecutionContext
 
@@ -167,3 +170,16 @@ def receipt(tx: Connection, job_id: str, name: str) -> Literal["none", "asked", 
 def token_given(tx: Connection) -> str:
     """By what the secrets are known that the settings gave for the disk."""
     return tx.scalar(select(func.max(tokens.c.given))) or ""
+
+
+def silent(tx: Connection, kind: str, now: datetime, limit: int = 1000) -> list[tuple[str, str, datetime]]:
+    """Jobs of this kind whose lease is over, each with its state and last heartbeat, the longest silence first.
+
+    Recovery takes them over from that moment on. The engine's own status names them after twice the lease, when nobody has.
+    """
+    held = of_engine(tx.dialect, "executions", "job_id", "kind", "state", "heartbeat_at", "lease_expires_at")
+    over, since = type_coerce(held.c.lease_expires_at, Utc) < now, type_coerce(held.c.heartbeat_at, Utc)
+    # In the words of the engine's index: any others would read the whole table.
+    leased = text("status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (external_id IS NULL OR status = 'COMMITTED')")
+    asked = select(held.c.job_id, held.c.state, since).where(held.c.kind == kind, over, leased).order_by(since).limit(limit)
+    return [(row[0], row[1], row[2]) for row in tx.execute(asked)]

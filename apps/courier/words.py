@@ -7,8 +7,6 @@ from typing import Literal, get_args
 from .errors import Code
 
 Language = Literal["en", "ru"]
-RUSSIAN = ("ru", "be", "uk", "kk")
-"""Languages whose speakers are answered in Russian."""
 TEXT, ANSWER, LABEL = 4096, 200, 48
 """The longest text of a message and of an answer to a press, by Telegram's rules; and the longest label that a telephone shows whole."""
 LOST = "lease lost"
@@ -216,8 +214,8 @@ _CODE = re.compile(rf"({'|'.join((*get_args(Code), 'trouble', LOST))})(?::|$)")
 
 
 def language(code: str | None) -> Language:
-    """The language in which to answer somebody whose client speaks this one."""
-    return "ru" if (code or "").lower().partition("-")[0] in RUSSIAN else "en"
+    """The language in which to answer somebody whose client speaks this one: Russian to Russian, English to any other."""
+    return "ru" if (code or "").lower().partition("-")[0] == "ru" else "en"
 
 
 def say(spoken: str | None, key: str, **values: object) -> str:

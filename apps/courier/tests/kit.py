@@ -115,6 +115,6 @@ def office(url: str, telegram: FakeTelegram, yandex: FakeDisk, directory: Path, 
         with fresh(courier.app, clock, directory, url):
             courier.migrate()
             catalogue = Catalogue(courier.engine, chosen.folder, now=clock.now)
-            yield Office(courier, Desk(courier, chosen), catalogue, clock, KitWorker(courier.app, clock), chosen, telegram, yandex)
+            yield Office(courier, Desk(courier, chosen, now=clock.now), catalogue, clock, KitWorker(courier.app, clock), chosen, telegram, yandex)
     finally:
         courier.close()

@@ -223,7 +223,7 @@ def test_help_tells_administrators_more(counter: Counter) -> None:
     assert texts(counter.says(counter.reader(), "/help")) == [EN["help"]]
 
 
-@pytest.mark.parametrize(("language", "said"), [("ru", RU), ("uk", RU), ("en", EN), ("de", EN)])
+@pytest.mark.parametrize(("language", "said"), [("ru", RU), ("ru-RU", RU), ("uk", EN), ("en", EN), ("de", EN)])
 def test_people_are_answered_in_their_language(counter: Counter, office: Office, language: str, said: dict[str, str]) -> None:
     office.yandex.put("/Library/emma.pdf", b"emma")
     ann = counter.reader(language=language)

@@ -13,7 +13,7 @@ from apps.common.tests.kits import meanwhile
 from apps.courier import desk as desks
 from apps.courier import tables
 from apps.courier.desk import WorkerAge
-from apps.courier.jobs import alert_token
+from apps.courier.jobs import LEASE, alert_token
 from apps.courier.redact import who
 from apps.courier.tests.kit import ADMIN, QUEUED, READER, STRANGER, Office
 from interlock.testing import Crashed, Point
@@ -280,6 +280,35 @@ def test_a_worker_that_was_killed_is_listed_as_silent(office: Office) -> None:
     office.clock.advance(600)
     assert [(each.age, each.alive) for each in office.desk.overview().workers] == [(600, False)]
     assert [(each.state, each.heartbeat_at) for each in office.desk.overview().stuck] == [("CLAIMED", office.clock.now() - timedelta(seconds=600))]
+
+
+def test_delivery_is_stuck_from_the_moment_at_which_recovery_takes_it(office: Office) -> None:
+    """Not before its lease is over, and no longer when another worker has taken it."""
+    id = office.order()
+    office.worker.crash_at(Point.AFTER_CLAIM)
+    with pytest.raises(Crashed):
+        office.run()
+    office.clock.advance(LEASE)
+    assert office.desk.overview().stuck == []
+    office.clock.advance(1)
+    assert [each.job_id for each in office.desk.overview().stuck] == [id]
+    office.run()
+    assert office.desk.overview().stuck == []
+
+
+def test_stuck_deliveries_are_found_by_an_index(office: Office) -> None:
+    """However many have ended."""
+    with office.application.engine.begin() as tx:
+        if tx.dialect.name == "postgresql":
+            tx.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        plans: list[str] = []
+
+        def explained(*given: Any) -> Any:
+            plans.append(str(tx.exec_driver_sql(f"EXPLAIN {'QUERY PLAN ' if tx.dialect.name == 'sqlite' else ''}{given[2]}", given[3]).all()))
+
+        event.listen(tx, "before_cursor_execute", explained, once=True)
+        tables.silent(tx, "deliver", office.clock.now())
+    assert "executions_leases" in plans[0]
 
 
 def test_only_deliveries_are_said_to_be_stuck(office: Office) -> None:
