@@ -4,8 +4,8 @@ ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.stamp
 # Each is called as its Debian package is.
-PROGRAMS := qbittorrent-nox chromium
-MISSING = $(strip $(foreach program,$(PROGRAMS),$(if $(shell command -v $(program) 2> /dev/null),,$(program))))
+PROGRAMS := qbittorrent-nox chromium pgbouncer
+MISSING = $(strip $(foreach program,$(PROGRAMS),$(if $(shell PATH=$$PATH:/usr/sbin command -v $(program) 2> /dev/null),,$(program))))
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
@@ -34,7 +34,7 @@ test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goe
 
 test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
 	@test -z "$(MISSING)" || { echo "There is no $(firstword $(MISSING)) here: run make system first."; exit 1; }
-	$(BIN)/pytest apps -m real $(ARGS)
+	$(BIN)/pytest tests apps -m real $(ARGS)
 
 system: ## Install the system packages that test-real needs
 	@test -z "$(MISSING)" || { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -y -qq --no-install-recommends $(MISSING); }

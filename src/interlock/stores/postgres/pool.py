@@ -57,6 +57,23 @@ def execute(conn: Connection[Any], sql: str, params: Mapping[str, Any]) -> RawCu
     return RawCursor(conn).execute(text, [params[name] for name in names], prepare=True)
 
 
+def prepare_session(conn: Connection[Any]) -> None:
+    """Make a new connection ours: its time zone is UTC, so that times are read as they are stored.
+
+    A statement sets it, because PgBouncer accepts no `options` at the start; it carries the zone over by itself.
+    """
+    conn.execute("SET TimeZone TO 'UTC'")
+    if is_pooled(conn):
+        # The next transaction may run in another session, which has none of our prepared statements.
+        conn.prepare_threshold = None
+
+
+def is_pooled(conn: Connection[Any]) -> bool:
+    """Is a pooler, such as PgBouncer, between us and the server? It names another process than the server's."""
+    row = conn.execute("SELECT pg_backend_pid()").fetchone()
+    return row is not None and row[0] != conn.info.backend_pid
+
+
 def runner(conn: Connection[Any]) -> Run:
     """What runs statements on this connection."""
 
@@ -110,13 +127,13 @@ class Pool:
                 self._pid = os.getpid()
                 # No check by the pool itself, which would try its dead connections one by one, waiting longer after each.
                 given = {"autocommit": True, **self._options()}
-                self._pool = ConnectionPool(self.url, min_size=0, max_size=self._size, kwargs=given, open=True)
+                self._pool = ConnectionPool(
+                    self.url, min_size=0, max_size=self._size, kwargs=given, configure=prepare_session, open=True)
             return self._pool
 
     def _options(self) -> dict[str, Any]:
         given = conninfo_to_dict(self.url)
-        # Times are read as they are stored; the zone is a parameter that poolers pass on.
-        return {name: value for name, value in NETWORK.items() if name not in given} | {"options": f"{given.get('options', '')} -c TimeZone=UTC"}
+        return {name: value for name, value in NETWORK.items() if name not in given}
 
     def _knock(self) -> None:
         """Does the server let us in? Now, while the cause is at hand: a pool would only say that it got no connection."""

@@ -5,6 +5,7 @@ import os
 import selectors
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -19,7 +20,7 @@ from ..codec import text_array
 from ..ear import Ear, Ears
 from ..enqueue import Statement
 from . import columns
-from .pool import Pool
+from .pool import Pool, is_pooled
 
 PROBE = 15.0
 """Seconds of silence after which the server is asked for a sign of life, and again that long until its connection is given up."""
@@ -29,6 +30,11 @@ _ALIVE: dict[str, str | int | None] = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
 }
 """Where the URL does not say otherwise."""
+HEARD = 2.0
+"""Seconds within which a pooler that passes notifications on has done so."""
+_DEAF = (
+    "LISTEN does not get through the pooler between this worker and PostgreSQL, as with PgBouncer in transaction mode: "
+    "new jobs are found by polling, within 5 s. Nothing else changes.")
 _log = logging.getLogger("interlock")
 
 
@@ -73,9 +79,19 @@ class PostgresEar(Ear):
         failures = 0
         while not self._closed.is_set():
             try:
-                with closing(self._connect()) as conn:
+                with closing(self._open()) as conn:
+                    # Asked first: what is said once we listen must not be taken by another statement's answer.
+                    pooled = is_pooled(conn)
+                    conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     failures = 0
+                    hears = not pooled or self._gets_through(conn)
                     self._call()
+                    if not hears:
+                        if not self._closed.is_set():
+                            _log.warning(_DEAF)
+                        conn.close()
+                        self._closed.wait()
+                        return
                     self._heed(conn)
             except (psycopg.Error, OSError) as error:
                 failures += 1
@@ -84,15 +100,24 @@ class PostgresEar(Ear):
             if failures:
                 self._closed.wait(_AGAIN.delay(failures, draw()))
 
-    def _connect(self) -> Connection[Any]:
+    def _open(self) -> Connection[Any]:
         # A peer that is gone without a word is noticed by the kernel, or by our own question.
-        conn = psycopg.connect(make_conninfo("", **(_ALIVE | conninfo_to_dict(self._url))), autocommit=True)
-        try:
-            conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-        except BaseException:
-            conn.close()
-            raise
-        return conn
+        return psycopg.connect(make_conninfo("", **(_ALIVE | conninfo_to_dict(self._url))), autocommit=True)
+
+    def _gets_through(self, conn: Connection[Any]) -> bool:
+        """Does this connection hear what another one says? Not if each of its transactions runs in another session."""
+        with closing(self._open()) as other:
+            other.execute("SELECT pg_notify(%s, '')", (self._channel,))
+        server, until = conn.pgconn, monotonic() + HEARD
+        with selectors.DefaultSelector() as selector:
+            selector.register(conn.fileno(), selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            while not self._closed.is_set() and (left := until - monotonic()) > 0:
+                selector.select(left)
+                server.consume_input()
+                if _said(server):
+                    return True
+        return False
 
     def _heed(self, conn: Connection[Any]) -> None:
         """Until closed. Nothing here waits for the server but `select`, so that a frozen one cannot keep us."""
