@@ -1,24 +1,29 @@
 # Every target sets up what it needs: `make test` works from an empty clone.
 PYTHON ?= python3
 ARGS ?=
-BIN := .venv/bin
-STAMP := .venv/.stamp
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
 # Each is called as its Debian package is.
 PROGRAMS := qbittorrent-nox chromium pgbouncer
 MISSING = $(strip $(foreach program,$(PROGRAMS),$(if $(shell PATH=$$PATH:/usr/sbin command -v $(program) 2> /dev/null),,$(program))))
+# The newest Python that is here, and what of the suite tells soonest that something does not work on it.
+NEWEST = $(shell .ci/newest $(PYTHON))
+CORE := tests/pure tests/contract tests/loops/test_handlers.py tests/loops/test_worker_states.py tests/surface/test_app.py \
+  tests/crash/test_exit.py tests/crash/test_forks.py
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-real system demo bench chaos lock clean
+.PHONY: help setup check test test-newest test-real system demo bench chaos lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with the pinned dependencies and this package, editable
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Interlock needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
@@ -31,6 +36,11 @@ check: $(STAMP) ## Lint, both type checkers in strict mode, import layers
 
 test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goes to pytest)
 	$(BIN)/pytest tests apps -m "not real" -n 2 $(ARGS)
+
+test-newest: ## The core of the suite on the newest Python that is here, if one is newer (NEWEST=python3.14 names it)
+	@test -n "$(NEWEST)" || echo "There is no Python here that is newer than $(PYTHON): nothing to test."
+	@test -z "$(NEWEST)" || $(MAKE) --no-print-directory .venv-newest/.stamp PYTHON="$(NEWEST)" VENV=.venv-newest
+	@test -z "$(NEWEST)" || .venv-newest/bin/pytest $(CORE) -n 2 -p no:cacheprovider $(ARGS)
 
 test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
 	@test -z "$(MISSING)" || { echo "There is no $(firstword $(MISSING)) here: run make system first."; exit 1; }
@@ -57,5 +67,5 @@ lock: ## Make requirements/dev.txt anew from dev.in (ARGS=--upgrade for newer ve
 	  $(ARGS) --output-file requirements/dev.txt requirements/dev.in
 
 clean: ## Remove .venv and everything that was made
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-newest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests apps benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
