@@ -89,10 +89,12 @@ class Store(Protocol):
         ...
 
     # ------------------------------------------------------------ jobs are worked on
-    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None) -> list[Lease]:
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None,
+              alone: bool = True) -> list[Lease]:
         """Lease up to `limit` due jobs to `by`: higher priority first, then the longest due. Never more than `limit`, never one twice.
 
-        At most `suspects` of them, where that is given, have lost a lease before: `Job.lease_losses` is above zero.
+        At most `suspects` of them, where that is given, have lost a lease before: `Job.lease_losses` is above zero. Unless `alone`, none of these
+        has lost two, or is on its last try: such a job must run alone.
         Of jobs with a TTL the one that ends first comes first. Kinds and queues of equal priority take turns, by their longest due job.
 
         Only jobs of a kind and in a state that a way names; never one that is held, asked to stop, past its TTL, in a paused queue, or over the limit of its
@@ -133,13 +135,15 @@ class Store(Protocol):
         """The live executions of this owner that it does not know it holds: to be asked after a claim whose reply was lost."""
         ...
 
-    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
+    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False,
+              committed: Sequence[str] | None = None) -> list[Lease]:
         """Take over up to `limit` live executions of these kinds whose lease has ended, the longest ended first.
 
         Owner, lease and `holder + 1` are one conditional write. A lease says for how long the outside has not known of its work, and how often
         what is past its commit has changed hands since.
 
-        With `external` the handed-over ones whose check is due; without it never those, except past the commit boundary.
+        With `external` the handed-over ones whose check is due; without it never those, except past the commit boundary. Executions past the
+        commit boundary are taken of the kinds in `committed` only, or of all if that is not given.
         """
         ...
 

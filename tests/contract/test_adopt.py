@@ -55,6 +55,17 @@ def test_the_longest_ended_come_first(store: Store, clock: SettableClock) -> Non
     assert found == ended
 
 
+def test_what_is_past_its_commit_can_be_left_to_others(store: Store, clock: SettableClock) -> None:
+    """By kind: of the others, what has not been committed is taken as ever."""
+    mail, chore = commit(store, claimed(store, "mail")), commit(store, claimed(store, "chore"))
+    lost = claimed(store, "mail")
+    clock.advance(31)
+    taken = store.adopt("bob", ["mail", "chore"], 30.0, 9, committed=["chore"])
+    assert {lease.job.id for lease in taken} == {chore.job.id, lost.job.id}
+    assert store.adopt("bob", ["mail", "chore"], 30.0, 9, committed=[]) == []
+    assert [lease.job.id for lease in store.adopt("bob", ["mail", "chore"], 30.0, 9)] == [mail.job.id]
+
+
 def test_only_known_kinds(store: Store, clock: SettableClock) -> None:
     """Protocol 4: a keeper touches no kind that it does not know."""
     claimed(store, "mail")

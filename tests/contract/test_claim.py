@@ -232,6 +232,19 @@ def test_a_bound_on_suspects_holds_beside_a_kinds_limit(store: Store, raw: Raw) 
     assert sorted((lease.job.kind, lease.job.lease_losses) for lease in leases) == [("chore", 0), ("chore", 0), ("mail", 0), ("mail", 0), ("mail", 1)]
 
 
+@pytest.mark.parametrize("ttl", [None, 60.0])
+def test_suspects_that_must_run_alone_can_be_left_out(store: Store, raw: Raw, ttl: float | None) -> None:
+    """Those that have lost two leases, and those on their last try, however important they are."""
+    twice, last, once = (stored(store, priority=priority, ttl=ttl) for priority in (9, 8, 7))
+    plain = stored(store)
+    suspects(raw, twice.id, last.id, once.id)
+    raw("UPDATE {jobs} SET lease_losses = 2, updated_at = {later} WHERE id = :id", id=twice.id)
+    raw("UPDATE {jobs} SET tries_left = 1, updated_at = {later} WHERE id = :id", id=last.id)
+    assert ids(store.claim("ann", ways("mail"), ["default"], 9, suspects=1, alone=False)) == [once.id, plain.id]
+    assert ids(store.claim("ann", ways("mail"), ["default"], 9, suspects=9, alone=False)) == []
+    assert ids(store.claim("ann", ways("mail"), ["default"], 9, suspects=9)) == [twice.id, last.id]
+
+
 def test_a_job_whose_holder_was_lost_is_a_suspect(store: Store, clock: SettableClock) -> None:
     """It had begun, and nobody knows what became of it."""
     lease = settle(store, started(store), Lost())

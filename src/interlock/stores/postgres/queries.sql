@@ -125,6 +125,10 @@ j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.can
 -- fragment: suspect
 j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses > 0
 
+-- fragment: companionable
+-- Where no place is left for jobs that must run alone, those that may share a process are taken.
+(:alone::bool OR (j.lease_losses = 1 AND j.tries_left > 1))
+
 -- fragment: known
 EXISTS (SELECT FROM ways w WHERE w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle) AND j.id <> ALL(:aside::text::uuid[])
 
@@ -201,7 +205,7 @@ lasting_suspects AS MATERIALIZED (
   FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at IS NULL AND j.due_at <= (SELECT now FROM clock)
-      AND {suspect} AND {wanted}
+      AND {suspect} AND {companionable} AND {wanted}
     ORDER BY j.expires_at, j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT (SELECT m.most FROM enough m)),
 mortal_suspects AS MATERIALIZED (
@@ -209,7 +213,7 @@ mortal_suspects AS MATERIALIZED (
   FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at > (SELECT now FROM clock) AND j.due_at <= (SELECT now FROM clock)
-      AND {suspect} AND {wanted}
+      AND {suspect} AND {companionable} AND {wanted}
     ORDER BY j.expires_at, j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT (SELECT m.most FROM enough m)),
 suspects AS MATERIALIZED (
@@ -460,6 +464,7 @@ ended AS MATERIALIZED (
     SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at, e.lease_expires_at AS since FROM interlock.executions e
     WHERE e.kind = k.kind AND e.lease_expires_at <= (SELECT now FROM clock)
       AND e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR e.status = 'COMMITTED')
+      AND (e.status <> 'COMMITTED' OR k.kind = ANY(:committed::text::text[]))
     ORDER BY e.lease_expires_at LIMIT 2 * :limit::int + 100) x),
 {adopting}
 

@@ -143,12 +143,13 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         return await borrowed.aenqueue(self, conn, jobs, admit)
 
     # ------------------------------------------------------------ jobs are worked on
-    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None) -> list[Lease]:
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None,
+              alone: bool = True) -> list[Lease]:
         self.check()
         if not ways or not queues or limit < 1:
             return []
         bound = limit if suspects is None else max(0, min(suspects, limit))
-        given = columns.ways(ways) | {"queues": text_array(sorted(set(queues))), "limit": limit, "suspects": bound, "by": by, "only": None}
+        given = columns.ways(ways) | {"queues": text_array(sorted(set(queues))), "limit": limit, "suspects": bound, "alone": alone, "by": by, "only": None}
         given["silent"] = any(not way.path for way in ways)
         try:
             return self._claim(given, by)
@@ -248,11 +249,14 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         self.check()
         return [Fence(*row) for row in self._steadily("strays", {"by": by, "job_id": array(fence.job_id for fence in held)})]
 
-    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
+    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False,
+              committed: Sequence[str] | None = None) -> list[Lease]:
         self.check()
         if not kinds or limit < 1:
             return []
-        return self._adopt("adopt_external" if external else "adopt", by, kinds, lease, limit)
+        if external:
+            return self._adopt("adopt_external", by, kinds, lease, limit)
+        return self._adopt("adopt", by, kinds, lease, limit, committed=columns.names(kinds if committed is None else committed))
 
     def recall(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
         self.check()

@@ -31,12 +31,12 @@ class Claims:
     def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
         raise NotImplementedError
 
-    def _claim_due(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, suspects: int) -> list[Lease]:
+    def _claim_due(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, suspects: int, *, alone: bool) -> list[Lease]:
         now = self.moment()
         self._aside = {id: until for id, until in list(self._aside.items()) if until > now.at}
         asked = {
             "queues": rows.array(sorted(set(queues))), "kinds": rows.kinds(ways), "now": now.text, "limit": limit, "most": limit, "suspects": suspects,
-            "most_suspects": suspects,
+            "most_suspects": suspects, "alone": alone,
         }
         # A read first: an idle worker that asked for the write lock would wake the others by it.
         if not self.file.read(lambda run: self._within_limits(run, asked | {"limit": 1, "most": 1, "suspects": min(suspects, 1)}, None)):

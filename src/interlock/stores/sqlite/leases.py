@@ -44,10 +44,11 @@ class Leases:
         given = {"ids": rows.array(fence.job_id for fence in held), "by": by}
         return [Fence(*row) for row in self.file.read(lambda run: run(Statement(self.queries["strays"], given)))]
 
-    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
+    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int, *, external_id: str | None = None,
+               committed: Sequence[str] = ()) -> list[Lease]:
         # The clock is read before the write lock is asked for, so that waiting for it ends nobody's lease.
         now = self.moment()
-        asked = {"kinds": rows.array(sorted(set(kinds))), "now": now.text, "limit": limit, "external_id": external_id}
+        asked = {"kinds": rows.array(sorted(set(kinds))), "now": now.text, "limit": limit, "external_id": external_id, "committed": rows.array(committed)}
         if not self.file.read(lambda run: run(Statement(self.queries[query], asked | {"limit": 1}))):
             return []
         with self.file.write() as conn:

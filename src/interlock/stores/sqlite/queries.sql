@@ -49,6 +49,10 @@ j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.can
 -- fragment: suspect
 j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses > 0
 
+-- fragment: companionable
+-- Where no place is left for jobs that must run alone, those that may share a process are taken.
+(:alone OR (j.lease_losses = 1 AND j.tries_left > 1))
+
 -- fragment: known
 instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:aside))
 
@@ -161,12 +165,12 @@ WITH RECURSIVE
 suspects(queue, kind, priority, place) AS (
   SELECT h.queue, h.kind, h.priority, p.value FROM suspect_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
-    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at IS NULL AND j.due_at <= :now AND {suspect} AND {known}
+    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at IS NULL AND j.due_at <= :now AND {suspect} AND {companionable} AND {known}
     ORDER BY j.due_at, j.id LIMIT :suspects + 0) c)) p WHERE h.priority IS NOT NULL
   UNION ALL
   SELECT h.queue, h.kind, h.priority, p.value FROM suspect_heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
-    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now AND {suspect} AND {known}
+    WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now AND {suspect} AND {companionable} AND {known}
     ORDER BY j.expires_at, j.due_at, j.id LIMIT :suspects + 0) c)) p WHERE h.priority IS NOT NULL),
 picked(queue, kind, priority, place, suspect) AS (
   SELECT h.queue, h.kind, h.priority, p.value, 0 FROM heads h CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
@@ -335,7 +339,8 @@ ORDER BY 1
 -- name: adopt
 SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_each(:kinds) k CROSS JOIN json_each((SELECT json_group_array(c.place) FROM (
   SELECT e.lease_expires_at || e.job_id || e.attempt AS place FROM interlock_executions e INDEXED BY interlock_executions_leases
-  WHERE e.kind = k.value AND e.lease_expires_at <= :now AND {leased} ORDER BY e.lease_expires_at LIMIT :limit + 0) c)) p
+  WHERE e.kind = k.value AND e.lease_expires_at <= :now AND {leased}
+    AND (e.status <> 'COMMITTED' OR k.value IN (SELECT value FROM json_each(:committed))) ORDER BY e.lease_expires_at LIMIT :limit + 0) c)) p
 ORDER BY p.value LIMIT :limit + 0
 
 -- name: adopt.execution

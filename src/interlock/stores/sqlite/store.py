@@ -142,10 +142,11 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
         return await borrowed.aenqueue(self, conn, jobs, admit)
 
     # ------------------------------------------------------------ jobs are worked on
-    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None) -> list[Lease]:
+    def claim(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, *, suspects: int | None = None,
+              alone: bool = True) -> list[Lease]:
         self.check()
         bound = limit if suspects is None else max(0, min(suspects, limit))
-        return self._claim_due(by, ways, queues, limit, bound) if ways and queues and limit > 0 else []
+        return self._claim_due(by, ways, queues, limit, bound, alone=alone) if ways and queues and limit > 0 else []
 
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
         self.check()
@@ -183,9 +184,11 @@ class SqliteStore(Claims, Leases, Settle, Receipts, Wake, Workers, Reading):
         self.check()
         return self._strays(by, held)
 
-    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False) -> list[Lease]:
+    def adopt(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external: bool = False,
+              committed: Sequence[str] | None = None) -> list[Lease]:
         self.check()
-        return self._adopt("adopt_external" if external else "adopt", by, kinds, lease, limit) if kinds and limit > 0 else []
+        query, past = "adopt_external" if external else "adopt", kinds if committed is None else committed
+        return self._adopt(query, by, kinds, lease, limit, committed=past) if kinds and limit > 0 else []
 
     def recall(self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external_id: str | None = None) -> list[Lease]:
         self.check()
