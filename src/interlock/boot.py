@@ -278,4 +278,4 @@ class _Parts:
 
 
 def _will_not_end(grip: Grip) -> bool:
-    return grip.stop in ("lost", "runtime") and not grip.settling and not grip.declaration.signature.is_async
+    return grip.stop in ("lost", "runtime") and not grip.doubted and not grip.settling and not grip.declaration.signature.is_async

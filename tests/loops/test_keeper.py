@@ -575,6 +575,28 @@ def test_a_database_that_is_away_is_told_and_gives_the_others_time(shop: Shop, m
     assert (keeper.run_once(), other.run_once()) == (1, 0)
 
 
+def test_rule_03_short_leases_too_leave_the_others_time_to_reconnect(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of their lease may be over before a live worker has noticed that the database is back."""
+    bench = Bench(place)
+
+    @bench.app.job(lease=3)
+    def brief(run: SyncRun) -> None: ...
+
+    bench.begin()
+    bench.held(brief)
+    bench.advance(4)
+    keeper = bench.keeper()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store, "adopt", away)
+        assert keeper.run_once() == 0
+    seen = []
+    for _ in range(5):
+        bench.advance(1)
+        seen.append(keeper.run_once())
+    bench.app.close()
+    assert seen == [0, 0, 0, 1, 0]
+
+
 def test_the_loops_sweep_is_skipped_where_one_was_just_made(shop: Shop) -> None:
     """A busy loop passes Recovery many times a second."""
     keeper = shop.keeper()

@@ -166,6 +166,22 @@ def test_a_handler_is_stopped_before_its_lease_ends(hand: Hand, store: OpenStore
     assert hand.waits.now < grip.asked_at + 30
 
 
+def test_rule_3_what_was_not_taken_is_renewed_after_trust_has_ended(hand: Hand, store: OpenStore, clock: object) -> None:
+    """The database was away for longer than a lease. Its handler has stopped; the job is still ours to give back, and no keeper is to take it for lost."""
+    grip, taken = hand.held(store), hand.held(store)
+    hand.waits.now += 31
+    clock.advance(31)  # type: ignore[attr-defined]
+    hand.watch.look()
+    assert (grip.stop, taken.stop) == ("lost", "lost")
+    store.adopt("another", [grip.job.kind], 30, 1)
+    hand.leases.beat()
+    assert {each.asked_at == hand.waits.now for each in (grip, taken)} == {True, False}
+    (left,) = [each for each in (grip, taken) if each.asked_at == hand.waits.now]
+    assert (left.doubted, left.stop) == (True, "lost")
+    assert sum(each.doubted for each in (grip, taken)) == 1
+    assert store.adopt("another", [grip.job.kind], 30, 9) == []
+
+
 def test_rule_32_past_its_max_runtime_an_execution_is_stopped_and_no_longer_renewed(hand: Hand, store: OpenStore) -> None:
     grip = hand.held(store)
     hand.waits.now += 101

@@ -4,6 +4,8 @@ from ..worker.desk import Desk
 
 LONGEST = 10.0
 """Seconds of a beat at most, whatever the leases are."""
+RECONNECT = 4.0
+"""Seconds within which every live worker has noticed that the database is back, however short the leases are."""
 LATE = 3.0
 """Seconds between two looks after which something must have stood still: the keeper looks every second."""
 
@@ -20,8 +22,8 @@ class Patience:
         self._excused = False
 
     def was_away(self) -> None:
-        """Let one beat pass from now. From any thread."""
-        self._wait_until(self._now() + self.beat)
+        """The database could not be reached: let one beat pass from now, and time to reconnect. From any thread."""
+        self._wait_until(self._now() + max(self.beat, RECONNECT))
 
     def over(self) -> bool:
         """Whether leases may be swept now. Asks the database, so that one that stood still is noticed before it is told to take anything."""
@@ -35,7 +37,7 @@ class Patience:
         # Once until the next sweep: on a machine that is always late, leases must be recovered too.
         if late and not self._excused:
             self._excused = True
-            self.was_away()
+            self._wait_until(now + self.beat)
         # A clock can be set back: a start that lies in the future says nothing.
         if up is not None and 0 <= up < self.beat:
             self._wait_until(now + self.beat - up)

@@ -18,7 +18,8 @@ from ..waits import SystemWaits, Waits
 from .points import Points, pass_by
 
 T = TypeVar("T")
-LONGEST = 5.0
+LONGEST = 2.0
+"""Seconds between two tries, about, while the database is unreachable: a report that comes late keeps its job from running again."""
 
 
 def soon(loop: asyncio.AbstractEventLoop, work: Callable[..., object], *args: object) -> None:

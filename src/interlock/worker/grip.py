@@ -27,8 +27,8 @@ class Grip:
     """One held execution. It is written by its slot and by the renewing thread, each its own fields."""
 
     __slots__ = (
-        "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "crashes", "declaration", "elsewhere", "ended", "failures", "holder", "job",
-        "lifecycle", "owner", "raised", "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "value",
+        "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "crashes", "declaration", "doubted", "elsewhere", "ended", "failures", "holder",
+        "job", "lifecycle", "owner", "raised", "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "unpaid", "value",
     )
 
     def __init__(self, lease: Lease, declaration: Declaration, lifecycle: Lifecycle, *, asked_at: float, slot: int = 0, apart: bool = False) -> None:
@@ -53,6 +53,8 @@ class Grip:
         self.raised: BaseException | None = None
         """What its handler, guard or commit function raised last."""
         self.stop: Stop | None = None
+        self.doubted = False
+        """Trust ended because nobody could renew the lease; as far as we know, nobody has taken the execution."""
         self.ended = False
         self.settling = False
         """Its end is being reported: whoever else is refused meanwhile need not wonder."""
@@ -62,6 +64,8 @@ class Grip:
         self.crashes = lease.crashes
         self.failures = lease.crashes
         """How often what follows the commit has failed or crashed."""
+        self.unpaid = False
+        """A process died in which what follows its commit ran beside others: that is counted if it dies alone, too."""
         self._lock = threading.Lock()
         self._halt: Callable[[], None] | None = None
         self._progress: str | None = None

@@ -66,7 +66,8 @@ class Leases:
 
     def _renewable(self, grip: Grip, now: float) -> bool:
         # A beat early rather than a beat late: what is due before the next one is due now.
-        return grip.renews and not grip.ended and grip.stop != "lost" and now + self.pace >= grip.asked_at + grip.seconds / 3
+        # Where only trust has ended, the execution is still ours to give back: possession is the fence, and others are to see that we live.
+        return grip.renews and not grip.ended and (grip.stop != "lost" or grip.doubted) and now + self.pace >= grip.asked_at + grip.seconds / 3
 
     def _renew(self, due: Mapping[Fence, Grip], asked: float) -> None:
         renewal = self._desk.store.renew([grip.beat() for grip in due.values()])
@@ -76,6 +77,7 @@ class Leases:
             if due[fence].status != "COMMITTED":
                 self.tell(due[fence], "cancel")
         for fence in renewal.lost:
+            due[fence].doubted = False
             # What is just being reported is not lost: its report will say what became of it.
             if not due[fence].settling and not due[fence].ended:
                 self.tell(due[fence], "lost")
@@ -121,6 +123,7 @@ class Watch:
             if grip.settling or grip.ended:
                 continue
             if now >= grip.trusted_until():
+                grip.doubted = grip.doubted or grip.stop != "lost"
                 self._leases.tell(grip, "lost")
             limit = grip.declaration.max_runtime
             if limit is not None and now - grip.began > limit and grip.renews:
