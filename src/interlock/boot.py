@@ -185,7 +185,8 @@ class _Parts:
             desk, self._settler, reporter, threads=self._pools["handler"], writers=self._pools["ledger"], children=self._children)
         self._slots = Slots(desk, attempts, reporter, plan.slots, self._escaped)
         self._leases = Leases(desk, self._slots.grips, self._facts, min(leases) / 3)
-        keeper = Keeper(desk, self._settler, plan.schedules, plan.retention, max(leases), self._adopted)
+        rooms = Rooms(plan.kinds, self._slots, self._children, plan.threads)
+        keeper = Keeper(desk, self._settler, plan.schedules, plan.retention, max(leases), self._adopted, rooms.left)
         self._pulse = _Pulse(desk.waits)
         self._watch = Watch(
             desk, self._slots.grips, self._leases, answered=lambda: self._pulse.at, patience=plan.patience or max(10 * max(leases), 60.0),
@@ -200,7 +201,7 @@ class _Parts:
         bodies = [self._leases.keep, self._watch.keep] + ([] if plan.until_idle else [keeper.keep])
         self._threads = [threading.Thread(target=body, name=f"interlock-{body.__qualname__}", daemon=True) for body in bodies]
         self.worker = Worker(
-            desk, plan.queues, self._slots, Rooms(plan.kinds, self._slots, self._children, plan.threads), reporter, self._leases, keeper, self._pools["claim"],
+            desk, plan.queues, self._slots, rooms, reporter, self._leases, keeper, self._pools["claim"],
             facts=lambda state, busy: WorkerFacts(
                 desk.owner, socket.gethostname(), os.getpid(), state, plan.slots, busy, tuple(sorted(plan.kinds)), tuple(plan.queues)),
             listen=plan.listen and not plan.until_idle, until_idle=plan.until_idle, reconcile=self._reconcile_once,
@@ -216,10 +217,10 @@ class _Parts:
     async def _reconcile_once(self) -> int:
         return sum([await one.run_once() for one in self._reconcilers])
 
-    def _committed(self, lease: Lease, lifecycle: Lifecycle) -> None:
+    def _committed(self, lease: Lease, lifecycle: Lifecycle, asked_at: float) -> None:
         """A reconciler committed what was done elsewhere; what follows is ours to run, unless we end: then it is left to its lease."""
         if not self.desk.over.is_set():
-            self.worker.adopt(lease, lifecycle)
+            self.worker.adopt(lease, lifecycle, asked_at)
 
     async def _quiet(self) -> None:
         """Ask the outside nothing more. Before the slots are drained: what a reconciler has just committed is still to be finished."""
@@ -238,10 +239,15 @@ class _Parts:
                 self.worker.stop(HUNG)
             await asyncio.sleep(PULSE)
 
-    def _adopted(self, lease: Lease) -> None:
+    def _adopted(self, lease: Lease, asked_at: float) -> None:
         """The keeper, in its thread, found work that only needs its finish."""
         lifecycle = self.desk.store.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
-        soon(self._loop, self.worker.adopt, lease, lifecycle)
+        self._slots.coming.append(lease)
+        soon(self._loop, self._take_adopted, lease, lifecycle, asked_at)
+
+    def _take_adopted(self, lease: Lease, lifecycle: Lifecycle, asked_at: float) -> None:
+        self._slots.coming.remove(lease)
+        self.worker.adopt(lease, lifecycle, asked_at)
 
     def recovered(self, event: Recovered) -> None:
         """The keeper, in its thread, made something due: a database may tell of new jobs only."""

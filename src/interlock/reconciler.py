@@ -36,7 +36,8 @@ LONGEST = 300.0
 """Seconds to which the pause grows while the outside cannot be asked."""
 TRUSTED = 0.8
 """The part of a lease in which the outside must have answered: what is left is for writing it down."""
-Finish = Callable[[Lease, Lifecycle], None]
+Finish = Callable[[Lease, Lifecycle, float], None]
+"""Takes what is committed and still to be finished, and when the lease that it is held under was asked for."""
 Held = tuple[Grip, Lease]
 
 
@@ -229,6 +230,8 @@ class Reconciler:
         """Store what was found out. A job that another has moved meanwhile is left alone."""
         if not items:
             return
+        # The write that commits renews the lease, too.
+        asked_at = self._desk.waits.monotonic()
         await self._hop(lambda: self._settler.each(items))
         await self._put_off([item.grip for item in items if item.error is not None and not isinstance(item.error, LeaseLost)])
         for item in items:
@@ -240,7 +243,7 @@ class Reconciler:
             elif item.error is None and isinstance(item.outcome, Unrecorded):
                 await self._hop(partial(self._settler.remark, grip, "commit_failed", item.outcome.error.strip().rpartition("\n")[2]))
             elif item.error is None and grip.status == "COMMITTED" and not grip.ended:
-                self._finish(Lease(grip.job, grip.holder, grip.status, grip.owner, grip.seconds, result=grip.value), grip.lifecycle)
+                self._finish(Lease(grip.job, grip.holder, grip.status, grip.owner, grip.seconds, result=grip.value), grip.lifecycle, asked_at)
 
     async def _put_off(self, grips: Sequence[Grip]) -> None:
         """Keep them until the next check: whoever adopts them then tries again."""

@@ -43,7 +43,10 @@ class Bench:
         self.waits = SetWaits()
         self.events: list[Event] = []
         self.finished: list[Lease] = []
-        self.finish: Callable[[Lease], None] = self.finished.append
+        self.trusted_from: list[float] = []
+        self.finish: Callable[[Lease, float], None] = self._finish
+        self.room = 1000
+        """How many executions of others can be finished at once."""
         self.up: float | None = None
         """For how long the server has been up."""
 
@@ -77,7 +80,11 @@ class Bench:
 
     def keeper(self, owner: str = "w1#boot", *, desk: Desk | None = None, retention: Mapping[Phase, float] | None = None) -> Keeper:
         desk = desk or self.desk(owner)
-        return Keeper(desk, Settler(desk), self.app.schedules, retention or {}, 30.0, self.finish)
+        return Keeper(desk, Settler(desk), self.app.schedules, retention or {}, 30.0, self.finish, lambda: self.room)
+
+    def _finish(self, lease: Lease, asked_at: float) -> None:
+        self.finished.append(lease)
+        self.trusted_from.append(asked_at)
 
     # ------------------------------------------------------------ jobs
     def claim(self, kind: Kind[..., Any, Any], limit: int = 1, by: str = "ann") -> list[Lease]:

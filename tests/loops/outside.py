@@ -118,7 +118,7 @@ class Harbour(Bench):
         self.ready()
         declaration, desk = (kind or self.fetch).declaration, desk or self.desk(owner)
         assert declaration.reconcile is not None
-        return Reconciler(desk, Settler(desk), declaration, declaration.reconcile, _Here(), lambda lease, _: self.committed_here.append(lease))
+        return Reconciler(desk, Settler(desk), declaration, declaration.reconcile, _Here(), lambda lease, *_: self.committed_here.append(lease))
 
     # ------------------------------------------------------------ jobs
     def hand(self, *names: str, kind: Kind[..., Any, Any] | None = None, check_in: float = 0.0) -> list[str]:

@@ -250,13 +250,48 @@ def test_a_worker_that_takes_nothing_to_finish_leaves_it_to_the_next(shop: Shop)
     committed, lost = shop.committed(shop.bill), shop.held(shop.mail)
     shop.advance(31)
 
-    def closed(lease: Lease) -> None:
+    def closed(lease: Lease, asked_at: float) -> None:
         raise RuntimeError("the event loop is closed")
 
     shop.finish = closed
     assert shop.keeper().run_once() == 1
     assert (shop.job(committed).phase, shop.job(lost).phase) == ("running", "pending")
     assert shop.store.executions(committed.job.id)[0].status == "COMMITTED"
+
+
+def test_no_more_is_adopted_to_be_finished_than_there_is_room_for(shop: Shop) -> None:
+    """The rest is left to others. What ran, and what needs no finish, is recovered whatever the room."""
+    for _ in range(5):
+        shop.committed(shop.bill)
+    plain, lost = shop.committed(shop.mail), shop.held(shop.mail)
+    shop.advance(31)
+    shop.room = 2
+    keeper = shop.keeper()
+    assert keeper.run_once() == 4
+    assert (shop.job(plain).phase, shop.job(lost).phase) == ("succeeded", "pending")
+    assert (len(shop.finished), keeper.owed) == (2, True)
+    shop.room = 0
+    assert (keeper.run_once(), keeper.owed) == (0, True)
+    shop.room = 9
+    assert (keeper.recover(), keeper.owed) == (3, False)
+    assert (len(shop.finished), keeper.recover()) == (5, 0)
+
+
+def test_an_adopted_lease_is_trusted_from_when_it_was_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from when a slow database answered: by then others may have it."""
+    shop.committed(shop.bill)
+    shop.advance(31)
+    asked, adopt = shop.waits.at, shop.store.adopt
+
+    def slow(*args: Any, **kwargs: Any) -> list[Lease]:
+        leases = adopt(*args, **kwargs)
+        if leases:
+            shop.waits.at += 25
+        return leases
+
+    monkeypatch.setattr(shop.store, "adopt", slow)
+    assert shop.keeper().run_once() == 1
+    assert shop.trusted_from == [asked]
 
 
 # ---------------------------------------------------------------- hooks
@@ -547,7 +582,7 @@ def test_a_part_that_fails_stops_no_other(shop: Shop, monkeypatch: pytest.Monkey
     """It is told, and tried again in the next round."""
     waiting = shop.mail.using(ttl=5).enqueue().id
     shop.advance(6)
-    monkeypatch.setattr(shop.store, "adopt", lambda *_: 1 / 0)
+    monkeypatch.setattr(shop.store, "adopt", lambda *_, **__: 1 / 0)
     keeper = shop.keeper()
     assert keeper.run_once() == 1
     assert shop.store.get(waiting).state == "EXPIRED"

@@ -227,6 +227,10 @@ class _Busy:
     def busy(self) -> int:
         return len(self.grips)
 
+    @property
+    def free(self) -> int:
+        return 10 - len(self.grips)
+
     def running(self, chosen: Callable[[Grip], bool]) -> int:
         return sum(map(chosen, self.grips))
 
@@ -264,6 +268,13 @@ def test_no_more_functions_are_claimed_than_there_are_threads_for_them() -> None
     app = _kinds()
     rooms = Rooms({name: kind.declaration for name, kind in app.kinds.items()}, _Busy(), _Room(), threads=4)
     assert [({way.kind for way in ways}, limit) for ways, limit in rooms.split(_ways(app), 10)] == [({"quick"}, 10), ({"heavy"}, 2), ({"slow"}, 4)]
+
+
+def test_sorts_of_kinds_take_turns_where_there_is_not_room_for_all() -> None:
+    """Else one of them could take every slot that comes free."""
+    app = _kinds()
+    rooms = Rooms({name: kind.declaration for name, kind in app.kinds.items()}, _Busy(), _Room(), threads=4)
+    assert [rooms.split(_ways(app), 10)[0][0][0].kind for _ in range(4)] == ["quick", "heavy", "slow", "quick"]
 
 
 def test_rule_31_one_suspect_at_a_time(hand: Hand, store: OpenStore) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from .. import events
 from ..errors import Unavailable
 from ..job import Phase
-from ..records import Lease
 from ..schedule import Schedule
 from ..worker.desk import Desk
 from ..worker.settle import Settler
 from .expire import Expiry
 from .patience import Patience
 from .prune import Pruning
-from .recover import Recovery
+from .recover import Finish, Recovery, Room
 from .schedule import Scheduler
 
 EVERY = 1.0
@@ -25,13 +24,13 @@ class Keeper:
 
     def __init__(  # noqa: PLR0917 - the parts, and what each needs
         self, desk: Desk, settler: Settler, schedules: Mapping[str, Schedule], retention: Mapping[Phase, float], lease: float,
-        finish: Callable[[Lease], None],
+        finish: Finish, room: Room,
     ) -> None:
         self._desk = desk
         self.owner = f"{desk.owner}/keeper"
         """A name of its own, so that what the keeper is at is never taken for a claim whose reply was lost."""
         self._patience = Patience(desk)
-        self._recovery = Recovery(desk, settler, self.owner, lease, finish)
+        self._recovery = Recovery(desk, settler, self.owner, lease, finish, room)
         self._parts: dict[str, Callable[[], int]] = {
             "recover": self._sweep,
             "expire": Expiry(desk, self.owner).run,
@@ -53,13 +52,18 @@ class Keeper:
             return sum(self._attempt(name, part) for name, part in self._parts.items())
 
     def recover(self) -> int:
-        """Sweep leases now, unless that was done less than a second ago or is being done. `Unavailable` goes through."""
-        if self._desk.waits.monotonic() - self._swept_at < EVERY or not self._busy.acquire(blocking=False):
+        """Sweep leases now, unless that is being done, or was done less than a second ago with room for all. `Unavailable` goes through."""
+        if (self._desk.waits.monotonic() - self._swept_at < EVERY and not self.owed) or not self._busy.acquire(blocking=False):
             return 0
         try:
             return self._attempt("recover", self._sweep, through=Unavailable)
         finally:
             self._busy.release()
+
+    @property
+    def owed(self) -> bool:
+        """Whether more may wait to be finished than there was room for at the last sweep."""
+        return self._recovery.owed
 
     def was_away(self) -> None:
         """The database was out of reach: the others get one beat to renew before their leases are looked at. All else goes on."""

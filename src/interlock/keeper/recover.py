@@ -14,6 +14,10 @@ from ..worker.settle import Item, Settler
 from .patience import Patience
 
 LIMIT = 100
+Finish = Callable[[Lease, float], None]
+"""Takes an execution that only needs its finish, and when its lease was asked for."""
+Room = Callable[[], int]
+"""Answers how many of these can begin now."""
 SOONEST = 1.0
 """Seconds until a move whose hook raised is tried again, at least."""
 
@@ -21,33 +25,53 @@ SOONEST = 1.0
 class Recovery:
     """Takes over what others left behind. What ran is lost, at the price of a try; what was committed is finished, never repeated."""
 
-    def __init__(self, desk: Desk, settler: Settler, owner: str, lease: float, finish: Callable[[Lease], None]) -> None:
+    def __init__(self, desk: Desk, settler: Settler, owner: str, lease: float, finish: Finish, room: Room) -> None:  # noqa: PLR0917 - as the keeper's
         self._desk = desk
         self._settler = settler
         self._owner = owner
         self._lease = lease
         self._finish = finish
+        self._room = room
+        self._finishing = sorted(name for name, kind in desk.kinds.items() if kind.finish is not None)
+        self._others = sorted(set(desk.kinds) - set(self._finishing))
+        self.owed = False
+        """Whether more may wait to be finished than there was room for."""
 
     def sweep(self, patience: Patience) -> int:
         """Adopt and settle, a batch at a time, while there is something. Answers how many were settled, or given to be finished."""
         done, kinds = 0, sorted(self._desk.kinds)
         while patience.over() and not self._desk.over.is_set():
-            asked_at = self._desk.waits.monotonic()
-            leases = self._desk.store.adopt(self._owner, kinds, self._lease, LIMIT)
+            room = self._room() if self._finishing else LIMIT
+            found, settled = self._adopt(kinds, LIMIT, None if room >= LIMIT else self._others)
             patience.swept()
-            done += self._take_up(leases, asked_at)
-            if len(leases) < LIMIT:
-                break
+            done += settled
+            self.owed = False
+            if found < LIMIT:
+                return done + (self._adopt_committed(room) if room < LIMIT else 0)
+        return done
+
+    def _adopt_committed(self, room: int) -> int:
+        """Take over what still has to be finished, as much as there is room for. The rest is left to others, or until there is room."""
+        found, done = self._adopt(self._finishing, room, None)
+        self.owed = found >= room
         return done
 
     # ------------------------------------------------------------ one batch
+    def _adopt(self, kinds: Sequence[str], limit: int, committed: Sequence[str] | None) -> tuple[int, int]:
+        """Adopt one batch, and settle it. Answers how many were found, and how many were settled."""
+        if limit < 1:
+            return 0, 0
+        asked_at = self._desk.waits.monotonic()
+        leases = self._desk.store.adopt(self._owner, kinds, self._lease, limit, committed=committed)
+        return len(leases), self._take_up(leases, asked_at)
+
     def _take_up(self, leases: Sequence[Lease], asked_at: float) -> int:
         handed, items = 0, list[Item]()
         for lease in leases:
             try:
                 item = self._item(lease, asked_at)
                 if item is None:
-                    self._finish(lease)
+                    self._finish(lease, asked_at)
                     handed += 1
                     self._recovered(lease, "finish")
                 else:

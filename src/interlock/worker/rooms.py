@@ -26,6 +26,9 @@ class Busy(Protocol):
     @property
     def busy(self) -> int: ...
 
+    @property
+    def free(self) -> int: ...
+
     def running(self, chosen: Callable[[Grip], bool]) -> int: ...
 
 
@@ -37,22 +40,32 @@ class Rooms:
         self._slots = slots
         self._processes = processes
         self._threads = threads
+        self._turn = 0
 
     def split(self, ways: Sequence[Way], free: int) -> list[tuple[Sequence[Way], int]]:
-        """What to claim: ways, and how many jobs by them; one entry, and so one statement, wherever there is room for all."""
+        """What to claim: ways, and how many jobs by them; one entry, and so one statement, wherever there is room for all.
+
+        Together the entries may ask for more than is free: who comes first takes turns, so that no sort starves another.
+        """
         if self._lonely():
             return []
         sorts: dict[str, Sort] = {way.kind: self._sort(way.kind) for way in ways}
         room: dict[Sort, int] = {sort: min(free, self._room(sort)) for sort in set(sorts.values())}
         if all(left == free for left in room.values()):
             return [(ways, free)] if free > 0 else []
-        return [([way for way in ways if sorts[way.kind] == sort], left) for sort, left in sorted(room.items()) if left > 0]
+        parts = [([way for way in ways if sorts[way.kind] == sort], left) for sort, left in sorted(room.items()) if left > 0]
+        first, self._turn = self._turn % max(len(parts), 1), self._turn + 1
+        return [*parts[first:], *parts[:first]]
 
     def suspects(self) -> int:
         """How many jobs that have lost a lease may come along: one, where it can run alone."""
         # Counted from what is held: a process is busy only once its execution has come that far.
         alone = not self._slots.running(_suspect) if self._processes.importable else self._slots.busy == 0
         return int(alone)
+
+    def left(self) -> int:
+        """How many executions of others can be finished now. From any thread."""
+        return 0 if self._lonely() else self._slots.free
 
     def apart(self, lease: Lease) -> bool:
         """Whether an execution runs in a process of its own."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable
 
 from .. import events
@@ -32,6 +33,12 @@ class Slots:
         """By their own identity: a lost execution may still run here while its job's next one does."""
         self.fallen: dict[Fence, None] = {}
         """What broke here, and is left to its lease: known, and so no stray. Forgotten once another has it."""
+        self.promised = 0
+        """For how many slots jobs are being claimed this moment."""
+        self.coming: deque[Lease] = deque()
+        """What the keeper, in its thread, has adopted, and the loop has not taken yet."""
+        self._queued: deque[Grip] = deque()
+        """What is held and kept, and waits for a slot."""
         self.freed = asyncio.Event()
         self.done = 0
         """Attempts that have ended here."""
@@ -49,10 +56,12 @@ class Slots:
 
     @property
     def free(self) -> int:
-        return self.size - len(self.grips)
+        """Slots that nobody has, for which no job is being claimed, and none was adopted. From any thread."""
+        return max(self.size - len(self.grips) - self.promised - len(self.coming), 0)
 
     def running(self, chosen: Callable[[Grip], bool]) -> int:
-        return sum(1 for grip in self.grips.values() if chosen(grip))
+        """How many of what is held is of this sort. From any thread."""
+        return sum(1 for grip in list(self.grips.values()) if chosen(grip))
 
     def missed(self) -> None:
         """A slot reached for a job, and another worker was faster."""
@@ -62,14 +71,19 @@ class Slots:
 
     # ------------------------------------------------------------ one execution
     def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, apart: bool) -> None:
-        """Carry an execution that was claimed, or, past its commit, adopted."""
-        job = lease.job
-        number = heapq.heappop(self._numbers) if self._numbers else self.size + len(self.grips)
-        grip = Grip(lease, self._desk.kinds[job.kind], lifecycle, asked_at=asked_at, slot=number, apart=apart)
+        """Carry an execution that was claimed, or, past its commit, adopted. Without a free slot it waits for one; its lease is kept meanwhile."""
+        grip = Grip(lease, self._desk.kinds[lease.job.kind], lifecycle, asked_at=asked_at, slot=self.size, apart=apart)
         self.grips[id(grip)] = grip
-        self._go(grip, "Claiming", "a job is due")
-        self._go(grip, "Processing", "the lease is ours")
-        self._begin(grip)
+        self._queued.append(grip)
+        self._begin_queued()
+
+    def _begin_queued(self) -> None:
+        while self._queued and self._numbers:
+            grip = self._queued.popleft()
+            grip.slot = heapq.heappop(self._numbers)
+            self._go(grip, "Claiming", "a job is due")
+            self._go(grip, "Processing", "the lease is ours")
+            self._begin(grip)
 
     def _begin(self, grip: Grip) -> None:
         # The grip keeps its task: the loop itself would let it be collected.
@@ -159,6 +173,7 @@ class Slots:
             heapq.heappush(self._numbers, grip.slot)
         self.done += 1
         self.freed.set()
+        self._begin_queued()
 
     def _go(self, grip: Grip, target: str, why: str) -> None:
         source, grip.state = grip.state, target

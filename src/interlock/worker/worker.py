@@ -42,6 +42,11 @@ class Keeper(Protocol):
         """Everything that is due, now. Answers how much was done."""
         ...
 
+    @property
+    def owed(self) -> bool:
+        """Whether more may wait to be finished than there was room for at the last sweep."""
+        ...
+
     def was_away(self) -> None:
         """The database was out of reach: the others get time to renew before their leases are looked at."""
         ...
@@ -153,9 +158,9 @@ class Worker:
         """Renew what is held now, before that is due, and hear what was asked meanwhile. It blocks; from any thread."""
         self._leases.beat()
 
-    def adopt(self, lease: Lease, lifecycle: Lifecycle) -> None:
-        """Finish an execution that is past its commit, and was another's. In the event loop."""
-        self._slots.take(lease, lifecycle, self._desk.waits.monotonic(), apart=self._rooms.apart(lease))
+    def adopt(self, lease: Lease, lifecycle: Lifecycle, asked_at: float) -> None:
+        """Finish an execution that is past its commit, and was another's. `asked_at` is when its lease was asked for. In the event loop."""
+        self._slots.take(lease, lifecycle, asked_at, apart=self._rooms.apart(lease))
 
     async def _end(self) -> None:
         self._close_ear()
@@ -227,6 +232,9 @@ class Worker:
                 return
             if self._stopping.is_set():
                 return
+            if self._keeper.owed:
+                # What is past its commit goes before what has not begun.
+                await self._hop(self._keeper.recover)
             claimed = await self._claim()
             if not claimed:
                 if not sure:
@@ -266,16 +274,24 @@ class Worker:
 
     async def _claim(self) -> int:
         count, begun = 0, self._desk.waits.monotonic()
-        suspects = self._rooms.suspects()
-        for ways, limit in self._rooms.split(self._ways, self._slots.free):
-            asked_at = self._desk.waits.monotonic()
-            leases = await self._hop(partial(self._desk.store.claim, self._desk.owner, ways, self._queues, limit, suspects=suspects))
-            suspects -= sum(lease.job.lease_losses > 0 for lease in leases)
-            for lease in leases:
-                self._slots.take(lease, self._desk.kinds[lease.job.kind].lifecycle, asked_at, apart=self._rooms.apart(lease))
-            count += len(leases)
+        for ways, most in self._rooms.split(self._ways, self._slots.free):
+            limit = min(most, self._slots.free)
+            if limit > 0:
+                count += await self._claim_by(ways, limit)
         self._desk.events.emit(events.Claimed(self._desk.owner, count, self._desk.waits.monotonic() - begun))
         return count
+
+    async def _claim_by(self, ways: Sequence[Way], limit: int) -> int:
+        asked_at, suspects = self._desk.waits.monotonic(), self._rooms.suspects()
+        claim = partial(self._desk.store.claim, self._desk.owner, ways, self._queues, limit, suspects=suspects)
+        self._slots.promised = limit
+        try:
+            leases = await self._hop(claim)
+        finally:
+            self._slots.promised = 0
+        for lease in leases:
+            self._slots.take(lease, self._desk.kinds[lease.job.kind].lifecycle, asked_at, apart=self._rooms.apart(lease))
+        return len(leases)
 
     # ------------------------------------------------------------ waiting
     async def _pause(self) -> float:
@@ -290,9 +306,10 @@ class Worker:
         if self._until_idle:
             await self._idle_or_stop()
             return
-        if self._starved:
+        wants_slots = self._starved or self._keeper.owed
+        if wants_slots:
             self._slots.freed.clear()
-        waits = [asyncio.ensure_future(self._wake.wait())] + ([asyncio.ensure_future(self._slots.freed.wait())] if self._starved else [])
+        waits = [asyncio.ensure_future(self._wake.wait())] + ([asyncio.ensure_future(self._slots.freed.wait())] if wants_slots else [])
         try:
             await asyncio.wait(waits, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         finally:

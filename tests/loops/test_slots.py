@@ -1,0 +1,203 @@
+"""Slots: a worker never runs more at once than it has slots, wherever the work comes from."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from interlock import App, Complete, External, Run, SyncRun, Tx
+from interlock.boot import Plan, running
+from interlock.events import AttemptEnded, SlotMoved
+from interlock.move import decide
+from interlock.outcome import Returned
+from interlock.records import Lease
+from interlock.stores import OpenStore
+from interlock.waits import SystemWaits
+from tests.kit import Place
+from tests.loops.watching import Meddler, Witness
+
+MANY = 40
+
+
+class Shop:
+    """An app that counts how many of its functions run at once."""
+
+    def __init__(self, place: Place) -> None:
+        self.app: App[Tx] = App(place.url, schema=place.schema)
+        self.now = self.most = 0
+        self.gate: asyncio.Event | None = None
+        """Where functions wait, if a test wants them to."""
+        self.crowd, self.crowded = 1, asyncio.Event()
+        """Set when so many are there at once."""
+        self.finished: dict[str, int] = {}
+        self.adopted: list[int] = []
+
+        @self.app.job(lease=30)
+        async def bill(run: Run, n: int) -> int:
+            await self.enter()
+            return n
+
+        @bill.finish
+        async def tell(run: Run, value: int) -> None:
+            await self.enter()
+            self.finished[run.job_id] = value
+
+        @self.app.job(lease=30)
+        async def order(run: Run, n: int) -> External[int]:
+            return External(str(n))
+
+        @order.reconcile(every=0.1)
+        async def ask(ids: Sequence[str]) -> Mapping[str, Complete[int]]:
+            return {id: Complete(int(id)) for id in ids}
+
+        @order.finish
+        async def thank(run: Run, value: int) -> None:
+            await self.enter()
+            self.finished[run.job_id] = value
+
+        @self.app.job(lease=30)
+        def sum_up(run: SyncRun, n: int) -> int:
+            return n
+
+        self.bill, self.order, self.sum_up = bill, order, sum_up
+        self.app.migrate()
+        self.store = self.app.database.store()
+
+    async def enter(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if self.now >= self.crowd:
+            self.crowded.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.now -= 1
+
+    def committed_by_the_dead(self, count: int) -> set[str]:
+        """Executions past their commit, whose worker died before it finished them."""
+        declaration = self.bill.declaration
+        ways = [replace(way, lease=0.0) for way in declaration.ways(declaration.version(self.store))]
+        self.app.enqueue_many([self.bill.call(n) for n in range(count)])
+        leases = self.store.claim("dead#1", ways, ["default"], count)
+        moves = [decide(declaration.lifecycle, lease.job, lease, Returned("1", boundary=True), declaration.policy, 0.5, actor="dead#1") for lease in leases]
+        assert (len(leases), self.store.move(moves)) == (count, [])
+        return {lease.job.id for lease in leases}
+
+    def plan(self, slots: int) -> Plan:
+        """A worker with so many slots, and a note of how many executions it adopts at once."""
+        adopt, meddler = self.store.adopt, Meddler(self.store)
+
+        def noted(*args: Any, **kwargs: Any) -> list[Lease]:
+            leases = adopt(*args, **kwargs)
+            self.adopted.append(len(leases))
+            return leases
+
+        meddler.adopt = noted  # type: ignore[attr-defined]
+        return replace(self.app.plan(), find_store=lambda: cast(OpenStore, meddler), slots=slots)
+
+
+@pytest.fixture
+def shop(place: Place) -> Shop:
+    return Shop(place)
+
+
+async def work(shop: Shop, count: int, plan: Plan) -> None:
+    """A worker, until so many attempts have ended."""
+    async with running(plan):
+        witness = Witness(shop.app.events)
+        await witness.until(AttemptEnded, lambda _: sum(isinstance(event, AttemptEnded) for event in witness.seen) >= count)
+
+
+def test_a_worker_finishes_no_more_of_a_dead_one_at_once_than_it_has_slots(shop: Shop) -> None:
+    """It adopts no more either, so that others can take their share."""
+    shop.committed_by_the_dead(MANY)
+
+    asyncio.run(work(shop, MANY, shop.plan(slots=2)))
+    assert (len(shop.finished), shop.most, max(shop.adopted)) == (MANY, 2, 2)
+
+
+def test_a_full_worker_finishes_what_a_dead_one_left_before_it_claims_more(shop: Shop) -> None:
+    """However much waits in the queue."""
+    left = shop.committed_by_the_dead(10)
+    shop.app.enqueue_many([shop.bill.call(n) for n in range(3000)])
+
+    async def scene() -> int:
+        async with running(shop.plan(slots=2)):
+            witness = Witness(shop.app.events)
+            await witness.until(AttemptEnded, lambda _: left <= {event.job_id for event in witness.seen if isinstance(event, AttemptEnded)})
+            return shop.store.counts()["standard"]["PENDING"]
+
+    waiting = asyncio.run(scene())
+    assert (shop.most, waiting > 0) == (2, True)
+
+
+def test_what_a_reconciler_commits_is_finished_in_slots(shop: Shop) -> None:
+    """A whole batch of answers comes at once; the worker keeps their leases while they wait."""
+    shop.app.enqueue_many([shop.order.call(n) for n in range(MANY)])
+
+    # Each ends twice: when it is handed over, and when it is done.
+    asyncio.run(work(shop, 2 * MANY, shop.plan(slots=2)))
+    assert (len(shop.finished), shop.most) == (MANY, 2)
+
+
+def test_sorts_of_kinds_share_the_slots(shop: Shop) -> None:
+    """Coroutines and functions are claimed by statements of their own where there are few threads; together they fill the slots, and no more."""
+    shop.app.enqueue_many([shop.bill.call(n) for n in range(MANY)] + [shop.sum_up.call(n) for n in range(MANY)])
+    busy: list[int] = []
+
+    async def scene() -> None:
+        async with running(replace(shop.plan(slots=4), threads=1)) as worker:
+            witness = Witness(shop.app.events)
+            shop.app.events.subscribe(lambda _: busy.append(worker.busy), SlotMoved)
+            await witness.until(AttemptEnded, lambda _: sum(isinstance(event, AttemptEnded) for event in witness.seen) >= 2 * MANY)
+
+    asyncio.run(scene())
+    assert max(busy) <= 4
+
+
+# ---------------------------------------------------------------- since when a lease is trusted
+@pytest.mark.parametrize("verb", ["claim", "adopt", "commit by the reconciler"])
+def test_a_lease_is_trusted_from_when_it_was_asked_for(shop: Shop, verb: str) -> None:
+    """A slow database may answer when much of the lease is over: others may have the execution soon after."""
+    waits, meddler = Slow(), Meddler(shop.store)
+    if verb == "adopt":
+        shop.committed_by_the_dead(1)
+    else:
+        (shop.bill if verb == "claim" else shop.order).enqueue(1)
+    name = "move" if verb.startswith("commit") else verb
+    real = getattr(shop.store, name)
+    trusted: list[tuple[float, float]] = []
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        asked, answer = waits.monotonic(), real(*args, **kwargs)
+        if answer if name != "move" else args[0][0].to_status == "COMMITTED":
+            waits.late += 20
+            trusted.append((asked, asked + 5))
+        return answer
+
+    setattr(meddler, name, slow)
+    plan = replace(shop.app.plan(), find_store=lambda: cast(OpenStore, meddler), waits=waits)
+
+    async def scene() -> float:
+        shop.gate = asyncio.Event()
+        async with running(plan) as worker:
+            await shop.crowded.wait()
+            (grip,) = worker._slots.grips.values()
+            shop.gate.set()
+            return grip.asked_at
+
+    asked_at = asyncio.run(scene())
+    ((earliest, latest),) = trusted[:1]
+    assert earliest - 5 <= asked_at <= latest
+
+
+class Slow(SystemWaits):
+    """A clock that can be made to jump."""
+
+    late = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.late
