@@ -6,6 +6,7 @@ from datetime import datetime
 
 from .job import AuditEntry, Execution, Job
 from .store import Store
+from .suspects import runs_grouped
 
 
 @dataclass(slots=True)
@@ -89,7 +90,8 @@ def _served(store: Store, job: Job) -> bool:
 def _reasons(store: Store, job: Job, history: list[AuditEntry]) -> list[str]:
     reasons = [f"{entry.at:%H:%M:%S} {entry.event}: {entry.reason}" for entry in history if entry.reason][-5:]
     if job.lease_losses and job.phase == "pending":
-        reasons.append(f"It has lost {job.lease_losses} lease(s): its next attempt runs alone, in case its worker died of it.")
+        where = "in a process with others that have" if runs_grouped(job) else "alone"
+        reasons.append(f"It has lost {job.lease_losses} lease(s): its next attempt runs {where}, in case its worker died of it.")
     if job.phase == "pending" and job.tries_left < job.tries:
         reasons.append(f"{job.tries - job.tries_left} of {job.tries} tries are spent.")
     doubtful = [receipt.name for receipt in store.receipts(job.id) if receipt.kind == "effect" and not receipt.applied] if not job.ended else []

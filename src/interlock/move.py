@@ -28,6 +28,7 @@ from .outcome import (
     Unrecorded,
 )
 from .projection import phase_of
+from .suspects import left_after_crash, left_after_loss, runs_grouped, unpaid
 
 LEASE_LOST = "lease lost"
 
@@ -276,13 +277,18 @@ def _error(hand: _Hand, outcome: Errored) -> Move:
     events = ("retry", "lose") if outcome.crashed else ("retry",)
     if not outcome.retryable or not (outcome.crashed or hand.lifecycle.retryable(hand.job.state)):
         return hand.fail(outcome.error, reason=reason)
-    left = hand.tries_after
+    if outcome.shared and runs_grouped(hand.job):
+        return _lose(hand, outcome.error)
+    left = left_after_crash(hand.job) if outcome.crashed else hand.tries_after
+    # The third loss is counted, so that the second is not paid for twice.
+    lost = outcome.crashed and unpaid(hand.job) > 0
     if cancelled := _as_requested(hand, *events, tries_left=left, error=outcome.error):
-        return cancelled
+        return replace(cancelled, lost=lost)
     path = hand.way_back(*events)
     if not left or path is None:
-        return hand.fail(outcome.error, tries_left=left, reason=reason)
-    return hand.walk("ABORTED", *path, event="retry", tries_left=left, delay=outcome.pause(hand.backoff(left)), error=outcome.error, reason=reason)
+        return replace(hand.fail(outcome.error, tries_left=left, reason=reason), lost=lost)
+    back = hand.walk("ABORTED", *path, event="retry", tries_left=left, delay=outcome.pause(hand.backoff(left)), error=outcome.error, reason=reason)
+    return replace(back, lost=True) if lost else back
 
 
 def _end(hand: _Hand, outcome: Failed | Rejected) -> Move:
@@ -292,15 +298,15 @@ def _end(hand: _Hand, outcome: Failed | Rejected) -> Move:
     return hand.walk("ABORTED", reject, error=outcome.reason, reason=outcome.reason) if reject else hand.fail(outcome.reason)
 
 
-def _lose(hand: _Hand) -> Move:
-    left, answer = hand.tries_after, hand.policy.on_lost_lease
-    if cancelled := _as_requested(hand, "lose", "retry", tries_left=left, error=LEASE_LOST):
+def _lose(hand: _Hand, error: str = LEASE_LOST) -> Move:
+    left, answer, reason = left_after_loss(hand.job), hand.policy.on_lost_lease, _headline(error)
+    if cancelled := _as_requested(hand, "lose", "retry", tries_left=left, error=error):
         return replace(cancelled, lost=True)
     path = hand.way_back("lose", "retry")
     if answer == "fail" or path is None or (answer == "rerun" and not left):
-        return replace(hand.fail(LEASE_LOST, tries_left=left), lost=True)
-    back = hand.walk("ABORTED", *path, event="lose", tries_left=left, delay=0.0, error=LEASE_LOST, reason=LEASE_LOST)
-    return replace(back, lost=True, held_reason=LEASE_LOST if answer == "hold" else None)
+        return replace(hand.fail(error, tries_left=left, reason=reason), lost=True)
+    back = hand.walk("ABORTED", *path, event="lose", tries_left=left, delay=0.0, error=error, reason=reason)
+    return replace(back, lost=True, held_reason=reason if answer == "hold" else None)
 
 
 def _give_back(hand: _Hand, outcome: Released | Snoozed | Held) -> Move:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.crash.lab import ROOT, Lab, Process, until
@@ -33,10 +33,11 @@ class Command(Process):
             self.kill()
 
 
-def start(lab: Lab, name: str, *, program: str = PROGRAM, queues: str = "default", slots: int = 100, **environment: str) -> Command:
-    """Start a worker. Nobody waits for it here."""
+def start(lab: Lab, name: str, *, program: str = PROGRAM, queues: str = "default", slots: int = 100, url: str | None = None, **environment: str) -> Command:
+    """Start a worker; `url` is its own way to the database. Nobody waits for it here."""
     arguments = ["worker", "-A", program, "--name", name, "--queues", queues, "--slots", str(slots)]
-    command = Command(name, arguments, lab.setting.environment() | {"PGAPPNAME": lab.called(name)} | environment, lab.log_of(name))
+    setting = replace(lab.setting, url=url or lab.setting.url)
+    command = Command(name, arguments, setting.environment() | {"PGAPPNAME": lab.called(name)} | environment, lab.log_of(name))
     lab.add(command)
     return command
 

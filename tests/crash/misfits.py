@@ -53,7 +53,9 @@ def _declare_chained(app: App, setting: Setting) -> None:
 
 
 def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
-    """`slow` takes its time at its first attempt only; `in_thread`, `in_child` and `in_loop` take it in a thread, in a process, and from the event loop."""
+    """`slow` takes its time at its first attempt only, `steady` at each; `in_thread`, `in_child` and `in_loop` take it in a thread, in a process, and
+    from the event loop.
+    """
 
     async def wait(run: Run, tag: str, seconds: float = 0.0) -> str:
         outside.note("prepare", tag, run.attempt)
@@ -72,7 +74,13 @@ def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
             sum(range(1000))
         return tag
 
+    async def wait_each_time(run: Run, tag: str, seconds: float, first: float | None = None) -> str:
+        outside.note("prepare", tag, run.attempt)
+        await asyncio.sleep(seconds if first is None or run.attempt > 1 else first)
+        return tag
+
     app.job(kind="slow", lease=setting.lease, backoff=QUICK)(wait).commit(effect_in(setting))
+    app.job(kind="steady", lease=setting.lease, backoff=QUICK, tries=setting.tries)(wait_each_time).commit(effect_in(setting))
     app.job(kind="in_thread", lease=setting.lease, backoff=QUICK)(sleep).commit(effect_in(setting))
     app.job(kind="in_child", lease=setting.lease, backoff=QUICK, process=True)(sleep).commit(effect_in(setting))
     app.job(kind="in_loop", lease=setting.lease, backoff=QUICK)(compute).commit(effect_in(setting))
@@ -81,7 +89,7 @@ def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
 def _declare_deadly(app: App, setting: Setting, outside: Outside) -> None:
     """`poison` ends the process that it runs in; `glutton` takes all the memory that it is allowed; `killed` is killed for it."""
 
-    @app.job(lease=setting.lease, backoff=QUICK)
+    @app.job(lease=setting.lease, backoff=QUICK, tries=setting.tries)
     async def poison(run: Run, tag: str) -> None:
         outside.note("prepare", tag, run.attempt)
         # So long that whatever was claimed beside it has begun.

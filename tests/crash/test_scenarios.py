@@ -108,7 +108,7 @@ def test_s6_poison_ends_after_its_tries_and_takes_nobody_along(shop: Lab) -> Non
     dead = jobs.pop("poison")
     assert (dead.state, dead.attempt, dead.tries, dead.tries_left) == ("FAILED", 3, 3, 0)
     assert "exit code 13" in (dead.last_error or "")
-    assert [(each.ended_by, each.lease_owner.partition("#")[0]) for each in shop.executions(poison)][1:] == [("retry", "second"), ("fail", "second")]
+    assert [(each.ended_by, each.lease_owner.partition("#")[0]) for each in shop.executions(poison)][1:] == [("lose", "second"), ("fail", "second")]
     assert {(job.phase, job.lease_losses, job.attempt) for job in jobs.values()} == {("succeeded", 1, 2)}
     assert shop.effects() == dict.fromkeys(innocents, 1)
     late = shop.enqueue("slow", "late")

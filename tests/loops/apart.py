@@ -18,6 +18,7 @@ from interlock.lifecycle import Lifecycle
 
 entered: list[str] = []
 kept: list[SyncRun] = []
+here = threading.Condition()
 
 
 @asynccontextmanager
@@ -214,3 +215,68 @@ def after(run: SyncRun, how: str) -> None:
         os._exit(9)
     if how == "wait":
         threading.Event().wait()
+
+
+# ---------------------------------------------------------------- kinds that run apart only as suspects
+met: dict[int, int] = {}
+all_met = asyncio.Event()
+
+
+@app.job()
+async def named(run: Run) -> int:
+    return os.getpid()
+
+
+@app.job()
+def meeting(run: SyncRun, all_of: int) -> str:
+    with here:
+        met[0] = met.get(0, 0) + 1
+        here.notify_all()
+        here.wait_for(lambda: met[0] >= all_of)
+    return "met"
+
+
+@app.job()
+async def ameeting(run: Run, all_of: int) -> str:
+    met[1] = met.get(1, 0) + 1
+    if met[1] >= all_of:
+        all_met.set()
+    await all_met.wait()
+    return "met"
+
+
+@app.job()
+async def hanging(run: Run) -> None:
+    run.measure("begun", 1)
+    await asyncio.Event().wait()
+
+
+@app.job()
+def rooted(run: SyncRun) -> None:
+    run.measure("begun", 1)
+    threading.Event().wait()
+
+
+@app.job()
+async def deadly(run: Run) -> None:
+    await asyncio.sleep(0.3)
+    os._exit(7)
+
+
+@app.job()
+async def lasting(run: Run) -> int:
+    await asyncio.sleep(1)
+    return os.getpid()
+
+
+@app.job()
+async def light(run: Run, how: str) -> str:
+    return how
+
+
+@light.finish
+async def lightly(run: Run, how: str) -> None:
+    run.measure("begun", 1)
+    if how == "die":
+        os._exit(9)
+    await asyncio.Event().wait()

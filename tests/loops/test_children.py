@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class Bench:
         self.waits = Patience()
         self.heard: list[Event] = []
         self.begun = asyncio.Event()
+        self.beginnings = asyncio.Semaphore(0)
         events = Events()
         events.subscribe(self._hear)
         kinds = {name: kind.declaration for name, kind in apart.app.kinds.items()}
@@ -63,6 +65,7 @@ class Bench:
         self.heard.append(event)
         if isinstance(event, Measured) and event.name == "begun":
             self.begun.set()
+            self.beginnings.release()
 
     # ------------------------------------------------------------ sentences
     def hold(self, call: Call) -> Grip:
@@ -89,9 +92,9 @@ class Bench:
     def outcome(self, call: Call) -> Outcome:
         return self.prepare(self.hold(call))[0]
 
-    def committed(self, how: str) -> Grip:
+    def committed(self, how: str, kind: Any = apart.ending) -> Grip:
         """A job past its commit, whose handler returned `how`."""
-        grip = self.hold(apart.ending.call(how))
+        grip = self.hold(kind.call(how))
         self.settler.alone(Item(grip, Returned(json.dumps(how), boundary=True), done=lambda _: None))
         assert grip.status == "COMMITTED"
         return grip
@@ -375,7 +378,7 @@ def test_a_death_is_told_only_after_what_was_asked_before_is_written(bench: Benc
         ledger = SlowLedger(bench, grip)
         running = asyncio.ensure_future(bench.children.prepare(grip, ledger))
         await ledger.asked.wait()
-        (child,) = [each for each in bench.children._living if each._errand is not None]
+        (child,) = [each for each in bench.children._living if each._errands]
         child.kill()
         await child._watching
         await asyncio.wait({running}, timeout=0.01)
@@ -388,27 +391,102 @@ def test_a_death_is_told_only_after_what_was_asked_before_is_written(bench: Benc
 
 
 # ---------------------------------------------------------------- suspects
-def test_a_suspect_runs_in_the_one_quarantine_child(bench: Bench) -> None:
-    """Which is another than that of heavy kinds, is used again, and has one of them at a time."""
-    grips = [bench.hold(call) for call in (apart.waiting.call(), apart.add.call(1, 1), apart.add.call(2, 2))]
+def suspects(bench: Bench, *calls: Call, losses: int = 1) -> list[Grip]:
+    grips = [bench.hold(call) for call in calls]
     for grip in grips:
-        grip.job.lease_losses = 1
+        grip.job.lease_losses = losses
+    return grips
 
-    async def one_by_one() -> list[int]:
-        bench.begun.clear()
-        first, *others = [asyncio.ensure_future(bench.children.prepare(grip, bench.ledger(grip))) for grip in grips]
-        await bench.begun.wait()
-        assert (bench.children.quarantined, bench.children.busy) == (True, 0)
-        grips[0].halt("cancel")
-        await first
-        return [(await task)[1].pid for task in others]
 
-    second, third = bench.run(one_by_one())
-    assert second == third != bench.pid()
+async def together(bench: Bench, *grips: Grip) -> list[tuple[Outcome, Any]]:
+    return await asyncio.gather(*(bench.children.prepare(grip, bench.ledger(grip)) for grip in grips))
+
+
+def test_suspects_run_together_in_a_few_children(bench: Bench) -> None:
+    """Which are others than that of heavy kinds, and are used again."""
+    grips = suspects(bench, *(apart.named.call() for _ in range(12)))
+    first, second = (Counter(value for _, value in bench.run(together(bench, *grips))) for _ in range(2))
+    assert len(first) == bench.children.most_alone
+    assert set(first.values()) == {12 // len(first)}
+    assert first.keys() == second.keys()
+    assert bench.pid() not in first
+
+
+@pytest.mark.parametrize("kind", [apart.meeting, apart.ameeting], ids=["def", "async def"])
+def test_suspects_of_one_child_run_at_the_same_time(bench: Bench, kind: Any) -> None:
+    """Each waits there until all are there."""
+    count = 3 * bench.children.most_alone
+    grips = suspects(bench, *(kind.call(3) for _ in range(count)))
+    assert [value for _, value in bench.run(together(bench, *grips))] == ["met"] * count
+
+
+def test_a_death_in_a_group_is_nobodys_fault_yet_and_clears_the_other_groups(bench: Bench) -> None:
+    """The dead group's members lose no try, and run alone from then on."""
+    groups = bench.children.most_alone
+    grips = suspects(bench, *(apart.hanging.call() for _ in range(2 * groups - 1)), apart.deadly.call())
+
+    async def scene() -> list[Outcome]:
+        tasks = [asyncio.ensure_future(bench.children.prepare(grip, bench.ledger(grip))) for grip in grips]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < 2:
+            done, _ = await asyncio.wait(tasks, timeout=0.05)
+        for grip in grips:
+            grip.halt("cancel")
+        return [(await task)[0] for task in tasks]
+
+    outcomes = bench.run(scene())
+    dead = [outcome for outcome in outcomes if isinstance(outcome, Errored)]
+    assert [(outcome.crashed, outcome.shared) for outcome in dead] == [(True, True)] * 2
+    assert sum(isinstance(outcome, Cancelled) for outcome in outcomes) == len(grips) - 2
+
+
+@pytest.mark.parametrize(("losses", "tries_left"), [(2, 3), (1, 1)], ids=["second loss", "last try"])
+def test_a_suspect_with_a_second_loss_or_one_try_left_runs_alone(bench: Bench, losses: int, tries_left: int) -> None:
+    """Several do so at once, each in a child of its own; a death is then its own."""
+    grips = suspects(bench, apart.deadly.call(), *(apart.lasting.call() for _ in range(bench.children.most_alone - 1)), losses=losses)
+    for grip in grips:
+        grip.job.tries_left = tries_left
+
+    (death, _), *others = bench.run(together(bench, *grips))
+    assert isinstance(death, Errored)
+    assert (death.crashed, death.shared) == (True, False)
+    assert len({value for _, value in others}) == len(others)
+
+
+def test_a_child_that_is_ended_because_of_one_job_gives_the_others_of_its_group_back(bench: Bench) -> None:
+    """It is no fault of theirs, and spends no try."""
+    children = bench.open(TARGET)
+    children._groups.most = 1
+    stubborn, innocent = suspects(bench, apart.rooted.call(), apart.hanging.call())
+
+    async def scene() -> list[Outcome]:
+        bench.beginnings = asyncio.Semaphore(0)
+        tasks = [asyncio.ensure_future(children.prepare(grip, bench.ledger(grip))) for grip in (stubborn, innocent)]
+        for _ in tasks:
+            await bench.beginnings.acquire()
+        stubborn.halt("runtime")
+        outcomes = [(await task)[0] for task in tasks]
+        await children.close()
+        return outcomes
+
+    ended, left = bench.run(scene())
+    assert isinstance(ended, Errored)
+    assert (ended.crashed, left) == (False, Released("its process was ended because of another job"))
+
+
+def test_a_child_that_nobody_needs_ends_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.worker.children.IDLE", 0.0)
+    children, (grip,) = bench.open(TARGET), suspects(bench, apart.named.call())
+
+    async def scene() -> None:
+        await children.prepare(grip, bench.ledger(grip))
+        await asyncio.gather(*(child._watching for child in children._living))
+
+    bench.run(scene())
 
 
 def test_what_was_adopted_past_its_commit_is_finished_in_quarantine(bench: Bench) -> None:
-    grip = bench.committed("wait")
+    grip = bench.committed("wait", apart.light)
     grip.crashes = 1
     bench.waits.over = True
 
@@ -422,6 +500,15 @@ def test_what_was_adopted_past_its_commit_is_finished_in_quarantine(bench: Bench
 
     with pytest.raises(LeaseLost):
         bench.run(look())
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_death_of_what_follows_a_commit_says_whether_it_was_alone(bench: Bench, alone: bool) -> None:
+    grip = bench.committed("die", apart.light)
+    grip.crashes, grip.unpaid = 1, alone
+    with pytest.raises(Died) as death:
+        bench.run(bench.children.finish(grip, bench.ledger(grip)))
+    assert death.value.others is not alone
 
 
 # ---------------------------------------------------------------- finish

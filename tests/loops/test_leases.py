@@ -216,16 +216,12 @@ def test_the_first_reason_to_stop_holds_but_a_loss_outweighs_it(hand: Hand, stor
 # ---------------------------------------------------------------- room
 class _Room:
     def __init__(self, *, importable: bool = True) -> None:
-        self.importable, self.most = importable, 2
+        self.importable, self.most, self.most_alone = importable, 2, 3
 
 
 class _Busy:
     def __init__(self, *grips: Grip) -> None:
         self.grips = grips
-
-    @property
-    def busy(self) -> int:
-        return len(self.grips)
 
     @property
     def free(self) -> int:
@@ -277,22 +273,29 @@ def test_sorts_of_kinds_take_turns_where_there_is_not_room_for_all() -> None:
     assert [rooms.split(_ways(app), 10)[0][0][0].kind for _ in range(4)] == ["quick", "heavy", "slow", "quick"]
 
 
-def test_rule_31_one_suspect_at_a_time(hand: Hand, store: OpenStore) -> None:
-    grip = hand.held(store)
-    assert Rooms({}, _Busy(grip), _Room(), threads=1).suspects() == 1
-    grip.job.lease_losses = 1
-    assert Rooms({}, _Busy(grip), _Room(), threads=1).suspects() == 0
+def test_rule_31_no_more_suspects_are_claimed_than_could_all_run_alone(hand: Hand, store: OpenStore) -> None:
+    """Those that share a process do not count. Where no place is left, only such come."""
+    grips = [hand.held(store) for _ in range(4)]
+    rooms = Rooms({}, _Busy(*grips), _Room(), threads=1)
+    assert rooms.suspects(50) == (3, True)
+    for grip in grips:
+        grip.job.lease_losses = 1
+    assert rooms.suspects(50) == (3, True)
+    grips[0].job.lease_losses = 2
+    assert rooms.suspects(50) == (2, True)
+    grips[1].job.tries_left = grips[2].job.tries_left = 1
+    assert rooms.suspects(50) == (50, False)
 
 
 def test_rule_31_where_the_app_cannot_be_imported_a_suspect_has_the_worker_to_itself(hand: Hand, store: OpenStore) -> None:
-    """It is claimed only when nothing else runs, and nothing else is claimed beside it."""
+    """One that may share a process runs there as any other; for one that must run alone nothing else is claimed."""
     app, grip = _kinds(), hand.held(store)
     declarations = {name: kind.declaration for name, kind in app.kinds.items()}
     rooms = Rooms(declarations, _Busy(grip), _Room(importable=False), threads=1)
-    assert rooms.suspects() == 0
     grip.job.lease_losses = 1
-    assert rooms.split(_ways(app), 10) == []
-    assert Rooms(declarations, _Busy(), _Room(importable=False), threads=1).suspects() == 1
+    assert (rooms.suspects(50), rooms.left()) == ((1, True), 9)
+    grip.job.lease_losses = 2
+    assert (rooms.suspects(50), rooms.left(), rooms.split(_ways(app), 10)) == ((50, False), 0, [])
 
 
 # ---------------------------------------------------------------- a whole worker, in real time

@@ -11,10 +11,17 @@ from interlock import App, Complete, External, Run, SyncRun, Tx
 from interlock.boot import Plan, running
 from interlock.events import AttemptEnded, SlotMoved
 from interlock.move import decide
-from interlock.outcome import Returned
+from interlock.outcome import Finished, Outcome, Returned
 from interlock.records import Lease
 from interlock.stores import OpenStore
 from interlock.waits import SystemWaits
+from interlock.worker.attempt import Attempts
+from interlock.worker.desk import Desk
+from interlock.worker.grip import Grip
+from interlock.worker.process import Died
+from interlock.worker.report import Reporter
+from interlock.worker.rooms import must_run_alone
+from interlock.worker.slots import Slots
 from tests.kit import Place
 from tests.loops.watching import Meddler, Witness
 
@@ -61,7 +68,13 @@ class Shop:
         def sum_up(run: SyncRun, n: int) -> int:
             return n
 
-        self.bill, self.order, self.sum_up = bill, order, sum_up
+        @self.app.job(lease=30)
+        async def suspect(run: Run, n: int) -> tuple[int, int]:
+            before = self.now
+            await self.enter()
+            return before, self.now
+
+        self.bill, self.order, self.sum_up, self.suspect = bill, order, sum_up, suspect
         self.app.migrate()
         self.store = self.app.database.store()
 
@@ -156,6 +169,80 @@ def test_sorts_of_kinds_share_the_slots(shop: Shop) -> None:
 
     asyncio.run(scene())
     assert max(busy) <= 4
+
+
+# ---------------------------------------------------------------- suspects where no child can be started
+def lost(shop: Shop, place: Place, ids: Sequence[str], losses: int) -> None:
+    for id in ids:
+        place.raw("UPDATE {jobs} SET lease_losses = :losses, updated_at = {later} WHERE id = :id", losses=losses, id=id)
+
+
+def test_where_no_child_can_be_started_suspects_run_beside_others_after_a_first_loss(shop: Shop, place: Place) -> None:
+    """They recover together; what dies with them a second time runs alone."""
+    lost(shop, place, [job.id for job in shop.app.enqueue_many([shop.bill.call(n) for n in range(MANY)])], 1)
+
+    shop.crowd = 10
+    shop.gate = shop.crowded
+    asyncio.run(work(shop, MANY, shop.plan(slots=10)))
+    assert shop.most == 10
+
+
+def test_where_no_child_can_be_started_a_suspect_that_must_run_alone_waits_until_it_is(shop: Shop, place: Place) -> None:
+    """It does not wait for ever: nothing else is claimed meanwhile."""
+    lonely = [job.id for job in shop.app.enqueue_many([shop.suspect.call(n) for n in range(3)])]
+    lost(shop, place, lonely, 2)
+    shop.app.enqueue_many([shop.bill.call(n) for n in range(MANY)])
+
+    asyncio.run(work(shop, MANY + len(lonely), shop.plan(slots=10)))
+    assert [shop.suspect.result(id) for id in lonely] == [(0, 0)] * 3
+    assert shop.most > 1
+
+
+# ---------------------------------------------------------------- what follows a commit, in a child that dies
+class Deaths:
+    """Attempts and a reporter in one: each finish dies as it is told to, and the outcome is noted."""
+
+    def __init__(self, deaths: list[Died]) -> None:
+        self.deaths = deaths
+        self.alone: list[bool] = []
+        self.outcomes: list[Outcome] = []
+        self.told = asyncio.Event()
+
+    async def finish(self, grip: Grip) -> BaseException | None:
+        self.alone.append(must_run_alone(grip))
+        return self.deaths.pop(0) if self.deaths else None
+
+    async def pause(self, grip: Grip, seconds: float) -> None:
+        """No time passes."""
+
+    def post(self, grip: Grip, outcome: Outcome, done: object) -> None:
+        self.outcomes.append(outcome)
+        self.told.set()
+
+
+@pytest.mark.parametrize(("deaths", "alone", "given_up"), [
+    ([Died("a", began=True, shared=True), Died("b", began=True)], [False, True], True),
+    ([Died("a", began=True, shared=True)], [False, True], False),
+    ([Died("a", began=True, ended=True)], [False, False], False),
+])  # fmt: skip
+def test_rule_30_a_finish_that_died_beside_others_is_charged_only_if_it_dies_alone(
+    shop: Shop, deaths: list[Died], alone: list[bool], given_up: bool,
+) -> None:
+    """It has three tries, and its worker died of it once: with a death in a group and one alone it is given up."""
+    shop.committed_by_the_dead(1)
+    (lease,) = shop.store.adopt("me#1", ["bill"], 30.0, 1)
+    desk = Desk("me#1", lambda: shop.store, {"bill": shop.bill.declaration})
+
+    async def scene() -> Deaths:
+        there = Deaths(list(deaths))
+        slots = Slots(desk, cast(Attempts, there), cast(Reporter, there), 1, lambda _: None)
+        slots.take(lease, shop.bill.declaration.lifecycle, desk.waits.monotonic(), apart=True)
+        await there.told.wait()
+        return there
+
+    there = asyncio.run(scene())
+    assert there.alone == alone
+    assert [outcome.error is not None for outcome in there.outcomes if isinstance(outcome, Finished)] == [given_up]
 
 
 # ---------------------------------------------------------------- since when a lease is trusted

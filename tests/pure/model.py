@@ -20,12 +20,14 @@ SIX: dict[str, Lifecycle] = {
 }
 
 
-def make_job(lifecycle: Lifecycle, state: str | None = None, *, phase: Phase | None = None, tries_left: int = 3, asked: bool = False) -> Job:
+def make_job(lifecycle: Lifecycle, state: str | None = None, *, phase: Phase | None = None, tries_left: int = 3, asked: bool = False, tries: int = 3,
+             lease_losses: int = 0) -> Job:
     state = lifecycle.initial if state is None else state
     return Job(
         id="job", kind="kind", queue="default", priority=0, lifecycle=lifecycle.name, lifecycle_version=1, state=state,
-        phase=phase or phase_of(lifecycle, state, live=state in lifecycle.working), version=0, attempt=1, tries=3, tries_left=tries_left, lease_losses=0,
-        payload={}, tags={}, trace=None, result=None, last_error=None, due_at=NOW, expires_at=None, scheduled_for=None, created_at=NOW, updated_at=NOW,
+        phase=phase or phase_of(lifecycle, state, live=state in lifecycle.working), version=0, attempt=1, tries=tries, tries_left=tries_left,
+        lease_losses=lease_losses, payload={}, tags={}, trace=None, result=None, last_error=None,
+        due_at=NOW, expires_at=None, scheduled_for=None, created_at=NOW, updated_at=NOW,
         finished_at=None, idempotency_key=None, key_released=False, unique_key=None, cancel_requested_at=NOW if asked else None,
         cancel_requested_by="operator:ann" if asked else None, cancel_reason="not needed" if asked else None, held_at=None, held_reason=None, redrive_of=None,
         root=None,

@@ -225,6 +225,35 @@ def test_a_lost_lease_spends_a_try_and_is_due_at_once() -> None:
         assert (move.lost, move.tries_left, move.delay, move.error) == (True, 2, 0.0, "lease lost")
 
 
+@pytest.mark.parametrize("tries", range(1, 8))
+@pytest.mark.parametrize("died", ["the worker", "a group, then alone"])
+def test_rule_31_a_job_that_ends_every_process_runs_as_often_as_it_has_tries(tries: int, died: str) -> None:
+    """Whoever counts the deaths: the keeper that finds a lease lost, or the worker whose child has died."""
+    left, losses, runs = tries, 0, 0
+    while True:
+        runs += 1
+        grouped = losses == 1 and left > 1
+        crash = Errored("its process died", retryable=True, crashed=True, shared=grouped)
+        move = after(standard, "RUNNING", crash if losses and died != "the worker" else Lost(), tries=tries, tries_left=left, lease_losses=losses)
+        left, losses = move.tries_left, losses + move.lost
+        if move.phase == "failed":
+            break
+    assert (runs, left) == (tries, 0)
+
+
+def test_rule_31_a_job_that_dies_beside_others_pays_only_if_it_dies_alone_too() -> None:
+    beside = Errored("its process died", retryable=True, crashed=True, shared=True)
+    alone = replace(beside, shared=False)
+    second = after(standard, "RUNNING", beside, tries_left=2, lease_losses=1)
+    assert (second.tries_left, second.lost, second.delay, second.phase, second.error) == (2, True, 0.0, "pending", "its process died")
+    third = after(standard, "RUNNING", alone, tries=5, tries_left=4, lease_losses=2)
+    assert (third.tries_left, third.lost) == (2, True)
+    fourth = after(standard, "RUNNING", alone, tries=5, tries_left=2, lease_losses=3)
+    assert (fourth.tries_left, fourth.lost) == (1, False)
+    raised = after(standard, "RUNNING", Errored("500", retryable=True), tries=5, tries_left=4, lease_losses=2)
+    assert (raised.tries_left, raised.lost) == (3, False)
+
+
 def test_a_lease_lost_in_a_waiting_state_leaves_the_job_there() -> None:
     move = after(download, "queued", Lost(), "LEASED")
     assert (move.path, move.state, move.phase, move.ended_by) == ((), "queued", "pending", "lose")

@@ -1,4 +1,4 @@
-"""The program of a child, `python -m interlock.worker.child module:app`: it runs handlers, one at a time, and ends with the worker that started it.
+"""The program of a child, `python -m interlock.worker.child module:app`: it runs handlers, and ends with the worker that started it.
 
 Only the functions run here. What they write goes through the pipe to the worker, which holds the lease and has the database.
 """
@@ -41,7 +41,9 @@ Called = tuple[Any, BaseException | None]
 NEWS = 0.1
 """Seconds between two reports of progress at least, however often a handler has some."""
 _PDEATHSIG = 1
-_WRITER = ThreadPoolExecutor(1, thread_name_prefix="interlock-ledger")
+MOST = 1000
+"""Functions that may run at once, in threads."""
+_WRITERS = ThreadPoolExecutor(4, thread_name_prefix="interlock-ledger")
 
 
 class _Kind(Protocol):
@@ -62,19 +64,22 @@ class Loaded(Protocol):
     def bound_to(self, url: str, /) -> AbstractContextManager[Any]: ...
 
 
-# ---------------------------------------------------------------- executions, one after the other
+# ---------------------------------------------------------------- executions, as many at once as the worker sends
 class Service:
-    """Hears what the worker says and carries it out: handlers in this process's event loop, or in its one thread for them."""
+    """Hears what the worker says and carries it out: handlers in this process's event loop, or in its threads for them."""
 
     def __init__(self, line: Line) -> None:
         self.ready = False
+        self._ending = False
         self._line = line
         self._kinds: Mapping[str, _Kind] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: asyncio.Queue[ChildGrip | None] = asyncio.Queue()
-        self._grip: ChildGrip | None = None
+        self._grips: dict[int, ChildGrip] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._fresh = threading.Event()
-        self._threads = ThreadPoolExecutor(1, "interlock-handler")
+        # As many as are needed: the worker bounds what it sends, and whoever comes alone finds the thread of the last one.
+        self._threads = ThreadPoolExecutor(MOST, "interlock-handler")
 
     # ------------------------------------------------------------ heard, in a thread that nothing of the user's can block
     def hear(self, message: Message) -> None:
@@ -85,7 +90,7 @@ class Service:
                 self._line.send({"say": "began", "run": message["run"]})
                 self._deliver(message)
             case "halt":
-                if (grip := self._grip) is not None and grip.number == message["run"]:
+                if (grip := self._grips.get(message["run"])) is not None:
                     grip.halt(message["why"])
             case _:
                 self._put(None)
@@ -97,8 +102,9 @@ class Service:
             why = f"the app has no kind {lease.job.kind} any more: its code has changed since the worker started, so restart the worker"
             self._line.send({"say": "broken", "run": message["run"], "why": why})
             return
-        self._grip = ChildGrip(lease, kind.declaration, self._line, message["run"], self._fresh, finishes=message["what"] == "finish")
-        self._put(self._grip)
+        grip = ChildGrip(lease, kind.declaration, self._line, message["run"], self._fresh, finishes=message["what"] == "finish")
+        self._grips[grip.number] = grip
+        self._put(grip)
 
     def _put(self, grip: ChildGrip | None) -> None:
         if self._loop is None:
@@ -111,7 +117,7 @@ class Service:
         while True:
             self._fresh.wait()
             self._fresh.clear()
-            if (grip := self._grip) is not None:
+            for grip in list(self._grips.values()):
                 grip.tell()
             pause.wait(NEWS)
 
@@ -122,12 +128,27 @@ class Service:
             self.ready = True
             self._line.send({"say": "ready"})
             while (grip := await self._inbox.get()) is not None:
-                answer = await (self._finished(grip) if grip.finishes else self._prepared(grip))
-                for stream in (sys.stdout, sys.stderr):
-                    with suppress(ValueError, OSError, AttributeError):
-                        stream.flush()
-                grip.tell()
-                self._line.send({**answer, "run": grip.number})
+                task = asyncio.ensure_future(self._carry(grip))
+                self._tasks.add(task)
+                task.add_done_callback(self._carried)
+            self._ending = True
+
+    async def _carry(self, grip: ChildGrip) -> None:
+        answer = await (self._finished(grip) if grip.finishes else self._prepared(grip))
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(ValueError, OSError, AttributeError):
+                stream.flush()
+        grip.tell()
+        del self._grips[grip.number]
+        self._line.send({**answer, "run": grip.number})
+
+    def _carried(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if not self._ending and (task.cancelled() or error is not None):
+            # Something of ours broke: the worker must not wait for an answer that never comes.
+            traceback.print_exception(error)
+            os._exit(70)
 
     async def _prepared(self, grip: ChildGrip) -> Message:
         signature, ledger = grip.declaration.signature, PipeLedger(self._line, grip)
@@ -203,8 +224,8 @@ async def _acaught(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
 
 
 async def _written(work: Callable[[], Any]) -> Any:
-    """By a thread of its own: what a handler's own functions do must not keep the pipe waiting."""
-    return await asyncio.get_running_loop().run_in_executor(_WRITER, work)
+    """By threads of its own: what a handler's own functions do must not keep the pipe waiting."""
+    return await asyncio.get_running_loop().run_in_executor(_WRITERS, work)
 
 
 def _hopping(advance: Callable[[str], None]) -> Callable[[str], Any]:

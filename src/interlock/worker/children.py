@@ -1,10 +1,10 @@
-"""Processes in which handlers run alone: heavy kinds in a few of them, suspects one at a time in one of their own."""
+"""Processes in which handlers run apart: heavy kinds in a few of them, suspects in quarantine, together or alone."""
 
 import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from ..errors import PayloadError
@@ -16,11 +16,14 @@ from ..user_code import protected
 from .desk import Desk, soon
 from .grip import WHY, Grip
 from .process import CannotStart, Child, Died, Errand, What
-from .rooms import suspicious
+from .quarantine import IDLE, Groups, Stock
+from .rooms import must_run_alone, suspicious
 from .runs import StoreLedger
 from .verdict import stopped
 from .wire import Message, outcome_heard
 
+FEWEST, MOST = 4, 8
+"""Quarantine children, of each of the two sorts: as many as there are processors, within these bounds."""
 AGAIN = 3
 """Idle children in a row that may turn out dead when they are given a job."""
 
@@ -40,29 +43,23 @@ class RaisedThere(Exception):
 class Room:
     """Children of one sort, each with one job at a time: started when they are needed, used again, replaced when they have died."""
 
-    def __init__(self, most: int, start: Callable[[], Coroutine[Any, Any, Child]]) -> None:
+    def __init__(self, most: int, stock: Stock) -> None:
         self.most = most
         self.busy = 0
-        self._start = start
+        self._stock = stock
         self._turns = asyncio.Semaphore(most)
-        self._idle: list[Child] = []
 
     async def take(self) -> Child:
         await self._turns.acquire()
         self.busy += 1
         try:
-            while self._idle:
-                child = self._idle.pop()
-                if child.alive:
-                    return child
-            return await self._start()
+            return await self._stock.take()
         except BaseException:
             self._leave()
             raise
 
     def give(self, child: Child) -> None:
-        if child.alive:
-            self._idle.append(child)
+        self._stock.give(child)
         self._leave()
 
     def _leave(self) -> None:
@@ -78,8 +75,9 @@ class Children:
         self._desk = desk
         self._target = target
         self._database = database
-        self._pool = Room(most or os.cpu_count() or 1, self._start)
-        self._quarantine = Room(1, self._start)
+        self._pool = Room(most or os.cpu_count() or 1, Stock(self._start, idle=None))
+        stock, places = Stock(self._start, idle=IDLE), min(max(os.cpu_count() or 1, FEWEST), MOST)
+        self._alone, self._groups = Room(places, stock), Groups(places, stock)
         self._living: set[Child] = set()
         self._closed = False
 
@@ -98,9 +96,14 @@ class Children:
         return self._pool.busy
 
     @property
-    def quarantined(self) -> bool:
-        """Whether the one quarantine child has a suspect."""
-        return self._quarantine.busy > 0
+    def most_alone(self) -> int:
+        """How many suspects may run alone at once, each in a child."""
+        return self._alone.most
+
+    @property
+    def quarantined(self) -> int:
+        """How many suspects are in quarantine."""
+        return self._alone.busy + self._groups.busy
 
     # ------------------------------------------------------------ what runs in them
     async def prepare(self, grip: Grip, ledger: StoreLedger) -> tuple[Outcome, Any]:
@@ -112,7 +115,7 @@ class Children:
         except CannotStart as error:
             return self._unable(grip, error), None
         except Died as error:
-            return stopped(grip) if grip.stop is not None else Errored(clean(str(error)), retryable=True, crashed=True), None
+            return self._outcome_of(error, grip), None
         outcome = outcome_heard(said["outcome"])
         if not isinstance(outcome, Returned):
             return outcome, None
@@ -120,6 +123,14 @@ class Children:
             return outcome, grip.declaration.signature.load_value(json.loads(outcome.value))
         except PayloadError as error:
             return Failed(clean(str(error))), None
+
+    @staticmethod
+    def _outcome_of(death: Died, grip: Grip) -> Outcome:
+        if grip.stop is not None:
+            return stopped(grip)
+        if death.ended:
+            return Released("its process was ended because of another job")
+        return Errored(clean(str(death)), retryable=True, crashed=True, shared=death.shared)
 
     async def finish(self, grip: Grip, ledger: StoreLedger) -> None:
         """Run what follows the commit in a child. Raises what it raised, told by `RaisedThere`; `Died` if the process ended in its place."""
@@ -136,7 +147,7 @@ class Children:
             raise RaisedThere(said["text"])
 
     async def _told(self, grip: Grip, ledger: StoreLedger, what: What) -> Message:
-        room = self._quarantine if suspicious(grip.job.lease_losses, grip.crashes) else self._pool
+        room = self._room_of(grip)
         for last in (*[False] * (AGAIN - 1), True):
             child = await self._unless_halted(grip, room.take())
             try:
@@ -151,6 +162,12 @@ class Children:
                 raise CannotStart(said["why"])
             return said
         raise AssertionError("the last round answers or raises")
+
+    def _room_of(self, grip: Grip) -> Room | Groups:
+        """A heavy kind has a process to itself at any time; other suspects share one, or have one to themselves."""
+        if grip.declaration.process or not suspicious(grip.job.lease_losses, grip.crashes):
+            return self._pool
+        return self._alone if must_run_alone(grip) else self._groups
 
     def _unable(self, grip: Grip, error: CannotStart) -> Outcome:
         """No fault of the job, and no try of it; it comes back later, since at once would be once more in vain."""

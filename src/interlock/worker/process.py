@@ -1,4 +1,4 @@
-"""One child, as the worker that started it sees it: it carries one execution at a time, and whatever becomes of it hurts no other."""
+"""One child, as the worker that started it sees it: it carries one execution, or a group of suspects, and its end hurts no others."""
 
 import asyncio
 import signal
@@ -30,11 +30,21 @@ _HINTS = {
 
 
 class Died(Exception):
-    """The child ended before its job did. `began` says whether it had heard of the job."""
+    """The child ended before its job did. `began` says whether it had heard of the job.
 
-    def __init__(self, sentence: str, *, began: bool) -> None:
+    `shared` says that it was open to other jobs, any of which may have ended it; `ended` that its worker ended it because of another job.
+    """
+
+    def __init__(self, sentence: str, *, began: bool, shared: bool = False, ended: bool = False) -> None:
         super().__init__(sentence)
         self.began = began
+        self.shared = shared
+        self.ended = ended
+
+    @property
+    def others(self) -> bool:
+        """Whether another job's doing may be the cause."""
+        return self.shared or self.ended
 
 
 class CannotStart(Exception):
@@ -100,11 +110,14 @@ class Child:
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.alive = True
+        self.shared = False
+        """Whether it carries several executions at once."""
         self._process = process
         self._reader = reader
         self._writer = writer
         self._numbers = 0
-        self._errand: Errand | None = None
+        self._errands: dict[int, Errand] = {}
+        self._ended_for: Errand | None = None
         self._first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._watching = protected(self._watch())
 
@@ -147,7 +160,7 @@ class Child:
     async def carry(self, errand: Errand) -> Message:
         """Have it run this, and wait for how it ended. `Died` if the process did instead."""
         self._numbers += 1
-        errand.number, self._errand = self._numbers, errand
+        errand.number, self._errands[self._numbers] = self._numbers, errand
         if not self.alive:
             errand.settle(Died("the process died before it was given the job", began=False))
         self._send({"say": "run", "run": errand.number, "what": errand.what, "lease": lease_told(errand.grip)})
@@ -160,20 +173,25 @@ class Child:
             raise
         finally:
             errand.grip.on_halt(None)
-            self._errand = None
+            del self._errands[errand.number]
 
     def _halt(self, errand: Errand) -> None:
         """A request is told, and gets a while; where the lease or the time is over, there is nothing to wait for."""
-        if errand is not self._errand:
+        if errand.number not in self._errands:
             return
         if errand.grip.stop in ("lost", "runtime"):
-            self.kill()
+            self._end_for(errand)
             return
         self._send({"say": "halt", "run": errand.number, "why": errand.grip.stop})
         errand.patience = errand.patience or protected(self._lose_patience(errand))
 
     async def _lose_patience(self, errand: Errand) -> None:
         await errand.desk.waits.asleep(PATIENCE)
+        self._end_for(errand)
+
+    def _end_for(self, errand: Errand) -> None:
+        """Kill it because of one execution. The others that it carries are given back: it is no fault of theirs."""
+        self._ended_for = self._ended_for or errand
         self.kill()
 
     # ------------------------------------------------------------ talking
@@ -191,10 +209,10 @@ class Child:
                 self._hear(unpack(await self._reader.readexactly(size)))
 
     def _hear(self, message: Message) -> None:
-        say, errand = message["say"], self._errand
+        say, errand = message["say"], self._errands.get(message.get("run", 0))
         if not self._first.done():
             self._first.set_result(message)
-        elif errand is None or message["run"] != errand.number:
+        elif errand is None:
             # Left behind by an earlier handler: a thread that still holds its run.
             if say == "ask":
                 self._send({"say": "reply", "n": message["n"], "error": _OVER})
@@ -225,7 +243,7 @@ class Child:
 
     async def close(self) -> None:
         """Have it end: in peace if it is idle, and at once if it is not."""
-        if self._errand is not None or not self._first.done():
+        if self._errands or not self._first.done():
             self.kill()
         self._send({"say": "end"})
         await asyncio.wait({self._watching}, timeout=PATIENCE)
@@ -244,13 +262,13 @@ class Child:
         await asyncio.wait({listening})
         self.alive = False
         self._writer.close()
-        errand = self._errand
-        died = Died(obituary(code), began=errand is not None and errand.began)
         if not self._first.done():
-            self._first.set_exception(died)
+            self._first.set_exception(Died(obituary(code), began=False))
             self._first.exception()
-        if errand is not None:
-            errand.settle(died)
+        ended_for = self._ended_for
+        for errand in self._errands.values():
+            ended = ended_for is not None and ended_for is not errand
+            errand.settle(Died(obituary(code), began=errand.began, shared=self.shared and ended_for is None, ended=ended))
 
 
 def obituary(code: int) -> str:

@@ -1,10 +1,11 @@
-"""How much of what may run at once: coroutines share the slots, functions the threads, heavy ones the processes, and suspects go one by one."""
+"""How much of what may run at once: coroutines share the slots, functions the threads, heavy ones the processes, and suspects a few quarantine children."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from ..declaration import Declaration
 from ..records import Lease, Way
+from ..suspects import runs_grouped
 from .grip import Grip
 
 Sort = Literal["loop", "threads", "processes"]
@@ -19,12 +20,14 @@ class Processes(Protocol):
     @property
     def most(self) -> int: ...
 
+    @property
+    def most_alone(self) -> int:
+        """How many suspects may run at once that must run alone."""
+        ...
+
 
 class Busy(Protocol):
     """What runs."""
-
-    @property
-    def busy(self) -> int: ...
 
     @property
     def free(self) -> int: ...
@@ -57,11 +60,15 @@ class Rooms:
         first, self._turn = self._turn % max(len(parts), 1), self._turn + 1
         return [*parts[first:], *parts[:first]]
 
-    def suspects(self) -> int:
-        """How many jobs that have lost a lease may come along: one, where it can run alone."""
+    def suspects(self, free: int) -> tuple[int, bool]:
+        """How many jobs that have lost a lease may come along, and whether those that must run alone may be among them.
+
+        No more come at once than could all run alone, since only the claim shows which of them must.
+        """
+        most = self._processes.most_alone if self._processes.importable else 1
         # Counted from what is held: a process is busy only once its execution has come that far.
-        alone = not self._slots.running(_suspect) if self._processes.importable else self._slots.busy == 0
-        return int(alone)
+        alone = most - self._slots.running(self._alone)
+        return (alone, True) if alone > 0 else (free, False)
 
     def left(self) -> int:
         """How many executions of others can be finished now. From any thread."""
@@ -71,9 +78,12 @@ class Rooms:
         """Whether an execution runs in a process of its own."""
         return self._kinds[lease.job.kind].process or (suspicious(lease.job.lease_losses, lease.crashes) and self._processes.importable)
 
+    def _alone(self, grip: Grip) -> bool:
+        return must_run_alone(grip) and not grip.declaration.process
+
     def _lonely(self) -> bool:
-        """A suspect that cannot run elsewhere has the worker to itself."""
-        return not self._processes.importable and self._slots.running(_suspect) > 0
+        """A suspect that must run alone, and cannot run elsewhere, has the worker to itself."""
+        return not self._processes.importable and self._slots.running(self._alone) > 0
 
     def _sort(self, kind: str) -> Sort:
         declaration = self._kinds[kind]
@@ -88,10 +98,15 @@ class Rooms:
         return most - self._slots.running(lambda grip: self._sort(grip.job.kind) == sort)
 
 
-def _suspect(grip: Grip) -> bool:
-    return suspicious(grip.job.lease_losses, grip.crashes)
-
-
 def suspicious(lease_losses: int, crashes: int) -> bool:
     """A worker may have died of it: it lost a lease, or was adopted past its commit."""
     return lease_losses > 0 or crashes > 0
+
+
+def must_run_alone(grip: Grip) -> bool:
+    """Whether a suspect must not share its process: two have died with it in them, or it has one try left."""
+    if not suspicious(grip.job.lease_losses, grip.crashes):
+        return False
+    if grip.status == "COMMITTED":
+        return grip.unpaid or grip.crashes > 1 or grip.job.lease_losses > 1 or grip.failures + 1 >= grip.declaration.tries
+    return not runs_grouped(grip.job)

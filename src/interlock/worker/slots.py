@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -14,10 +15,11 @@ from ..records import Fence, Lease
 from ..taxonomy import describe
 from ..user_code import protected
 from .attempt import Attempts
-from .desk import Desk
+from .desk import Desk, soon
 from .grip import Grip
-from .process import CannotStart
+from .process import CannotStart, Died
 from .report import Reporter
+from .rooms import must_run_alone
 from .settle import Item
 from .states import check
 
@@ -37,6 +39,8 @@ class Slots:
         """For how many slots jobs are being claimed this moment."""
         self.coming: deque[Lease] = deque()
         """What the keeper, in its thread, has adopted, and the loop has not taken yet."""
+        self._waiting: set[int] = set()
+        """What waits until it is alone."""
         self._queued: deque[Grip] = deque()
         """What is held and kept, and waits for a slot."""
         self.freed = asyncio.Event()
@@ -91,6 +95,8 @@ class Slots:
 
     async def _carry(self, grip: Grip) -> None:
         try:
+            if not grip.apart and must_run_alone(grip):
+                await self._until_alone(grip)
             if grip.status == "COMMITTED":
                 await self._finish(grip)
                 return
@@ -106,6 +112,20 @@ class Slots:
         except BaseException as error:  # noqa: BLE001 - no slot may die silently
             self._fall(grip, error)
 
+    async def _until_alone(self, grip: Grip) -> None:
+        """Where no child can be started, a suspect waits until nothing else runs here. Nothing is claimed meanwhile."""
+        self._waiting.add(id(grip))
+        grip.on_halt(lambda: soon(self._loop, self.freed.set))
+        grip.began = math.inf
+        try:
+            while grip.stop is None and len(self.grips) > len(self._waiting) + len(self._queued):
+                self.freed.clear()
+                await self.freed.wait()
+        finally:
+            self._waiting.discard(id(grip))
+            grip.on_halt(None)
+            grip.began = self._desk.waits.monotonic()
+
     async def _finish(self, grip: Grip) -> None:
         """What follows the commit, until it is done or has failed as often as its kind has tries. It never fails the job."""
         outcome = Finished()
@@ -113,8 +133,12 @@ class Slots:
             error = await self._attempts.finish(grip)
             if error is None or grip.stop is not None:
                 break
+            if isinstance(error, Died) and error.others:
+                # Any of those that ran in its process may have ended it. Alone it will show.
+                grip.unpaid = grip.unpaid or error.shared
+                continue
             if not isinstance(error, CannotStart):
-                grip.failures += 1
+                grip.failures += 2 if isinstance(error, Died) and grip.unpaid else 1
                 self._desk.events.emit(events.FinishFailed(grip.job.id, grip.job.kind, grip.failures, error))
             if grip.failures >= grip.declaration.tries:
                 outcome = Finished(clean(describe(error)))

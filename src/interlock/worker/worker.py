@@ -59,7 +59,9 @@ class Rooms(Protocol):
         """What to claim: ways, and how many jobs by them. One entry wherever possible."""
         ...
 
-    def suspects(self) -> int: ...
+    def suspects(self, free: int) -> tuple[int, bool]:
+        """How many jobs that have lost a lease may come along, and whether those that must run alone may be among them."""
+        ...
 
     def apart(self, lease: Lease) -> bool: ...
 
@@ -282,8 +284,8 @@ class Worker:
         return count
 
     async def _claim_by(self, ways: Sequence[Way], limit: int) -> int:
-        asked_at, suspects = self._desk.waits.monotonic(), self._rooms.suspects()
-        claim = partial(self._desk.store.claim, self._desk.owner, ways, self._queues, limit, suspects=suspects)
+        asked_at, (suspects, alone) = self._desk.waits.monotonic(), self._rooms.suspects(limit)
+        claim = partial(self._desk.store.claim, self._desk.owner, ways, self._queues, limit, suspects=suspects, alone=alone)
         self._slots.promised = limit
         try:
             leases = await self._hop(claim)

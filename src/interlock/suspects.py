@@ -1,0 +1,28 @@
+"""Suspects: jobs that were running when a process died. Pure rules for where they run next, and for what a loss costs.
+
+The first loss costs a try, and the job runs next in a process together with other suspects. If that process dies too, the second loss
+costs nothing yet, and the job runs alone from then on. A job that ends its process alone pays for the second loss as well, so it runs
+exactly as often as it has tries; a job that does not has paid once.
+"""
+
+from .job import Job
+
+
+def runs_grouped(job: Job) -> bool:
+    """Whether a suspect may share its process with other suspects. After a second loss, or on its last try, it runs alone."""
+    return job.lease_losses == 1 and job.tries_left > 1
+
+
+def unpaid(job: Job) -> int:
+    """How many losses the job has not paid for: its second one, until the third shows whose fault it was."""
+    return int(job.lease_losses == 2)
+
+
+def left_after_loss(job: Job) -> int:
+    """The tries that are left when the process, or the worker, of a job has died."""
+    return job.tries_left if runs_grouped(job) else left_after_crash(job)
+
+
+def left_after_crash(job: Job) -> int:
+    """The tries that are left when a job has ended a process that it had to itself."""
+    return max(job.tries_left - 1 - unpaid(job), 0)

@@ -1,0 +1,117 @@
+"""Quarantine: children in which suspects run, either alone or in groups, so that a death names its cause or clears all who were elsewhere."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .process import Child
+
+IDLE = 30.0
+"""Seconds after which a child without suspects is ended: it holds the memory of a whole app."""
+Start = Callable[[], Coroutine[Any, Any, Child]]
+
+
+class Stock:
+    """Children that have nothing to do. They are used again, and end when nobody has needed them for a while."""
+
+    def __init__(self, start: Start, *, idle: float | None) -> None:
+        """`idle` is how many seconds a child may have nothing to do before it ends; None means for ever."""
+        self._start = start
+        self._seconds = idle
+        self._idle: list[Child] = []
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def take(self) -> Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.alive:
+                return child
+        return await self._start()
+
+    def give(self, child: Child) -> None:
+        if child.alive:
+            self._idle.append(child)
+            if self._seconds is not None:
+                asyncio.get_running_loop().call_later(self._seconds, self._end, child)
+
+    def _end(self, child: Child) -> None:
+        # One that was used meanwhile, and is idle again, ends a little early.
+        if child in self._idle:
+            self._idle.remove(child)
+            task = asyncio.ensure_future(child.close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+class Group:
+    """One child, and how many suspects are in it or on their way to it."""
+
+    def __init__(self, starting: asyncio.Future[Child]) -> None:
+        self.starting = starting
+        self.members = 0
+
+
+class Groups:
+    """A few children, each with several suspects at a time. A suspect joins the smallest group, or begins one while there are few."""
+
+    def __init__(self, most: int, stock: Stock) -> None:
+        self.most = most
+        self._stock = stock
+        self._groups: list[Group] = []
+
+    @property
+    def busy(self) -> int:
+        return sum(group.members for group in self._groups)
+
+    async def take(self) -> Child:
+        group = self._join()
+        try:
+            # The child is everybody's: who stops waiting for it does not stop its start.
+            child = await asyncio.shield(group.starting)
+        except BaseException:
+            self._leave(group)
+            raise
+        child.shared = True
+        return child
+
+    def give(self, child: Child) -> None:
+        for group in self._groups:
+            if _child_of(group) is child:
+                self._leave(group)
+                return
+
+    def _join(self) -> Group:
+        self._groups = [group for group in self._groups if _is_open(group)]
+        if len(self._groups) < self.most:
+            self._groups.append(Group(asyncio.ensure_future(self._stock.take())))
+        group = min(self._groups, key=lambda each: each.members)
+        group.members += 1
+        return group
+
+    def _leave(self, group: Group) -> None:
+        group.members -= 1
+        if group.members or group not in self._groups:
+            return
+        self._groups.remove(group)
+        if (child := _child_of(group)) is not None:
+            child.shared = False
+            self._stock.give(child)
+        else:
+            # Nobody waits for it any more: once it has started, it is in stock.
+            group.starting.add_done_callback(self._started)
+
+    def _started(self, starting: asyncio.Future[Child]) -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            self._stock.give(starting.result())
+
+
+def _is_open(group: Group) -> bool:
+    """Whether its child starts, or lives."""
+    child = _child_of(group)
+    return not group.starting.done() if child is None else child.alive
+
+
+def _child_of(group: Group) -> Child | None:
+    """Its child, once that has started."""
+    starting = group.starting
+    return starting.result() if starting.done() and not starting.cancelled() and starting.exception() is None else None
