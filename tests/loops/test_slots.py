@@ -245,6 +245,53 @@ def test_rule_30_a_finish_that_died_beside_others_is_charged_only_if_it_dies_alo
     assert [outcome.error is not None for outcome in there.outcomes if isinstance(outcome, Finished)] == [given_up]
 
 
+class Outage(SystemWaits):
+    """A lease is renewed, or taken by another, after a few looks."""
+
+    def __init__(self, *, taken: bool) -> None:
+        self.taken = taken
+        self.looks = 0
+        self.grip: Grip | None = None
+
+    async def asleep(self, seconds: float, /) -> None:
+        self.looks += 1
+        if self.looks == 3 and self.grip is not None:
+            self.grip.doubted = not self.taken
+            self.grip.asked_at = self.monotonic()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_rule_3_a_finish_that_an_outage_stopped_runs_again_in_the_same_hands(shop: Shop, taken: bool) -> None:
+    """Unless another has taken it: a database that was away costs no try of it."""
+    shop.committed_by_the_dead(1)
+    (lease,) = shop.store.adopt("me#1", ["bill"], 30.0, 1)
+    waits = Outage(taken=taken)
+    desk = Desk("me#1", lambda: shop.store, {"bill": shop.bill.declaration}, waits=waits)
+
+    class Attempt(Deaths):
+        async def finish(self, grip: Grip) -> BaseException | None:
+            self.alone.append(False)
+            if len(self.alone) == 1:
+                waits.grip, grip.doubted = grip, True
+                grip.asked_at -= 60
+                grip.halt("lost")
+            return None
+
+    async def scene() -> tuple[Deaths, int]:
+        there = Attempt([])
+        slots = Slots(desk, cast(Attempts, there), cast(Reporter, there), 1, lambda _: None)
+        slots.take(lease, shop.bill.declaration.lifecycle, waits.monotonic(), apart=True)
+        (grip,) = slots.grips.values()
+        assert grip.task is not None
+        await grip.task
+        return there, grip.failures
+
+    there, failures = asyncio.run(scene())
+    assert (len(there.alone), failures) == (1 if taken else 2, 1)
+    assert there.outcomes == ([] if taken else [Finished()])
+
+
 # ---------------------------------------------------------------- since when a lease is trusted
 @pytest.mark.parametrize("verb", ["claim", "adopt", "commit by the reconciler"])
 def test_a_lease_is_trusted_from_when_it_was_asked_for(shop: Shop, verb: str) -> None:

@@ -107,6 +107,12 @@ class Grip:
             halt()
         return first
 
+    def trust_again(self) -> None:
+        """The lease was renewed, and nobody had taken the execution meanwhile: it may go on."""
+        with self._lock:
+            if self.doubted and self.stop == "lost":
+                self.stop, self.doubted = None, False
+
     # ------------------------------------------------------------ what the handler has to show
     def progress(self, done: float, total: float | None, note: str) -> None:
         self._progress = encode([float(done), None if total is None else float(total), clean(note, 200)], what="progress")

@@ -24,6 +24,8 @@ from .settle import Item
 from .states import check
 
 Escaped = Callable[[BaseException], None]
+RENEWED = 0.25
+"""Seconds between two looks whether a lease was renewed."""
 
 
 class Slots:
@@ -39,6 +41,7 @@ class Slots:
         """For how many slots jobs are being claimed this moment."""
         self.coming: deque[Lease] = deque()
         """What the keeper, in its thread, has adopted, and the loop has not taken yet."""
+        self._stopped = False
         self._waiting: set[int] = set()
         """What waits until it is alone."""
         self._queued: deque[Grip] = deque()
@@ -144,11 +147,23 @@ class Slots:
                 outcome = Finished(clean(describe(error)))
                 break
             await self._attempts.pause(grip, grip.declaration.backoff.delay(max(grip.failures, 1), self._desk.draw()))
+        if grip.stop is not None and await self._trusted_again(grip):
+            await self._finish(grip)
+            return
         if grip.stop is not None:
             self._give_up(grip, "another will finish it")
             return
         self._reporting(grip, outcome)
         self._reporter.post(grip, outcome, self._settled)
+
+    async def _trusted_again(self, grip: Grip) -> bool:
+        """Wait until the lease is renewed, where trust has ended in it and nobody has taken the execution. False if that does not come."""
+        while grip.doubted and not self._stopped and not self._desk.over.is_set():
+            if self._desk.waits.monotonic() < grip.trusted_until():
+                grip.trust_again()
+                return True
+            await self._desk.waits.asleep(RENEWED)
+        return False
 
     # ------------------------------------------------------------ its end
     def _reporting(self, grip: Grip, outcome: Outcome) -> None:
@@ -211,6 +226,7 @@ class Slots:
     # ------------------------------------------------------------ the end of all
     def stop(self) -> None:
         """Have every handler stop, and its job given back."""
+        self._stopped = True
         self._reporter.hurry()
         for grip in list(self.grips.values()):
             if not grip.settling:
