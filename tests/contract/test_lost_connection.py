@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -302,9 +302,9 @@ def test_what_a_function_raises_of_a_file_of_its_own_goes_through(file_store: Sq
         tx.execute("INSERT INTO nowhere VALUES (1)")
 
     def full(tx: Any, job: Job) -> None:
-        theirs = sqlite3.connect(":memory:")
-        theirs.execute("PRAGMA max_page_count = 1")
-        theirs.execute("CREATE TABLE t (x)")
+        with closing(sqlite3.connect(":memory:")) as theirs:
+            theirs.execute("PRAGMA max_page_count = 1")
+            theirs.execute("CREATE TABLE t (x)")
 
     for body, why in ((missing, "no such table"), (full, "full")):
         with pytest.raises(sqlite3.OperationalError, match=why):
