@@ -9,7 +9,7 @@ import pytest
 
 from interlock import Backoff, Job, Lifecycle, Run, SyncRun
 from interlock.errors import Unavailable, UsageError
-from interlock.events import FinishFailed, HookFailed, Recovered, Trouble
+from interlock.events import AttemptEnded, FinishFailed, HookFailed, Recovered, Trouble
 from interlock.outcome import Failed, Handed, Returned, Started
 from interlock.records import Beat, Lease, WorkerFacts
 from interlock.stores import OpenStore
@@ -88,6 +88,8 @@ def test_rule_02_a_lost_lease_is_adopted_then_lost_by_its_new_holder(shop: Shop)
     assert (execution.status, execution.ended_by, execution.holder, execution.lease_owner) == ("ABORTED", "lose", 2, "w1#boot/keeper")
     assert shop.store.history(job.id)[-1].actor == "w1#boot/keeper"
     assert [(event.kind, event.job_id, event.how) for event in shop.told(Recovered)] == [("mail", job.id, "lose")]
+    # Only the worker that is gone knows how long the attempt waited and ran.
+    assert [(event.outcome, event.waited, event.ran) for event in shop.told(AttemptEnded)] == [("lose", None, None)]
 
 
 def test_a_lease_that_has_not_ended_is_left_alone(shop: Shop) -> None:

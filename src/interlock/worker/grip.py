@@ -59,8 +59,8 @@ class Grip:
         self.settling = False
         """Its end is being reported: whoever else is refused meanwhile need not wonder."""
         self.renews = True
-        self.elsewhere = lease.external_id is not None
-        """Whether its work is done outside, and no handler of ours runs."""
+        self.elsewhere = lease.external_id is not None or lease.holder > 1
+        """Whether its handler does not run here: an external system does the work, or another worker began it."""
         self.crashes = lease.crashes
         self.failures = lease.crashes
         """How often what follows the commit has failed or crashed."""
