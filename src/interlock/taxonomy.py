@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from .clock import seconds
-from .errors import NotApplied, PayloadError, TransitionRefused, UsageError
+from .errors import InterlockError, NotApplied, PayloadError, TransitionRefused, UsageError
 from .payload import clean
 
 LONGEST = 86_400.0
@@ -198,7 +198,11 @@ def describe(error: BaseException, limit: int = 8000) -> str:
 
 def _traceback(error: BaseException) -> str:
     told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    told.stack[:] = _users(told.stack) or told.stack
+    users = _users(told.stack)
+    if not users and isinstance(error, InterlockError):
+        # The engine itself says this, so its own frames would only hide the sentence.
+        return headline(error)
+    told.stack[:] = users or told.stack
     text = "".join(told.format()).rstrip()
     last = headline(error)
     return text if text.endswith(f"\n{last}") or text == last else f"{text}\n{last}"

@@ -200,6 +200,23 @@ def test_job_that_fails_by_its_own_word_needs_no_traceback(bench: Bench, out: io
     assert (failure["error"], "exception" in failure) == ("sold out", False)
 
 
+def test_wrong_call_of_a_verb_is_logged_with_the_line_that_made_it(bench: Bench, out: io.StringIO) -> None:
+    """The traceback begins in the user's code, in the log as in the job's last error."""
+
+    @bench.app.job(kind="bad")
+    def bad(run: SyncRun) -> None: ...
+
+    @bad.commit
+    def book(tx: Any, job: Job, value: None) -> None:
+        bad.enqueue(wrong=1)
+
+    failed = bench.run_one(bad)
+    (failure,) = ended(out)
+    for told in (failure["exception"], failed.last_error or ""):
+        assert told.splitlines()[1].endswith("in book")
+        assert "cannot be enqueued like this" in told.splitlines()[-1]
+
+
 def test_end_of_an_attempt_carries_the_exception_itself(bench: Bench) -> None:
     """So that a listener can hand it to whoever collects errors."""
     error, in_commit = ValueError("no money"), KeyError("no row")

@@ -91,7 +91,9 @@ def test_verb_that_cannot_run_inside_a_commit_fails_its_job_with_one_sentence(ch
 
     job = bench.run_one(order)
     assert job.state == "FAILED"
-    assert (job.last_error or "").startswith("app.cancel cannot run inside a transaction of this app")
+    where, _, sentence = (job.last_error or "").rpartition("\n")
+    assert sentence.startswith("interlock.errors.UsageError: app.cancel cannot run inside a transaction of this app")
+    assert "in record" in where
     assert bench.run_one(thank, 1).state == "SUCCEEDED"
 
 
@@ -154,7 +156,8 @@ def test_step_inside_a_transaction_of_its_handler_fails_the_job_with_one_sentenc
 
     job = bench.run_one(awaited if form == "async" else threaded)
     assert job.state == "FAILED"
-    assert (job.last_error or "").startswith(f"run.{verb} cannot run inside a transaction of this app")
+    _, _, sentence = (job.last_error or "").rpartition("\n")
+    assert sentence.startswith(f"interlock.errors.UsageError: run.{verb} cannot run inside a transaction of this app")
 
 
 def test_handler_enqueues_in_the_transaction_that_it_opens(bench: Bench) -> None:

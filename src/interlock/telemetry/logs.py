@@ -35,6 +35,7 @@ from ..events import (
     Trouble,
     WorkerMoved,
 )
+from ..taxonomy import describe
 from ..user_code import Scope, binders, scope
 from . import redact
 
@@ -125,15 +126,15 @@ class _Calm:
 def facts(event: Event) -> dict[str, object]:
     """The fields of an event as they may be shown. Where it has an exception that is not one of our own sentences, the traceback too."""
     given: dict[str, object] = {}
-    trace: BaseException | None = None
+    trace: str | None = None
     for field in fields(event):
         value = getattr(event, field.name)
         if isinstance(event, AttemptEnded) and field.name in ("exception", "final"):
             # A retry is one line, with the error in it; where the job has failed, the traceback says where.
-            trace = event.exception if event.final and _unexpected(event.exception) else None
+            trace = _raised_in_the_job(event)
         elif isinstance(value, BaseException):
             given[field.name] = redact.error(value)
-            trace = value if _unexpected(value) else None
+            trace = redact.trace(value) if _unexpected(value) else None
         elif field.name == "fields":
             given = {**value, **given}
         elif value is not None:
@@ -141,14 +142,24 @@ def facts(event: Event) -> dict[str, object]:
             given["arrow" if field.name == "event" else field.name] = value
     shown = redact.fields(given)
     if trace is not None:
-        shown["traceback"] = redact.trace(trace)
+        shown["traceback"] = trace
     return shown
 
 
-def _unexpected(error: BaseException | None) -> bool:
-    """Whether a traceback helps: not for a sentence of ours, or one that a handler chose to end its job with."""
-    if error is None or isinstance(error, InterlockError | Fail | Reject):
-        return False
+def _raised_in_the_job(event: AttemptEnded) -> str | None:
+    """The traceback of the error that failed a job, unless the handler chose to end it with a sentence."""
+    error = event.exception
+    if not event.final or error is None or isinstance(error, Fail | Reject) or not _traced(error):
+        return None
+    return redact.text(describe(error), limit=redact.TRACEBACK, lines=True)
+
+
+def _unexpected(error: BaseException) -> bool:
+    """Whether a traceback helps: not for a sentence of ours."""
+    return not isinstance(error, InterlockError) and _traced(error)
+
+
+def _traced(error: BaseException) -> bool:
     return error.__traceback__ is not None or bool(getattr(error, "__notes__", None))
 
 

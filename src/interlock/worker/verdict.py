@@ -41,7 +41,7 @@ def _outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -
         case CancelledError() | LeaseLost() | asyncio.CancelledError() if grip.stop is not None:
             return stopped(grip)
         case PayloadError() | UsageError():
-            return Failed(clean(str(error)))
+            return Failed(clean(describe(error)))
         case Exception():
             if (own := by_kind(error, grip.declaration.taxonomy)) is not None:
                 return Errored(clean(describe(error)), own.retryable, own.after)
