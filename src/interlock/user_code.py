@@ -140,12 +140,13 @@ def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
 
     `KeyboardInterrupt` ends it where it is `interruptible`; a process with its own signal handlers is not.
     """
-    runner = asyncio.Runner()
+    # A handler may run a worker of its own, which is not that handler's user code.
+    runner, context = asyncio.Runner(), context_of(None)
     try:
-        task: ProtectedTask[T] = ProtectedTask(work, loop=runner.get_loop())
+        task: ProtectedTask[T] = ProtectedTask(work, loop=runner.get_loop(), context=context)
         while True:
             try:
-                return runner.run(_outlast(task))
+                return runner.run(_outlast(task), context=context)
             except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
                 if task.done() or (interruptible and isinstance(error, KeyboardInterrupt)):
                     raise

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ class Result:
     """Outside calls made again in doubt, under their own key."""
     doubtful: int = 0
     """Outside calls not made again."""
+    recoveries: list[float] = field(default_factory=list[float])
+    """Seconds from a kill until each job of the killed worker was claimed again, the shortest first."""
     unexpected_exits: int = 0
     seconds: float = 0.0
 
@@ -109,6 +112,8 @@ class Chaos:
         self._dies: dict[Process, float] = {}
         """When each worker is killed; unknown while it starts."""
         self._exits = 0
+        self._killed: dict[str, list[float]] = {}
+        """When workers of each name were killed, by the machine's clock."""
 
     def run(self) -> Result:
         began = time.monotonic()
@@ -165,6 +170,7 @@ class Chaos:
             return worker
         self._exits += not worker.alive
         self._lab.bury(worker)
+        self._killed.setdefault(f"worker-{n}", []).append(time.time())
         self._kills += 1
         return self._start(n)
 
@@ -185,6 +191,7 @@ class Chaos:
         result.violations = len(self._lab.app.verify().violations)
         result.unexpected_exits = self._exits
         self._count_troubles(result)
+        result.recoveries = self._count_recoveries()
         self._count_outside(result)
         return result
 
@@ -196,6 +203,16 @@ class Chaos:
         ((result.struck,),) = raw("""
           SELECT count(DISTINCT c.actor) FROM {audit} c JOIN {executions} e ON e.job_id = c.job_id AND e.attempt = c.attempt
           WHERE c.event = 'claim' AND e.holder > 1""")
+
+    def _count_recoveries(self) -> list[float]:
+        rows = self._lab.place.raw(
+            "SELECT job_id, event, actor, at FROM {audit} WHERE n = 0 AND event IN ('claim', 'lose') ORDER BY job_id, version")
+        found: list[float] = []
+        for (id, _, owner, since), (_, event, by, _), (again, _, _, at) in zip(rows, rows[1:], rows[2:], strict=False):
+            if id == again and event == "lose" and by != owner:
+                kills = [kill for kill in self._killed.get(str(owner).partition("#")[0], []) if kill >= _stamp(since)]
+                found += [_stamp(at) - min(kills)] if kills else []
+        return sorted(found)
 
     def _count_outside(self, result: Result) -> None:
         """What follows a commit comes after it, in every job; an outside call is not silently left out, nor made under two keys."""
@@ -211,6 +228,10 @@ class Chaos:
         result.doubled += [f"{line['tag']}: finish saw {line['seen']} effects" for line in lines if line["what"] == "finish" and line["seen"] != 1]
         result.repeated = sum(count - 1 for tag, count in calls.items() if count > 1 and kinds[tag] == "resent")
         result.doubtful = sum(kind == "skipped" and not calls[tag] for tag, kind in kinds.items())
+
+
+def _stamp(value: Any) -> float:
+    return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).timestamp()
 
 
 # ---------------------------------------------------------------- by hand
@@ -239,6 +260,13 @@ def run(store: str, wanted: Wanted, lease: float, console: Console) -> Result:
             lab.close()
 
 
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "none"
+    middle, most = values[len(values) // 2], values[len(values) * 95 // 100]
+    return f"p50 {middle:.1f}, p95 {most:.1f}, max {values[-1]:.1f} (N = {len(values):,})"
+
+
 def table_of(results: list[Result]) -> Table:
     table = Table("", *(result.store for result in results))
 
@@ -252,6 +280,7 @@ def table_of(results: list[Result]) -> Table:
     row("effects in the database", lambda r: f"{r.effects:,} of {r.expected_effects:,}")
     row("violations found by verify", lambda r: r.violations)
     row("leases lost, jobs run again", lambda r: f"{r.lease_losses:,}")
+    row("claimed again, seconds after the kill", lambda r: _spread(r.recoveries))
     row("finished for another", lambda r: r.finished_for_others)
     row("moves refused", lambda r: r.refused)
     row("outside calls repeated in doubt", lambda r: r.repeated)

@@ -8,7 +8,7 @@ import pytest
 from interlock import Run
 from interlock.events import SlotMoved, Trouble
 from interlock.ids import uuid7
-from interlock.records import Fence, Refusal
+from interlock.records import Fence, Lease, Refusal
 from interlock.stores import OpenStore
 from interlock.testing import KitWorker
 from interlock.worker.settle import Item, Settler
@@ -121,10 +121,17 @@ def test_worker_forgets_a_job_that_broke_here_once_another_has_it(bench: Bench, 
     @bench.app.job()
     async def trouble(run: Run) -> None:
         (worker,) = made
-        broken.enqueue()
-        (lease,) = bench.store.claim(worker.name, broken.ways(1), ["side"], 1)
+
+        def claimed() -> Lease:
+            broken.enqueue()
+            (lease,) = bench.store.claim(worker.name, broken.ways(1), ["side"], 1)
+            return lease
+
+        # In the thread of the worker's own claims, so that none of those comes between.
+        lease = await worker._hop(claimed)
         worker._slots.fallen |= dict.fromkeys([Fence(lease.job.id, 1, lease.holder), *recovered])
         worker._desk.unwell.set()
+        await worker._connect()
 
     job = bench.add(trouble)
     KitWorker(bench.app, bench.clock).run_until_idle()

@@ -64,6 +64,9 @@ def test_whoever_signs_in_while_the_key_changes_is_not_signed_in_by_the_old_one(
 
     def slowly(*args: Any, **kwargs: Any) -> User:
         found = known(*args, **kwargs)
+        if not kwargs.get("held"):
+            # The first look, which keeps guesses away from the write lock.
+            return found
         changing.start()
         # It cannot end while we are here; were it able to, it would long be over.
         assert not rekeyed.wait(1)
