@@ -12,10 +12,17 @@ from .desk import Desk
 _log = logging.getLogger("interlock")
 
 
-def release_strays(desk: Desk, held: Sequence[Fence]) -> int:
-    """Give back what a lost reply left to us; no try is spent. What cannot be given back is left to its lease."""
-    released = 0
-    for fence in desk.store.strays(desk.owner, held):
+def release_strays(desk: Desk, held: Sequence[Fence], fallen: dict[Fence, None]) -> int:
+    """Give back what a lost reply left to us; no try is spent. What cannot be given back is left to its lease.
+
+    Jobs that broke here (`fallen`) are left to their leases too. They are forgotten once another worker has taken them.
+    """
+    released, found = 0, desk.store.strays(desk.owner, held)
+    for fence in set(fallen).difference(found):
+        del fallen[fence]
+    for fence in found:
+        if fence in fallen:
+            continue
         job = desk.store.get(fence.job_id)
         execution = desk.store.executions(fence.job_id)[-1]
         declaration = desk.kinds.get(job.kind)

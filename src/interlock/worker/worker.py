@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from .. import events
 from ..errors import InterlockError, NotMigrated, Unavailable
 from ..lifecycle import Lifecycle
-from ..records import Fence, Lease, Way, WorkerFacts
+from ..records import Lease, Way, WorkerFacts
 from ..store import Listening
 from .desk import Desk, soon
 from .leases import Leases
@@ -204,18 +204,11 @@ class Worker:
         if troubled:
             self._desk.unwell.clear()
             self._keeper.was_away()
-            await self._hop(self._release_strays)
+            held = [grip.fence for grip in self._slots.grips.values()]
+            await self._hop(partial(release_strays, self._desk, held, self._slots.fallen))
         if self._listen and self._ear is None:
             loop = asyncio.get_running_loop()
             self._ear = await self._hop(lambda: self._desk.store.listen(lambda: soon(loop, self._tell)))
-
-    def _release_strays(self) -> None:
-        held, fallen = [grip.fence for grip in list(self._slots.grips.values())], list(self._slots.fallen)
-        ours = set(self._desk.store.strays(self._desk.owner, held)) if fallen else set[Fence]()
-        for fence in fallen:
-            if fence not in ours:
-                del self._slots.fallen[fence]
-        release_strays(self._desk, [*held, *self._slots.fallen])
 
     def _find_ways(self) -> list[Way]:
         store = self._desk.store
