@@ -252,6 +252,22 @@ async def hanging(run: Run) -> None:
 
 
 @app.job()
+async def sweeping(run: Run, how: str) -> str:
+    """Ends all that it finds in its event loop."""
+    loop, me = asyncio.get_running_loop(), asyncio.current_task()
+    if how == "stop":
+        loop.stop()
+    elif how == "exit":
+        loop.call_soon(sys.exit, 3)
+    else:
+        for task in asyncio.all_tasks():
+            if task is not me:
+                task.cancel()
+    await asyncio.sleep(0)
+    return how
+
+
+@app.job()
 def rooted(run: SyncRun) -> None:
     run.measure("begun", 1)
     threading.Event().wait()

@@ -16,6 +16,7 @@ from interlock.call import Call
 from interlock.errors import Cancelled as CancelledError
 from interlock.events import Event, Events, Measured, Trouble
 from interlock.outcome import Cancelled, Errored, Failed, Held, Outcome, Rejected, Released, Returned, Snoozed, Started
+from interlock.user_code import Scope, protected
 from interlock.waits import SystemWaits
 from interlock.worker.children import Children, RaisedThere
 from interlock.worker.desk import Desk
@@ -438,6 +439,52 @@ def test_a_death_in_a_group_is_nobodys_fault_yet_and_clears_the_other_groups(ben
     dead = [outcome for outcome in outcomes if isinstance(outcome, Errored)]
     assert [(outcome.crashed, outcome.shared) for outcome in dead] == [(True, True)] * 2
     assert sum(isinstance(outcome, Cancelled) for outcome in outcomes) == len(grips) - 2
+
+
+@pytest.mark.parametrize("how", ["cancel", "stop", "exit"])
+def test_a_suspect_that_ends_all_of_its_event_loop_ends_neither_its_group_nor_itself(bench: Bench, how: str) -> None:
+    """As in a worker, which only refuses: a handler that succeeds there must not fail here."""
+    children = bench.open(TARGET)
+    children._groups.most = 1
+    innocent, sweeper = suspects(bench, apart.hanging.call(), apart.sweeping.call(how))
+
+    async def scene() -> tuple[Outcome, Outcome]:
+        bench.begun.clear()
+        waiting = asyncio.ensure_future(children.prepare(innocent, bench.ledger(innocent)))
+        await bench.begun.wait()
+        swept, _ = await children.prepare(sweeper, bench.ledger(sweeper))
+        innocent.halt("cancel")
+        left, _ = await waiting
+        await children.close()
+        return swept, left
+
+    swept, left = bench.run(scene())
+    assert swept == Returned(json.dumps(how), boundary=False)
+    assert isinstance(left, Cancelled)
+
+
+def test_a_handler_that_cancels_all_tasks_stops_no_child_that_starts_for_suspects(bench: Bench) -> None:
+    """They would be left to their leases, and be charged a second loss."""
+    children = bench.open(TARGET)
+    (grip,) = suspects(bench, apart.named.call())
+
+    async def scene() -> Outcome:
+        ours = asyncio.all_tasks()
+        slot = protected(children.prepare(grip, bench.ledger(grip)))
+        while not children._living:  # noqa: ASYNC110 - a child that starts says so to nobody
+            await asyncio.sleep(0)
+
+        async def hostile() -> None:
+            for task in asyncio.all_tasks() - ours - {asyncio.current_task()}:
+                task.cancel()
+
+        await protected(hostile(), Scope("hostile"))
+        try:
+            return (await slot)[0]
+        finally:
+            await children.close()
+
+    assert isinstance(bench.run(scene()), Returned)
 
 
 @pytest.mark.parametrize(("losses", "tries_left"), [(2, 3), (1, 1)], ids=["second loss", "last try"])

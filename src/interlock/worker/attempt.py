@@ -14,11 +14,11 @@ from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Sta
 from ..payload import clean
 from ..taxonomy import headline
 from ..telemetry.tracing import span
-from ..user_code import Around, Result, Scope, acaught, asurround, caught, context_of, in_thread, protected, surround
+from ..user_code import Around, Result, Scope, acaught, asurround, context_of, in_thread, protected, surround
 from .children import RaisedThere
 from .desk import Desk
 from .desk import soon as call_soon
-from .forks import stay
+from .forks import stay, stayed
 from .grip import Grip
 from .points import Point
 from .report import Reporter
@@ -174,7 +174,7 @@ class Attempts:
         if not is_async:
             grip.on_halt(None)
             context = context_of(owner)
-            return await loop.run_in_executor(self._threads, lambda: context.run(_stayed, pid, functools.partial(surround, around, call)))
+            return await loop.run_in_executor(self._threads, lambda: context.run(stayed, pid, functools.partial(surround, around, call)))
         task, slot = protected(acaught(functools.partial(asurround, around, call)), owner), asyncio.current_task()
         grip.on_halt(lambda: call_soon(loop, task.cancel))
         try:
@@ -187,10 +187,3 @@ class Attempts:
         if slot is not None and slot.cancelling():
             raise asyncio.CancelledError
         return result
-
-
-def _stayed(pid: int, call: Callable[[], Any]) -> Result:
-    try:
-        return caught(call)
-    finally:
-        stay(pid)

@@ -28,15 +28,13 @@ from ..payload import clean
 from ..target import find, imported, not_an_app
 from ..taxonomy import describe
 from ..telemetry import logs
-from ..user_code import Scope, asurround, context_of, in_thread, surround
-from .forks import set_free, stay
+from ..user_code import Result, Scope, acaught, asurround, context_of, in_thread, protected, surround
+from ..user_code import run as run_loop
+from .forks import set_free, stay, stayed
 from .line import ChildGrip, Line, PipeLedger
 from .runs import LiveRun, LiveSyncRun
 from .verdict import outcome_of, returned
 from .wire import Message, lease_heard, outcome_told
-
-Called = tuple[Any, BaseException | None]
-"""What a function returned, or what it raised."""
 
 NEWS = 0.1
 """Seconds between two reports of progress at least, however often a handler has some."""
@@ -128,7 +126,7 @@ class Service:
             self.ready = True
             self._line.send({"say": "ready"})
             while (grip := await self._inbox.get()) is not None:
-                task = asyncio.ensure_future(self._carry(grip))
+                task = protected(self._carry(grip))
                 self._tasks.add(task)
                 task.add_done_callback(self._carried)
             self._ending = True
@@ -172,17 +170,17 @@ class Service:
             _, error = await self._called(grip, PipeLedger(self._line, grip), fn, value)
         return {"say": "done"} if error is None else {"say": "raised", "text": describe(error)}
 
-    async def _called(self, grip: ChildGrip, ledger: PipeLedger, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
-        loop, context = asyncio.get_running_loop(), context_of(Scope(grip.job.kind, grip.job.id, grip.job.attempt))
+    async def _called(self, grip: ChildGrip, ledger: PipeLedger, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Result:
+        loop, pid, owner = asyncio.get_running_loop(), os.getpid(), Scope(grip.job.kind, grip.job.id, grip.job.attempt)
         around = grip.declaration.around
         if not inspect.iscoroutinefunction(fn):
             run = LiveSyncRun(grip, ledger, _heard_from_grip)
-            call = functools.partial(_caught, surround, around, functools.partial(fn, run, *args, **kwargs))
-            return await loop.run_in_executor(self._threads, context.run, call)
+            call = functools.partial(surround, around, functools.partial(fn, run, *args, **kwargs))
+            return await loop.run_in_executor(self._threads, context_of(owner).run, stayed, pid, call)
         arun = LiveRun(
             grip, ledger, _heard_from_grip, hop=lambda step: in_thread(functools.partial(surround, around, step)), write=_written,
             advance=_hopping(ledger.advance))
-        task = loop.create_task(_acaught(asurround, around, functools.partial(fn, arun, *args, **kwargs)), context=context)
+        task = protected(acaught(functools.partial(asurround, around, functools.partial(fn, arun, *args, **kwargs))), owner)
 
         def halt() -> None:
             loop.call_soon_threadsafe(task.cancel)
@@ -193,6 +191,7 @@ class Service:
         except asyncio.CancelledError as error:
             return None, error
         finally:
+            stay(pid)
             grip.on_halt(None)
 
 
@@ -201,26 +200,6 @@ def _judged(grip: ChildGrip, ledger: PipeLedger, value: Any, error: BaseExceptio
         return returned(grip, value)[0] if error is None else outcome_of(error, grip, ledger.now)
     except Exception as fault:  # noqa: BLE001 - an answer that cannot be read is an error like any other
         return outcome_of(fault, grip, ledger.now)
-
-
-def _caught(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
-    pid = os.getpid()
-    try:
-        return fn(*args, **kwargs), None
-    except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
-        return None, error
-    finally:
-        stay(pid)
-
-
-async def _acaught(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Called:
-    pid = os.getpid()
-    try:
-        return await fn(*args, **kwargs), None
-    except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
-        return None, error
-    finally:
-        stay(pid)
 
 
 async def _written(work: Callable[[], Any]) -> Any:
@@ -291,7 +270,7 @@ def main(arguments: list[str]) -> None:
             logs.configure(**chosen)
         app = load(target)
         with app.bound_to(hello["database"]) if hello["database"] else nullcontext():
-            asyncio.run(service.serve(app))
+            run_loop(service.serve(app), interruptible=False)
     except BaseException as error:
         if not service.ready:
             line.send({"say": "broken", "why": clean(str(error) or type(error).__name__)})

@@ -5,6 +5,9 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
+
+from ..user_code import Result, caught
 
 Heeded = Callable[[int, FrameType | None], None] | signal.Handlers
 _DEFAULTS: Mapping[signal.Signals, Heeded] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
@@ -35,3 +38,11 @@ def stay(pid: int) -> None:
     """End here if this is no longer the process `pid`, but one that was forked from it and came back from the handler: the other one reports."""
     if os.getpid() != pid:
         os._exit(0)
+
+
+def stayed(pid: int, call: Callable[[], Any]) -> Result:
+    """Call a function, in the process `pid`."""
+    try:
+        return caught(call)
+    finally:
+        stay(pid)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ..user_code import protected
 from .process import Child
 
 IDLE = 30.0
@@ -38,7 +39,7 @@ class Stock:
         # One that was used meanwhile, and is idle again, ends a little early.
         if child in self._idle:
             self._idle.remove(child)
-            task = asyncio.ensure_future(child.close())
+            task = protected(child.close())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -83,7 +84,7 @@ class Groups:
     def _join(self) -> Group:
         self._groups = [group for group in self._groups if _is_open(group)]
         if len(self._groups) < self.most:
-            self._groups.append(Group(asyncio.ensure_future(self._stock.take())))
+            self._groups.append(Group(protected(self._stock.take())))
         group = min(self._groups, key=lambda each: each.members)
         group.members += 1
         return group
