@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,16 +12,18 @@ from interlock import App, Complete, External, Run, SyncRun, Tx
 from interlock.boot import Plan, running
 from interlock.events import AttemptEnded, SlotMoved
 from interlock.move import decide
-from interlock.outcome import Finished, Outcome, Returned
+from interlock.outcome import Cancelled, Finished, Outcome, Released, Returned
 from interlock.records import Lease
 from interlock.stores import OpenStore
 from interlock.waits import SystemWaits
 from interlock.worker.attempt import Attempts
+from interlock.worker.children import Children
 from interlock.worker.desk import Desk
-from interlock.worker.grip import Grip
+from interlock.worker.grip import Grip, Stop
 from interlock.worker.process import Died
 from interlock.worker.report import Reporter
 from interlock.worker.rooms import must_run_alone
+from interlock.worker.settle import Settler
 from interlock.worker.slots import Slots
 from tests.kit import Place
 from tests.loops.watching import Meddler, Witness
@@ -196,6 +199,34 @@ def test_where_no_child_can_be_started_a_suspect_that_must_run_alone_waits_until
     asyncio.run(work(shop, MANY + len(lonely), shop.plan(slots=10)))
     assert [shop.suspect.result(id) for id in lonely] == [(0, 0)] * 3
     assert shop.most > 1
+
+
+@pytest.mark.parametrize(("why", "outcome"), [("release", Released), ("cancel", Cancelled), ("lost", Released)])
+def test_a_def_handler_that_was_told_to_stop_while_it_waited_for_its_turn_does_not_begin(shop: Shop, why: Stop, outcome: type[Outcome]) -> None:
+    """A suspect would run beside others after all, and a worker that ends would be left in the middle of it."""
+    begun: list[str] = []
+
+    @shop.app.job()
+    def late(run: SyncRun) -> None:
+        begun.append(run.job_id)
+
+    shop.app.migrate()
+    late.enqueue()
+    declaration, store = late.declaration, shop.store
+    (lease,) = store.claim("me#1", declaration.ways(declaration.version(store)), ["default"], 1)
+    desk = Desk("me#1", lambda: store, {"late": declaration})
+
+    async def scene(threads: Executor) -> Outcome | None:
+        settler = Settler(desk)
+        attempts = Attempts(
+            desk, settler, Reporter(settler, threads, threads), threads=threads, writers=threads, children=Children(desk, None))
+        grip = Grip(lease, declaration, declaration.lifecycle, asked_at=desk.waits.monotonic())
+        grip.halt(why)
+        return (await attempts.prepare(grip))[0]
+
+    with ThreadPoolExecutor(1) as threads:
+        assert isinstance(asyncio.run(scene(threads)), outcome)
+    assert begun == []
 
 
 # ---------------------------------------------------------------- what follows a commit, in a child that dies

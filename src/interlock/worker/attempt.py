@@ -24,7 +24,7 @@ from .points import Point
 from .report import Reporter
 from .runs import LiveRun, LiveSyncRun, StoreLedger
 from .settle import Settler
-from .verdict import outcome_of, returned
+from .verdict import outcome_of, returned, stopped
 
 
 class Children(Protocol):
@@ -53,6 +53,9 @@ class Attempts:
     # ------------------------------------------------------------ prepare
     async def prepare(self, grip: Grip) -> tuple[Outcome | None, Any]:
         """What became of the handler, and what it returned. None where the execution is no longer ours before it began."""
+        if grip.stop is not None:
+            # It was told to stop while it waited for a slot, or until it is alone: a `def` handler would run all the same.
+            return stopped(grip), None
         self._desk.points(Point.AFTER_CLAIM, grip.job)
         try:
             arguments = grip.declaration.signature.check(grip.job.payload)
