@@ -210,11 +210,25 @@ def test_thread_with_the_context_of_a_transaction_is_told_so(shop: Shop) -> None
 
     async def block() -> None:
         with shop.app.transaction():
-            with pytest.raises(UsageError, match="enqueue in the thread of the transaction"):
+            with pytest.raises(UsageError, match="only that one may use it"):
                 await asyncio.to_thread(shop.thank.enqueue, 1)
             await shop.thank.aenqueue(2)
 
     asyncio.run(block())
+    assert [job.payload["order"] for job in shop.other.jobs()] == [2]
+
+
+def test_task_that_a_block_starts_does_not_store_its_job_in_the_block(shop: Shop) -> None:
+    """The block may be rolled back after the task has been told that its job is stored."""
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="rolled back"), shop.app.transaction():
+            with pytest.raises(UsageError, match="only that one may use it"):
+                await asyncio.create_task(shop.thank.aenqueue(1))
+            raise RuntimeError("rolled back")
+        await shop.thank.aenqueue(2)
+
+    asyncio.run(main())
     assert [job.payload["order"] for job in shop.other.jobs()] == [2]
 
 

@@ -1,5 +1,6 @@
 """The transactions that functions of the user run in: a verb of the app joins the open one, or refuses to run there."""
 
+import asyncio
 import os
 import threading
 from collections.abc import Generator
@@ -9,6 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..errors import UsageError
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return None
 
 
 @dataclass(eq=False, slots=True)
@@ -21,6 +29,7 @@ class OpenTransaction:
     ended: bool = False
     _thread: int = field(default_factory=threading.get_ident)
     _pid: int = field(default_factory=os.getpid)
+    _task: asyncio.Task[Any] | None = field(default_factory=_current_task)
 
     @property
     def live(self) -> bool:
@@ -29,8 +38,9 @@ class OpenTransaction:
 
     @property
     def here(self) -> bool:
-        """Whether this thread opened it. `asyncio.to_thread` hands the context to another thread, which must not use the connection."""
-        return self._thread == threading.get_ident()
+        """Whether this thread and task opened it. A thread or a task that the block starts inherits the context, but not the transaction: it may go on
+        when the block is rolled back, and its job would be lost after it was acknowledged."""
+        return self._thread == threading.get_ident() and (self._task is None or self._task is _current_task())
 
 
 _open: ContextVar[tuple[OpenTransaction, ...]] = ContextVar("interlock_open_transactions", default=())
@@ -67,8 +77,8 @@ def handle_here(store: Joinable) -> Any | None:
     found = store.joined() if _open.get() else None
     if found is not None and not found.here:
         raise UsageError(
-            "A transaction of this app is open in the thread that started this one, so the job would wait for it, or be stored without it: "
-            "enqueue in the thread of the transaction, or after the transaction has ended.")
+            "A transaction of this app is open in the thread or task that started this one, and only that one may use it: "
+            "enqueue there, or after the transaction has ended.")
     return found.handle if found is not None else None
 
 

@@ -123,16 +123,26 @@ class Child:
 
     @classmethod
     async def spawn(cls, target: str) -> "Child":
+        """Start the process. `CannotStart` if the machine does not in time."""
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                # The pipe is one of its own: handlers print to standard output, and read nothing.
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", f"{__package__}.child", target, str(theirs.fileno()), stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            async with asyncio.timeout(STARTING):
+                return await cls._spawn(target, ours, theirs)
+        except TimeoutError:
+            ours.close()
+            raise CannotStart(f"its process has not started in {STARTING:g} s") from None
         except BaseException:
             ours.close()
             raise
+
+    @classmethod
+    async def _spawn(cls, target: str, ours: socket.socket, theirs: socket.socket) -> "Child":
+        with theirs:
+            # The pipe is one of its own: handlers print to standard output, and read nothing.
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", f"{__package__}.child", target, str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
         return cls(process, reader, writer)
 
     @property
