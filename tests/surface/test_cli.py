@@ -444,7 +444,7 @@ def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (("--after", "foo"), "--after 'foo' is no job's id"),
+    (("--after", "foo"), "--after 'foo' is not the id of a job"),
     (("--kind", "fly"), "--kind 'fly' is none: this app has greet, send"),
     (("--state", "pending"), "--state 'pending' is none: the lifecycles of this app have PENDING, RUNNING"),
 ])

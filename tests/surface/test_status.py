@@ -69,7 +69,7 @@ def test_due_job_in_a_queue_that_no_worker_serves_is_named(call: Call, store: Op
     store.enqueue([greeting(queue="slow"), greeting(queue="slow"), greeting(queue="later", delay=600.0)])
     answer = call("status")
     assert answer.code == 1
-    said = "No live worker serves the queue slow for greet, of which 2 are due: start one with --queues slow."
+    said = "No live worker serves greet in the queue slow, where 2 are due: start one with --queues slow."
     assert said in answer.lines
     told = call("status", "--json").json
     assert [(one["kind"], one["queue"], one["due"]) for one in told["orphaned_queues"]] == [("greet", "slow", 2)]

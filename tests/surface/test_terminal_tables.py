@@ -243,7 +243,7 @@ def test_ambiguous_prefix_names_its_candidates(desk: Desk, call: Call, command: 
     prefix = desk.ids["waiting"][:6]
     answer = call(command[0], *command[1:], prefix) if "--after" in command else call(command[0], prefix, *command[1:])
     assert answer.code == 2
-    assert answer.sentence.startswith(f"{prefix} begins the ids of several jobs: ")
+    assert answer.sentence.startswith(f"{prefix} is ambiguous. These jobs match: ")
     assert f"({KIND}, {WAITING})" in answer.sentence
     assert desk.store.get(desk.ids["waiting"]).phase == "pending"
 

@@ -1,4 +1,4 @@
-"""Job ids as people write and read them: any unique prefix stands for the whole."""
+"""Job ids on the command line: any unique prefix works as an id."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ CANDIDATES = 5
 
 
 def whole_id(app: App[Any], text: str) -> str:
-    """The id that begins so, or the text itself where no id does. `Miscalled`, with the candidates, if several do."""
+    """The id with this prefix, or the text itself if no id has it. `Miscalled`, with the candidates, if several do."""
     try:
         return str(UUID(text))
     except ValueError:
@@ -23,23 +23,23 @@ def whole_id(app: App[Any], text: str) -> str:
     if len(found) > 1:
         named = _named(app, found[:CANDIDATES])
         more = ", …" if len(found) > CANDIDATES else ""
-        raise Miscalled(f"{text} begins the ids of several jobs: {', '.join(named)}{more}. Write more of the id.")
+        raise Miscalled(f"{text} is ambiguous. These jobs match: {', '.join(named)}{more}. Use a longer prefix.")
     return found[0] if found else text
 
 
 def page_id(app: App[Any], text: str | None, option: str) -> str | None:
-    """The id after which a page begins, whole; a job that is gone still has its place."""
+    """The full id after which a page begins. The id of a pruned job works, too."""
     if text is None:
         return None
     id = whole_id(app, text)
     try:
         return str(UUID(id))
     except ValueError:
-        raise Miscalled(f"{option} {text!r} is no job's id: interlock jobs lists them.") from None
+        raise Miscalled(f"{option} {text!r} is not the id of a job. List ids with interlock jobs.") from None
 
 
 def shown_ids(app: App[Any], ids: Iterable[str]) -> Mapping[str, str]:
-    """What a terminal shows for each of these ids: as much as tells it from every other. A pipe gets whole ids."""
+    """The text to show for each id: its shortest unique prefix in a terminal, the full id in a pipe."""
     listed = list(dict.fromkeys(ids))
     return {id: id for id in listed} if screen.width() is None else _short(app, listed)
 

@@ -1,4 +1,4 @@
-"""Jobs, their executions and their history for people: short in a terminal, whole in a pipe or with --full."""
+"""Prints jobs, executions and history: short in a terminal, complete in a pipe or with --full."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ def jobs_table(jobs: Sequence[Job], ids: Mapping[str, str], now: datetime) -> No
 
 
 def each_whole(jobs: Iterable[Job]) -> None:
-    """All that is known of each job, with a line between them."""
+    """Print every field of each job, with an empty line between jobs."""
     for number, job in enumerate(jobs):
         if number:
             screen.say()
@@ -62,7 +62,7 @@ def _state(job: Job) -> str:
 
 
 def _detail(job: Job, now: datetime) -> str | None:
-    """What matters most of a job where it is: when it is due, how far it is, why it is held, or what went wrong."""
+    """The most useful detail for the job's state: when it is due, its progress, why it is held, or its error."""
     if job.held_at is not None:
         return job.held_reason
     if job.phase == "pending":
@@ -76,7 +76,7 @@ def _detail(job: Job, now: datetime) -> str | None:
 
 # ---------------------------------------------------------------- one job
 def job_pairs(job: Job, *, full: bool) -> None:
-    """What is known of one job, a line each. Unless `full`, a terminal gets the beginning of what is long."""
+    """Print the fields of one job, one per line. Unless `full`, a terminal gets only the beginning of long values."""
     brief = screen.width() is not None and not full
     payload, result = (
         None if value is None else _brief(_json(value), brief) for value in (dict(job.payload), job.result)
@@ -130,7 +130,7 @@ def _json(value: object) -> str:
 
 
 def executions_shown(executions: Sequence[Execution], *, full: bool) -> None:
-    """A line for each attempt, or all that is known of it."""
+    """Print one line for each attempt, or with `full` every field."""
     if full:
         for number, one in enumerate(executions):
             if number:
@@ -164,7 +164,7 @@ def executions_shown(executions: Sequence[Execution], *, full: bool) -> None:
 
 
 def _of_attempt(one: Execution) -> str | None:
-    """The last line of its error, or while it runs how far it is and until when it is leased."""
+    """The last line of the attempt's error; while it runs, its progress and the end of its lease."""
     if not one.live:
         return last_line(one.error)
     leased = f"leased until {_clock(one.lease_expires_at)}"
@@ -196,7 +196,7 @@ def _execution_pairs(one: Execution) -> None:
 
 
 def history_shown(history: Sequence[AuditEntry], *, full: bool) -> None:
-    """A line for each entry; a terminal leaves out what the line above says."""
+    """Print one line for each entry; a terminal omits values that repeat the line above."""
     if screen.width() is None:
         screen.table(
             ("at", "version", "attempt", "event", "from", "to", "actor", "reason"),
@@ -234,7 +234,7 @@ def history_shown(history: Sequence[AuditEntry], *, full: bool) -> None:
 
 
 def _place(one: AuditEntry) -> str:
-    """The version that an arrow led to; a remark has its number behind that."""
+    """The version after the transition; for a remark, followed by its number."""
     return f"{one.version}.{one.n}" if one.n else str(one.version)
 
 

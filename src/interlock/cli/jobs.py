@@ -19,10 +19,10 @@ from .words import UNITS, duration, tags, written
 
 LIMIT = 20
 PAGE = 10
-"""How many whole jobs are held at once."""
-PREFIX = "The job's id, or any prefix of it that no other job's id has."
+"""How many full jobs are in memory at once."""
+PREFIX = "The job's id, or any unique prefix of it."
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help=PREFIX)]
-FullOption = Annotated[bool, typer.Option("--full", help="Everything whole: ids, payloads, tracebacks.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Show full ids, payloads and tracebacks.")]
 ReasonOption = Annotated[str, typer.Option(help="Why; it stands in the job's history.")]
 
 
@@ -90,8 +90,7 @@ def listing(
 ) -> None:
     """List jobs, newest first.
 
-    A terminal shows the shortest prefix of each id that no other job has, and every command takes it for the whole id.
-    A pipe gets whole ids.
+    A terminal shows the shortest unique prefix of each id, and every command accepts it. A pipe gets full ids.
 
     Example: interlock jobs --kind greet --phase failed --limit 50
     """
@@ -118,7 +117,7 @@ def listing(
 
 
 def _each(ask: Callable[..., list[Job]], limit: int, after: str | None) -> Iterator[Job]:
-    """Up to `limit` whole jobs, read a few at a time: a payload may be a megabyte."""
+    """Up to `limit` full jobs, read a few at a time, since a payload may take a megabyte."""
     while limit > 0:
         page = ask(limit=min(limit, PAGE), after=after)
         yield from page
@@ -142,7 +141,7 @@ def show(
 ) -> None:
     """Show one job: its state, its executions, and its history.
 
-    A terminal gets a line for each attempt, with the last line of its error; --full has the tracebacks.
+    A terminal shows one line for each attempt, with the last line of its error; --full shows tracebacks.
 
     Example: interlock show ID
     """
@@ -178,7 +177,7 @@ def _found(app: App[Any], id: str) -> Job | None:
 
 
 def sought(app: App[Any], id: str) -> Job:
-    """The job that is asked for by its id, or by a prefix of it; `NotFound`, and why, if it is not there."""
+    """The job with this id or unique prefix. `NotFound`, with the reason, if there is none."""
     id = whole_id(app, id)
     job = _found(app, id)
     if job is None:

@@ -14,7 +14,7 @@ EFFECTS: dict[str, Literal["happened", "did_not"]] = {"happened": "happened", "d
 
 
 def redrive(
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The jobs' ids, or prefixes of them.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The jobs' ids, or unique prefixes of them.")],
     *, app: AppOption = None, database: DatabaseOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what its outside calls and steps answered: they are made again.")] = False,
     by: ByOption = None, reason: ReasonOption = "", json: JsonOption = False,

@@ -18,7 +18,7 @@ WHOLE = (
     "id", "at", "pid", "busy", "attempt", "holder", "version", "left", "tries left", "due", "later", "held", "running",
     "jobs", "states", "arrows", "oldest due", "handed over", "last beat", "last heartbeat", "held for", "failed",
     "ended by", "status", "event")
-"""The columns that are never cut: ids, numbers, times, and the engine's own words."""
+"""Columns that are never cut: ids, numbers, times, and the engine's own terms."""
 # Control characters (a terminal obeys them), and those that turn the direction of what follows.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _KEEPS_LINES = re.compile(f"(?!\n){_CONTROL.pattern}")
@@ -37,12 +37,12 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def width() -> int | None:
-    """How wide the terminal is that shows what is printed; None where there is none, as in a pipe."""
+    """The width of the terminal; None without one, as in a pipe."""
     return console().width if sys.stdout.isatty() else None
 
 
 def say(text: object = "", style: str | None = None) -> None:
-    """A line, or several; a terminal gets long ones wrapped between words."""
+    """Print one or more lines; in a terminal, long lines wrap between words."""
     console().print(Text(plain(text, lines=True), style=style or ""), soft_wrap=not sys.stdout.isatty())
 
 
@@ -58,7 +58,7 @@ def remark(sentence: str, *, lines: bool = False) -> None:
 
 
 def grid(columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Text:
-    """Rows under their columns. A terminal gets as much of each cell as it has room for; ids are never cut."""
+    """A table. In a terminal, cells are cut to fit its width; ids are never cut."""
     shaped = [column if isinstance(column, Column) else _named(column) for column in columns]
     head, *body = lines(shaped, ([plain("" if cell is None else cell) for cell in row] for row in rows), width())
     made = Text(head, style="bold", no_wrap=True, overflow="ignore")
@@ -92,7 +92,7 @@ def pairs(rows: Iterable[tuple[str, object]], *, indent: int = 0) -> None:
     known = [(name, plain(value, lines=True)) for name, value in rows if value is not None]
     names, room = max((len(name) for name, _ in known), default=0), width()
     for name, text in known:
-        # At a terminal, a text of several lines stands below its name: it gets the whole width.
+        # In a terminal, a text of several lines is printed below its name, at full width.
         below = room is not None and "\n" in text
         deep = indent + (2 if below else names + 2)
         parts = text.split("\n")
@@ -116,7 +116,7 @@ def as_json(value: object) -> None:
 
 
 def each_as_json(values: Iterable[object]) -> None:
-    """The same text as of a list of them, written one by one, so that not all of them are held at once."""
+    """Print the values as a JSON list, one at a time, so that they are not all in memory at once."""
     begun = False
     for value in values:
         text = json.dumps(_simple(value), indent=2, ensure_ascii=True).replace("\x7f", "\\u007f")

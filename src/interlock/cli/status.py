@@ -32,7 +32,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A status, when it was taken, and what is shown for each id in it."""
+    """A status, the time it was taken, and the text to show for each id in it."""
 
     seen: Status
     now: datetime
@@ -50,12 +50,11 @@ def status(
     """Count the jobs by state and queue, and name what needs a look.
 
     These need a look: a kind, or a queue with due jobs, that no live worker serves; an execution whose heartbeat is
-    older than twice its lease; a job that is held until someone decides; a job that failed in the last 24 hours, unless
-    it was driven again; an external system that could not be asked about the work that was handed over to it, or is
-    asked too seldom.
+    older than twice its lease; a held job; a job that failed in the last 24 hours and was not redriven; an external
+    system that did not answer questions about handed-over work, or that is asked too seldom.
 
-    Exits with 0 if nothing needs a look. Exits with 1 if something does, or if the database could not be read; standard
-    error says which. --watch ends with 0.
+    Exits with 0 if nothing needs a look, and with 1 if something does. Also exits with 1 if the database cannot be
+    read, with the reason on standard error. --watch ends with 0.
 
     Example: interlock status --database postgresql://localhost/shop --watch
     """
@@ -148,7 +147,7 @@ def _needs_a_look(seen: Status) -> Iterator[RenderableType]:
     for depth in seen.orphaned_queues:
         due = f"{depth.due:,} {'is' if depth.due == 1 else 'are'} due"
         yield screen.heading(
-            f"No live worker serves the queue {depth.queue} for {depth.kind}, of which {due}: "
+            f"No live worker serves {depth.kind} in the queue {depth.queue}, where {due}: "
             f"start one with --queues {depth.queue}.", "bold red")
     for one in seen.outside:
         if one.error is not None:
@@ -191,7 +190,7 @@ def _held(view: View) -> Iterator[RenderableType]:
 
 
 def _of_each(things: Sequence[Thing], group: Callable[[Thing], object]) -> list[Thing]:
-    """As many as are shown, in order; the first of each group comes before the second of any."""
+    """The things to show, in order. The first of each group comes before the second of any group."""
     places = Counter[object]()
     ranked: list[tuple[int, int]] = []
     for number, thing in enumerate(things):
@@ -255,7 +254,7 @@ def _now(look: Look) -> list[RenderableType]:
 def workers(*, app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False) -> None:
     """List the workers that the database has heard of and that have not ended in good order.
 
-    One that has been silent for half a minute does not count as alive; its row is dropped after a day.
+    A worker without a heartbeat for 30 seconds does not count as alive; its row is deleted after a day.
 
     Example: interlock workers --json
     """

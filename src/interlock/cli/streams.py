@@ -1,4 +1,4 @@
-"""Standard output and standard error of a worker process: they stay usable whatever a handler does to them."""
+"""Keeps standard output and standard error of a worker process usable, whatever a handler does to them."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ NAMES = {1: "stdout", 2: "stderr"}
 
 
 class Streams:
-    """Copies of both streams, made when the worker starts: a stream that a handler closes is opened again from its copy."""
+    """Copies of both streams, made when the worker starts, to reopen a stream that a handler closes."""
 
     def __init__(self) -> None:
         self._copies: dict[int, int] = {}
@@ -18,12 +18,12 @@ class Streams:
                 self._copies[number] = os.dup(number)
 
     def log(self) -> TextIO | None:
-        """A stream to standard error that only the log has; None where standard error is no file."""
+        """A separate stream to standard error for the log; None if standard error is not a file."""
         copy = self._copies.get(2)
         return None if copy is None else _opened(os.dup(copy), closefd=True)
 
     def restore(self) -> list[str]:
-        """Open again what was closed, and answer its name."""
+        """Reopen closed streams and return their names."""
         closed: list[str] = []
         for number, copy in self._copies.items():
             name = NAMES[number]
@@ -36,7 +36,7 @@ class Streams:
         return sorted(set(closed))
 
     def flush(self) -> None:
-        """Write what is still kept back. A stream that cannot be written is replaced, since Python would exit with 120 for it."""
+        """Flush both streams, and replace one that cannot be written, since Python would exit with 120 for it."""
         self.restore()
         for name in NAMES.values():
             try:
@@ -57,7 +57,7 @@ def _is_closed(stream: object) -> bool:
 
 
 def _is_writable(number: int) -> bool:
-    """SQLite opens /dev/null for reading in place of a standard stream that it finds closed."""
+    """Whether this descriptor is writable. SQLite replaces a closed standard stream with a read-only /dev/null."""
     try:
         return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
     except OSError:

@@ -1,4 +1,4 @@
-"""Tables for people: they fit the terminal and break no word. Where no terminal is, every cell is whole."""
+"""Tables that fit the terminal without breaking words. Without a terminal, every cell is complete."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -10,21 +10,21 @@ from rich.cells import cell_len, set_cell_size
 
 GAP = 2
 NARROWEST = 6
-"""A column that is cut keeps so many cells, and its header."""
+"""The smallest width of a cut column, in cells. It also keeps its header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. A cell with too little room stays whole, is cut at its end, or wraps between words."""
+    """One column. A cell that does not fit stays complete, is cut at its end, or wraps between words."""
 
     name: str
     shape: Literal["whole", "cut", "wrap"] = "cut"
     spare: bool = False
-    """The column is left out where the table does not fit otherwise."""
+    """Whether to drop the column if the table does not fit otherwise."""
 
 
 def lines(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
-    """The header and the rows, at most `width` cells wide where that can be; without a width, as wide as they are."""
+    """The header and the rows, at most `width` cells wide if possible; without a width, at full width."""
     cells = [tuple(row) for row in rows]
     shown = list(range(len(columns)))
     if width is not None:
@@ -45,7 +45,7 @@ def cut(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines that end between words; a word that is longer than a line has lines of its own."""
+    """Wrap the text between words. A word longer than a line is split over several lines."""
     return textwrap.wrap(text, max(width, 1), break_on_hyphens=False) or [""]
 
 
@@ -58,7 +58,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    """Take from the widest column that may shrink, cell by cell, until the table fits or none may."""
+    """Shrink the widest column that may shrink, cell by cell, until the table fits or no column may shrink."""
     floors = [
         wide if column.shape == "whole" else min(wide, max(cell_len(column.name), NARROWEST))
         for column, wide in zip(columns, widths, strict=True)
@@ -88,5 +88,5 @@ def _cell(column: Column, text: str, width: int) -> list[str]:
 
 
 def _words(text: str, width: int) -> list[str]:
-    """Lines that end between words; a word that is longer than a line is left as it is."""
+    """Wrap the text between words. A word longer than a line stays in one piece."""
     return textwrap.wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False) or [""]

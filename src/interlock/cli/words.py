@@ -25,7 +25,7 @@ def duration(text: str | None, option: str) -> float | None:
         raise Miscalled(f"{option} {text!r} is no length of time: write a number and {UNITS}.")
     length = float(found[1]) * _SECONDS[found[2]]
     if length > LONGEST:
-        raise Miscalled(f"{option} is longer than a hundred years: write a shorter length of time.")
+        raise Miscalled(f"{option} is longer than a hundred years: give a shorter duration.")
     return length
 
 
@@ -61,13 +61,13 @@ def ago(seconds: float) -> str:
 
 
 def last_line(text: str | None) -> str | None:
-    """What a traceback ends with: the error itself."""
+    """The last line of a traceback, which is the error itself."""
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
     return lines[-1] if lines else None
 
 
 def progress(told: tuple[float, float | None, str] | None) -> str | None:
-    """How far the work is, as the handler said it: 12/40 pages."""
+    """The progress that the handler reported, such as 12/40 pages."""
     if told is None:
         return None
     done, total, note = told

@@ -155,18 +155,20 @@ class Process:
             leave(code)
         return code
 
-    # ------------------------------------------------------------ what a handler may have changed
+    # ------------------------------------------------------------ changes that handlers make to the process
     def _mend(self, event: AttemptEnded) -> None:
-        """Undo what the handler of an ended attempt did to the process: closed streams and other signal handlers."""
+        """Undo what the handler of an ended attempt changed in the process: streams and signal handlers."""
         if closed := self._streams.restore():
-            self._tell(f"{' and '.join(closed)} was closed, by job {event.job_id} or one beside it: opened again", kind=event.kind)
+            who = f"job {event.job_id}, or a job that ran at the same time,"
+            self._tell(f"{who} closed {' and '.join(closed)}; the worker has reopened it", kind=event.kind)
         if any(signal.getsignal(number) != self.signalled for number in SIGNALS) and self._loop is not None:
             self._loop.call_soon_threadsafe(self._heed, event)
 
     def _heed(self, event: AttemptEnded) -> None:
         for number in SIGNALS:
             signal.signal(number, self.signalled)
-        self._tell(f"signal handlers of the worker were replaced, by job {event.job_id} or one beside it: set again", kind=event.kind)
+        who = f"job {event.job_id}, or a job that ran at the same time,"
+        self._tell(f"{who} replaced the worker's signal handlers; the worker has restored them", kind=event.kind)
 
     # ------------------------------------------------------------ signals
     def signalled(self, number: int, frame: FrameType | None = None) -> None:
