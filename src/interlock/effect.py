@@ -24,7 +24,7 @@ from .user_code import protected
 
 OnDoubt = Literal["retry", "hold", "skip"] | Callable[[str], Awaitable[Any]]
 DOUBTS = ("retry", "hold", "skip")
-BEFORE_OR_AFTER = "it is stored at once, whatever becomes of the transaction, so call it before or after the block"
+BEFORE_OR_AFTER = "it is stored at once, even if the transaction rolls back, so call it before or after the block"
 
 
 class Ledger(Protocol):
@@ -35,7 +35,7 @@ class Ledger(Protocol):
         ...
 
     def outside(self, verb: str) -> None:
-        """Raises `UsageError` where the handler has a transaction open for whose end the ledger would wait."""
+        """Raise `UsageError` if the handler has an open transaction, since the ledger would wait for its end."""
         ...
 
     def advance(self, stage: str) -> None: ...

@@ -89,5 +89,5 @@ def _ask(call: Call | None, tx: Any, job: Enqueued) -> None:
 def _reason(error: Exception) -> str:
     try:
         return str(error) or type(error).__name__
-    except BaseException:  # noqa: BLE001 - an error that cannot be told refuses all the same
+    except BaseException:  # noqa: BLE001 - an error without a readable text refuses, too
         return headline(error)

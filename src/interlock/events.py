@@ -144,7 +144,7 @@ class AttemptEnded(Event):
     error: str | None = None
     """What went wrong, in one line, where something did."""
     exception: BaseException | None = None
-    """What the job's function raised, with its traceback. Where it ran in a process of its own, the exception tells the text that it had there."""
+    """The exception that the job raised, with its traceback. From a child process it carries only the text."""
     final: bool = False
     """Whether the job has failed with this attempt, and will not run again."""
 
@@ -275,4 +275,6 @@ class Events:
                     ear.raised.add(kind)
                     # The log may be what raised.
                     with suppress(Exception):
-                        log.exception("A listener raised and missed a %s event: repair it. Its next errors at such events are not logged.", kind.__name__)
+                        log.exception(
+                            "A listener raised an error and missed a %s event. Its next errors for this event are not logged.",
+                            kind.__name__)

@@ -54,7 +54,7 @@ def _running(store: Store, job: Job, execution: Execution, now: datetime) -> str
 
 
 def _unfinished(executions: list[Execution]) -> str:
-    """What became of the finish function of a job that succeeded, where that failed."""
+    """The error of the finish function of a succeeded job, if it failed."""
     error = executions[-1].error if executions else None
     if not error or not error.strip():
         return ""
@@ -62,7 +62,7 @@ def _unfinished(executions: list[Execution]) -> str:
 
 
 def _progress(execution: Execution) -> str:
-    """How far the handler said it is."""
+    """The progress that the handler reported."""
     if execution.progress is None:
         return ""
     done, total, note = execution.progress
@@ -90,8 +90,9 @@ def _served(store: Store, job: Job) -> bool:
 def _reasons(store: Store, job: Job, history: list[AuditEntry]) -> list[str]:
     reasons = [f"{entry.at:%H:%M:%S} {entry.event}: {entry.reason}" for entry in history if entry.reason][-5:]
     if job.lease_losses and job.phase == "pending":
-        where = "in a process with others that have" if runs_grouped(job) else "alone"
-        reasons.append(f"It has lost {job.lease_losses} lease(s): its next attempt runs {where}, in case its worker died of it.")
+        where = "in a separate process with other such jobs" if runs_grouped(job) else "alone"
+        reasons.append(
+            f"It has lost {job.lease_losses} lease(s), and may have killed its worker: its next attempt runs {where}.")
     if job.phase == "pending" and job.tries_left < job.tries:
         reasons.append(f"{job.tries - job.tries_left} of {job.tries} tries are spent.")
     doubtful = [receipt.name for receipt in store.receipts(job.id) if receipt.kind == "effect" and not receipt.applied] if not job.ended else []

@@ -1,4 +1,4 @@
-"""The user's own functions: which job one of them runs for, and how it is called so that nothing it raises or cancels ends the worker."""
+"""Calls users' functions so that no error or cancellation of theirs ends the worker, and knows the job of each call."""
 
 import asyncio
 import contextvars
@@ -17,7 +17,7 @@ _log = logging.getLogger("interlock")
 
 @dataclass(eq=False, slots=True)
 class Scope:
-    """One call of a user's function: the kind, and the job and attempt where it is called for one job."""
+    """One call of a user's function: its kind, and its job and attempt if it has any."""
 
     kind: str
     job_id: str | None = None
@@ -26,9 +26,9 @@ class Scope:
 
 
 binders: list[Callable[[Scope | None], object]] = []
-"""Called in the context of every call of a user's function before it begins: a worker process tells its log which job that is."""
+"""Called in the context of each call of a user's function, before it begins, so that the log knows its job."""
 scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("interlock_scope", default=None)
-"""The call that this code runs in; None in the worker's own code. Threads and tasks that a handler starts with its context inherit it."""
+"""The call that this code runs in; None in the worker's own code. Copies of a handler's context inherit it."""
 
 
 def context_of(owner: Scope | None) -> contextvars.Context:
@@ -42,7 +42,7 @@ def context_of(owner: Scope | None) -> contextvars.Context:
 
 # ---------------------------------------------------------------- calling
 def caught(call: Callable[[], Any]) -> Result:
-    """Call a function. Its error is returned, because a future refuses `StopIteration`, and `GeneratorExit` would close whoever awaits it."""
+    """Call a function, return its error: a future refuses `StopIteration`, and `GeneratorExit` closes the awaiter."""
     try:
         return call(), None
     except BaseException as error:  # noqa: BLE001 - the caller decides
@@ -58,20 +58,20 @@ async def acaught(call: Callable[[], Awaitable[Any]]) -> Result:
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
-    """Call a function in a thread of the event loop's own, and raise here what it raised there."""
+    """Call a function in a thread of the event loop, and raise its error here."""
     value, error = await asyncio.to_thread(caught, call)
     if error is not None:
         raise error
     return value
 
 
-# ---------------------------------------------------------------- what surrounds a call
+# ---------------------------------------------------------------- context managers around a call
 Around = Callable[[], AbstractContextManager[Any]]
-"""Makes a context manager that is entered where a user's function runs, before each call of it."""
+"""Returns a context manager to enter around each call of a user's function, in the same thread or task."""
 
 
 def surround(around: Sequence[Around], call: Callable[[], T]) -> T:
-    """Call a function inside these context managers. An error of the function stands, also where one of them would suppress it."""
+    """Call a function inside these context managers. They cannot suppress its error."""
     if not around:
         return call()
     result: list[T] = []
@@ -90,7 +90,7 @@ def surround(around: Sequence[Around], call: Callable[[], T]) -> T:
 
 
 async def asurround(around: Sequence[Around], call: Callable[[], Awaitable[T]]) -> T:
-    """`surround` for a coroutine function: they are entered and left in its task."""
+    """`surround` for a coroutine function. Its task enters and leaves the context managers."""
     if not around:
         return await call()
     result: list[T] = []
@@ -110,7 +110,7 @@ async def asurround(around: Sequence[Around], call: Callable[[], Awaitable[T]]) 
 
 # ---------------------------------------------------------------- tasks
 class ProtectedTask(asyncio.Task[T]):
-    """A task that user code cannot cancel, except the call that owns it: a handler may cancel every task that `asyncio.all_tasks` lists."""
+    """A task that only the call that owns it can cancel, because a handler may cancel all of `asyncio.all_tasks`."""
 
     owner: Scope | None = None
     refused: int = 0
@@ -123,7 +123,9 @@ class ProtectedTask(asyncio.Task[T]):
         self.refused += 1
         if not caller.warned:
             caller.warned = True
-            _log.warning("job %s (%s) tried to cancel tasks of its worker: refused, the worker and other jobs go on", caller.job_id, caller.kind)
+            _log.warning(
+                "job %s (%s) tried to cancel tasks of its worker or of other jobs; the worker refused, they continue",
+                caller.job_id, caller.kind)
         return False
 
 
@@ -136,9 +138,9 @@ def protected(work: Coroutine[Any, Any, T], owner: Scope | None = None) -> Prote
 
 # ---------------------------------------------------------------- the event loop
 def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
-    """`asyncio.run`, except that user code cannot end it: neither by cancelling tasks, nor by stopping the loop, nor by `SystemExit` in a task of its own.
+    """`asyncio.run` that user code cannot end by cancelling tasks, stopping the loop, or `SystemExit` in a task.
 
-    `KeyboardInterrupt` ends it where it is `interruptible`; a process with its own signal handlers is not.
+    `KeyboardInterrupt` ends it if it is `interruptible`; a process with its own signal handlers is not.
     """
     # A handler may run a worker of its own, which is not that handler's user code.
     runner, context = asyncio.Runner(), context_of(None)
@@ -150,7 +152,7 @@ def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
             except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
                 if task.done() or (interruptible and isinstance(error, KeyboardInterrupt)):
                     raise
-                _log.error("user code stopped the event loop (%s: %s): it goes on", type(error).__name__, error)
+                _log.error("user code stopped the event loop (%s: %s); the worker resumes it", type(error).__name__, error)
     finally:
         _close(runner)
 

@@ -116,7 +116,8 @@ def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavai
     bench.migrate()
     with full(disk, code), pytest.raises(Unavailable) as caught:
         kind.enqueue()
-    assert re.match(r"The database can store nothing now \(could not extend file.*\), and nothing of this was stored", str(caught.value), re.DOTALL)
+    said = r"The database cannot write now \(could not extend file.*\); nothing was stored\."
+    assert re.match(said, str(caught.value), re.DOTALL)
     with full(disk, code), pytest.raises(Unavailable), bench.app.transaction() as tx:
         kind.using(conn=tx).enqueue()
 

@@ -81,10 +81,10 @@ def test_worker_says_that_it_polls_where_nothing_can_be_heard(pooled: Place, cap
     assert calls.acquire(timeout=20)
     end = threading.Event()
     for _ in range(200):
-        if "new jobs are found by polling" in caplog.text:
+        if "the worker polls instead" in caplog.text:
             break
         end.wait(0.1)
-    assert "new jobs are found by polling" in caplog.text
+    assert "the worker polls instead" in caplog.text
     store.enqueue([make()])
     listening.close()
     store.close()
@@ -120,7 +120,7 @@ def test_jobs_with_and_without_commit_end_once(lab: Lab) -> None:
     assert {job.phase for job in ended} == {"succeeded"}
     assert len(lab.executions(ids[-2])) == len(lab.executions(ids[-1])) == 1
     assert set(lab.effects().values()) == {1}
-    assert "new jobs are found by polling" in worker.log
+    assert "the worker polls instead" in worker.log
     assert lab.app.verify().ok
 
 

@@ -24,7 +24,7 @@ class OpenStore(Store, Protocol):
         ...
 
     def joined(self) -> OpenTransaction | None:
-        """The open transaction on this database that the calling code runs in: that of a commit, a hook or `admit`, or of `transaction()`."""
+        """The open transaction on this database that the caller runs in: commit, hook, `admit` or `transaction()`."""
         ...
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
@@ -37,7 +37,7 @@ POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 
 
 class _Importing:
-    """Keeps forks away from imports: a child would wait for ever for a module that another thread was just importing."""
+    """Prevents forks during imports: a child would wait for ever for a module that another thread was importing."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

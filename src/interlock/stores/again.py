@@ -10,7 +10,7 @@ from ..errors import Unavailable
 T = TypeVar("T")
 
 UNABLE = ("53", "58030", "25006")
-"""PostgreSQL's codes: no room on its disk or in its memory, an I/O error, a server that only answers questions."""
+"""PostgreSQL's codes: out of disk space or memory, I/O error, read-only server."""
 UNABLE_CODES = frozenset({7, 8, 10, 13})
 """SQLite's: out of memory, read-only, I/O error, full."""
 
@@ -36,16 +36,17 @@ def draw() -> float:
 
 
 def is_unable(error: BaseException) -> bool:
-    """Is it the database itself that can store nothing now? Also through a caller's library, which wraps what the driver raised."""
+    """Whether the error says that the database cannot write now. It also looks into errors that wrap the driver's."""
     return any(
         (getattr(each, "sqlstate", None) or "").startswith(UNABLE) or int(getattr(each, "sqlite_errorcode", 0) or 0) & 0xFF in UNABLE_CODES
         for each in causes(error))
 
 
 def unable(error: BaseException) -> Unavailable:
-    """The same, as a caller and a worker hear it."""
+    """The `Unavailable` that callers and workers get for such an error."""
     told = str(error).strip()
-    return Unavailable(f"The database can store nothing now ({told}), and nothing of this was stored: has its disk room, and may it be written to?")
+    return Unavailable(
+        f"The database cannot write now ({told}); nothing was stored. Check its disk space, or if it is read-only.")
 
 
 def causes(error: BaseException | None) -> list[BaseException]:

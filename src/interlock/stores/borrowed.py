@@ -75,7 +75,7 @@ def admitting(store: Lender, admit: Callable[[Any, NewJob], None] | None, tx: ob
 
 # ---------------------------------------------------------------- the open transaction
 def joined(store: Lender) -> OpenTransaction | None:
-    """The open transaction that this code runs in, if it is one on the store's database: also one of another app, or of another schema there."""
+    """The open transaction on the store's database that this code runs in, even of another app or schema."""
     return next((each for each in open_transactions() if each.store is store or _reaches(each, store)), None)
 
 
@@ -93,7 +93,7 @@ def _reaches(each: OpenTransaction, store: Lender) -> bool:
 
 
 def reading(store: Lender) -> Run | None:
-    """What reads in the open transaction that this code runs in; None if there is none. A read of another thread sees what is committed, as any does."""
+    """Runs reads in the open transaction that this code runs in; None if there is none, or another thread opened it."""
     if not open_transactions():
         return None
     found = joined(store)

@@ -51,17 +51,17 @@ def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
 
 
 def _called(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
-    """The user's own function. What would end a program or a task is an error of that function, unless somebody pressed Ctrl-C.
+    """Call the user's function. `SystemExit` and the like count as its error, except Ctrl-C.
 
-    So is a database that the function itself could not use, because ours is there or the function would not run. A full disk is different: it may fill
-    up while the function writes, and the commit is then tried again.
+    `Unavailable` from another database also counts as its error, since our own database is reachable here. A full disk
+    does not: it may fill up while the function writes, and then the commit is retried.
     """
     try:
         body(tx, job)
     except Unavailable as error:
         if is_unable(error):
             raise
-        raise InterlockError(f"a function that ran inside the commit of job {job.id} could not use a database: {error}") from error
+        raise InterlockError(f"a function in the commit of job {job.id} could not use a database: {error}") from error
     except Exception:
         raise
     except BaseException as error:

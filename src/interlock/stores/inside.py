@@ -1,4 +1,4 @@
-"""The transactions that functions of the user run in: a verb of the app joins the open one, or refuses to run there."""
+"""Transactions that users' functions run in. A call of the app joins the open transaction, or refuses to run in it."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 @dataclass(eq=False, slots=True)
 class OpenTransaction:
-    """A transaction that is open while a function of the user runs: a commit, a hook, `admit`, or a block of `app.transaction()`."""
+    """A transaction that is open while a user's function runs: commit, hook, `admit`, or `app.transaction()` block."""
 
     store: Any
     handle: Any
@@ -33,13 +33,16 @@ class OpenTransaction:
 
     @property
     def live(self) -> bool:
-        """Whether it can still be joined. A task keeps its context for longer than the transaction lasts, and a fork does not own the connection."""
+        """Whether it can still be joined. A task may outlive the transaction; a fork does not own the connection."""
         return not self.ended and self._pid == os.getpid()
 
     @property
     def here(self) -> bool:
-        """Whether this thread and task opened it. A thread or a task that the block starts inherits the context, but not the transaction: it may go on
-        when the block is rolled back, and its job would be lost after it was acknowledged."""
+        """Whether this thread and task opened it.
+
+        A thread or task that the block starts inherits the context, but must not use the transaction: the block may roll
+        back after the other has been told that its job is stored.
+        """
         return self._thread == threading.get_ident() and (self._task is None or self._task is _current_task())
 
 
@@ -48,7 +51,7 @@ _open: ContextVar[tuple[OpenTransaction, ...]] = ContextVar("interlock_open_tran
 
 @contextmanager
 def inside(store: Any, handle: Any) -> Generator[None]:
-    """Let the verbs that are called in the block know the transaction that it runs in."""
+    """Register the transaction for calls of the app that the block makes."""
     entry = OpenTransaction(store, handle)
     _open.set((*_open.get(), entry))
     try:
@@ -65,7 +68,7 @@ def open_transactions() -> list[OpenTransaction]:
 
 
 class Joinable(Protocol):
-    """A store, as far as it can be joined."""
+    """The part of a store that joining a transaction needs."""
 
     def joined(self) -> OpenTransaction | None:
         """The open transaction on this store's database that this code runs in."""
@@ -73,7 +76,7 @@ class Joinable(Protocol):
 
 
 def handle_here(store: Joinable) -> Any | None:
-    """What an enqueue without `conn=` uses: the handle of the open transaction that this code runs in; None if there is none."""
+    """The handle of the open transaction that this code runs in, for an enqueue without `conn=`; None without one."""
     found = store.joined() if _open.get() else None
     if found is not None and not found.here:
         raise UsageError(
@@ -83,6 +86,6 @@ def handle_here(store: Joinable) -> Any | None:
 
 
 def refuse_inside(store: Joinable, verb: str, instead: str = "call it after the transaction has ended, or enqueue a job that calls it") -> None:
-    """`UsageError` if this code runs inside a transaction on the store's database: the verb needs one of its own, and would wait for this one."""
+    """`UsageError` if this code runs inside a transaction on the store's database, since the verb needs its own."""
     if _open.get() and store.joined() is not None:
         raise UsageError(f"{verb} cannot run inside a transaction of this app (a commit function, a hook, admit, or app.transaction()): {instead}.")

@@ -15,8 +15,8 @@ def check_process(pid: int) -> None:
     """`UsageError` if this process is not `pid`, which began the transaction, but one that was forked from it since."""
     if os.getpid() != pid:
         raise UsageError(
-            "this transaction belongs to the process that this one was forked from, which alone can use and end it; "
-            "begin a transaction of your own")
+            "this transaction belongs to the process that this one was forked from, and only that process can use it; "
+            "begin a new transaction")
 
 
 class PlainTx:
@@ -25,7 +25,7 @@ class PlainTx:
     __slots__ = ("_connection", "_pid", "_telling")
 
     def __init__(self, connection: Any, telling: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """`telling` turns an error of the database itself, such as a full disk, into `Unavailable`."""
+        """`telling` converts an error of the database itself, such as a full disk, to `Unavailable`."""
         self._connection = connection
         self._pid = os.getpid()
         self._telling = telling

@@ -58,9 +58,9 @@ def execute(conn: Connection[Any], sql: str, params: Mapping[str, Any]) -> RawCu
 
 
 def prepare_session(conn: Connection[Any]) -> None:
-    """Make a new connection ours: its time zone is UTC, so that times are read as they are stored.
+    """Set up a new connection: its time zone is UTC, and behind a pooler it prepares no statements.
 
-    A statement sets it, because PgBouncer accepts no `options` at the start; it carries the zone over by itself.
+    A statement sets the time zone, because PgBouncer refuses `options` at startup; PgBouncer then preserves it.
     """
     conn.execute("SET TimeZone TO 'UTC'")
     if is_pooled(conn):
@@ -69,7 +69,7 @@ def prepare_session(conn: Connection[Any]) -> None:
 
 
 def is_pooled(conn: Connection[Any]) -> bool:
-    """Is a pooler, such as PgBouncer, between us and the server? It names another process than the server's."""
+    """Whether a pooler such as PgBouncer is between us and the server: it reports a different process id."""
     row = conn.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] != conn.info.backend_pid
 
@@ -87,8 +87,8 @@ def runner(conn: Connection[Any]) -> Run:
 class _Exit:
     """Closes the pools of this process when it exits.
 
-    A pool has threads, which Python stops after that: from 3.13 on, a pool that is still open waits in vain for
-    each of them, 5 seconds long.
+    Python stops a pool's threads after this. From 3.13 on, a pool that is still open waits 5 seconds for each of them
+    in vain.
     """
 
     def __init__(self) -> None:
@@ -174,8 +174,8 @@ class Pool:
             return pool.getconn(CROWDED)
         except PoolTimeout as error:
             raise Unavailable(
-                f"all {self._size} connections to PostgreSQL have been in use for {CROWDED:.0f} s: "
-                "are transactions left open?") from error
+                f"all {self._size} connections to PostgreSQL have been in use for {CROWDED:.0f} s. "
+                "Check for transactions that stay open.") from error
 
     def _drop(self, pool: ConnectionPool[Connection[Any]]) -> None:
         with self._opening:
@@ -220,7 +220,7 @@ class Pool:
                 ours = True
                 _commit(conn)
             except BaseException as error:
-                # What a caller's code raised by itself, about another database, leaves our transaction as it was.
+                # An error of the caller's code about another database does not affect our transaction.
                 ours = ours or conn.info.transaction_status is TransactionStatus.INERROR
                 # Where the connection is gone the server has rolled back, and what was raised is to be told, not this.
                 with suppress(psycopg.Error):
@@ -261,8 +261,8 @@ class Pool:
             if error.sqlstate not in AGAIN:
                 raise
             raise Unavailable(
-                f"PostgreSQL gave up this transaction {TRIES} times because of others ({str(error).strip()}): "
-                "nothing of it was done. Send it again later.") from error
+                f"PostgreSQL aborted this transaction {TRIES} times because of concurrent ones "
+                f"({str(error).strip()}). Nothing was stored; try again later.") from error
 
 
 _exit = _Exit()
@@ -298,12 +298,12 @@ def asks_again(error: Exception) -> bool:
 
 
 def _is_taken(error: psycopg.Error) -> bool:
-    """Has another remark taken our number? A transaction whose snapshot is older than its lock cannot see that one."""
+    """Whether another remark has taken our number. A snapshot older than the lock does not show that remark."""
     return collides(error) and (error.diag.table_name, error.diag.constraint_name) == ("audit", "audit_pkey")
 
 
 def collides(error: BaseException) -> bool:
-    """Is another writer's row in the place of ours? Then nothing is wrong with our data."""
+    """Whether another writer's row has our key. Then nothing is wrong with our data."""
     return isinstance(error, psycopg.errors.UniqueViolation)
 
 

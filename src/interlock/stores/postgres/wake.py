@@ -31,10 +31,10 @@ _ALIVE: dict[str, str | int | None] = {
 }
 """Where the URL does not say otherwise."""
 HEARD = 2.0
-"""Seconds within which a pooler that passes notifications on has done so."""
+"""Seconds to wait for a test notification through a pooler."""
 _DEAF = (
-    "LISTEN does not get through the pooler between this worker and PostgreSQL, as with PgBouncer in transaction mode: "
-    "new jobs are found by polling, within 5 s. Nothing else changes.")
+    "the pooler between this worker and PostgreSQL forwards no notifications (PgBouncer in transaction mode does not): "
+    "the worker polls instead, and finds new jobs within 5 s")
 _log = logging.getLogger("interlock")
 
 
@@ -80,7 +80,7 @@ class PostgresEar(Ear):
         while not self._closed.is_set():
             try:
                 with closing(self._open()) as conn:
-                    # Asked first: what is said once we listen must not be taken by another statement's answer.
+                    # Checked before LISTEN: otherwise the answer of another statement could swallow a notification.
                     pooled = is_pooled(conn)
                     conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     failures = 0
@@ -105,7 +105,7 @@ class PostgresEar(Ear):
         return psycopg.connect(make_conninfo("", **(_ALIVE | conninfo_to_dict(self._url))), autocommit=True)
 
     def _gets_through(self, conn: Connection[Any]) -> bool:
-        """Does this connection hear what another one says? Not if each of its transactions runs in another session."""
+        """Whether notifications reach this connection. They do not if each transaction runs in another session."""
         with closing(self._open()) as other:
             other.execute("SELECT pg_notify(%s, '')", (self._channel,))
         server, until = conn.pgconn, monotonic() + HEARD

@@ -44,7 +44,7 @@ def runner(conn: sqlite3.Connection) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection, whose it is, and the write-ahead log that it writes to."""
+    """A connection, the thread that owns it, and its write-ahead log."""
 
     connection: sqlite3.Connection
     thread: threading.Thread
@@ -67,7 +67,7 @@ class File:
         self._journal: str | None = None
         self._id: FileId | None = None
         uses.register(self)
-        # An app that is dropped without `close` leaves no connection open; at exit, other threads may still use theirs.
+        # Close the connections of an app that is dropped without `close`, but not at exit: other threads may use them.
         weakref.finalize(self, _close_all, self._opened, os.getpid()).atexit = False
 
     def exists(self) -> bool:
@@ -89,8 +89,8 @@ class File:
     def write(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
         """The one write transaction: committed at the end of the block, rolled back if it raises.
 
-        A file that fails is `Unavailable`. With `first` it comes before every other that waits in this process: renewal
-        must not wait behind users' transactions.
+        If the file fails, it raises `Unavailable`. With `first` it goes ahead of every other writer that waits in this
+        process: renewal must not wait behind users' transactions.
         """
         with self.lend(first=first) as conn, self.telling():
             yield conn
@@ -152,7 +152,7 @@ class File:
 
     @contextmanager
     def telling(self) -> Generator[None]:
-        """A block of statements on our connection: a file or a disk that fails is `Unavailable`, whoever wrote the statement."""
+        """A block of statements on our connection. It raises `Unavailable` if the file or the disk fails."""
         try:
             yield
         except self.library.module.Error as error:
@@ -163,7 +163,7 @@ class File:
             raise
 
     def _patiently(self, work: Callable[[], T]) -> T:
-        """`work`, again while another process has the lock. Between two tries this process may fork."""
+        """Run `work`, and retry while another process has the lock. Between two tries this process may fork."""
         for tried in range(TRIES):
             try:
                 with uses.of(self), self.telling():
@@ -192,17 +192,17 @@ class File:
         return opened.connection
 
     def check_place(self) -> None:
-        """`Unavailable` if the file, or its log, is not the one that this thread has open: others would not see a job."""
+        """`Unavailable` if the path no longer leads to the file, or its log, that this thread has open."""
         opened: Opened | None = getattr(self._mine, "opened", None)
         log = opened and opened.log
         for known, path in ((self._id, self.path), (log, f"{self.path}-wal")):
             if known is not None and known != _found(path):
                 raise Unavailable(
-                    f"{path} was deleted, moved or replaced while this process had it open, so nothing more is read from "
-                    "it or stored in it. Put the file back, or restart this process to use what is there now.")
+                    f"{path} was deleted, moved or replaced while this process had it open, so this process neither "
+                    "reads nor writes it. Put the file back, or restart this process to use the new file.")
 
     def watcher(self) -> sqlite3.Connection:
-        """This thread's connection, if the thread does nothing but look for changes: it waits for no lock."""
+        """This thread's connection, for a thread that only looks for changes: it waits for no lock."""
         with uses.of(self):
             opened: Opened | None = getattr(self._mine, "opened", None)
             if opened is not None:
@@ -233,7 +233,7 @@ class File:
     def _log_of(self, conn: sqlite3.Connection, journal: str) -> FileId | None:
         if journal != "wal":
             return None
-        # The log of a new file is made by the first statement.
+        # The first statement creates the log of a new file.
         conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         return _found(f"{self.path}-wal")
 
@@ -260,7 +260,7 @@ class File:
             return self.library.connect(self.path, patience)
         except self.library.module.DatabaseError as error:
             raise Unavailable(
-                f"{self.path} cannot be opened ({error}): is its directory there, and may this process write to it?"
+                f"{self.path} cannot be opened ({error}). Check that its directory exists and is writable."
             ) from error
 
     def _choose_journal(self, conn: sqlite3.Connection) -> str:
@@ -285,7 +285,7 @@ class File:
         return f"{self.library} can corrupt a write-ahead log; it is safe from 3.51.3 on, and sqlite+pysqlite3:// (pip install pysqlite3) brings that"
 
     def close(self) -> None:
-        """Close every connection. The next verb takes whatever file is there then."""
+        """Close every connection. The next call opens the file that is at the path then."""
         with uses.of(self):
             self.close_connections()
             self._id = None

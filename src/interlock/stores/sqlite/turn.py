@@ -11,9 +11,9 @@ from ...errors import Unavailable
 
 
 class Turn:
-    """A lock that is handed to whoever has waited longest. A thread that has the turn and asks again is refused, since it would wait for itself.
+    """A fair lock: the thread that has waited longest gets it next. It is not reentrant, and refuses its owner.
 
-    While one thread keeps the turn for longer than `patience` seconds, those that wait give up: it may itself be waiting for one of them.
+    If one thread holds it for longer than `patience` seconds, waiting threads give up, since it may wait for them.
     """
 
     def __init__(self, patience: float) -> None:
@@ -26,7 +26,7 @@ class Turn:
         self._taken = False
 
     def after_fork(self) -> None:
-        """In a child, where the threads that waited or had the turn are not."""
+        """Reset the lock in a forked child, where the other threads do not exist."""
         self._guard, self._owner, self._taken = threading.Lock(), None, False
         self._waiting.clear()
 
@@ -40,7 +40,7 @@ class Turn:
 
     @contextmanager
     def first(self) -> Generator[None]:
-        """The turn, before all who wait for it already."""
+        """The lock, ahead of all threads that already wait for it."""
         self._take(self._waiting.appendleft)
         try:
             yield
@@ -76,8 +76,9 @@ class Turn:
         while not gate.acquire(timeout=max(self._since + self._patience - monotonic(), 0.01)):
             if monotonic() - self._since >= self._patience:
                 raise Unavailable(
-                    f"a transaction of another thread of this process has been open for {self._patience:.0f} s, so this was not done. If that thread waits for "
-                    "this one, call the verb in that thread, or hand its transaction on with conn=; if it is stuck, it must end")
+                    f"another thread of this process has kept a transaction open for {self._patience:.0f} s, so "
+                    "nothing was stored. If that thread waits for this one, call the verb in that thread, or pass its "
+                    "transaction with conn=; if it is stuck, end it")
 
     def _pass_on(self) -> None:
         with self._guard:
