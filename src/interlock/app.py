@@ -67,7 +67,7 @@ def _hop(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Co
     @functools.wraps(verb)
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if open_transactions():
-            # The transaction that this code runs in belongs to this thread, and the verb may join it.
+            # The open transaction belongs to this thread, so the verb runs here and can join it.
             return verb(self, *args, **kwargs)
         return await asyncio.to_thread(verb, self, *args, **kwargs)
 
@@ -149,9 +149,10 @@ class App(Generic[TxT]):
         return self._lifecycles(), [kind.facts() for kind in self.kinds.values()]
 
     def around_attempt(self, fn: AroundT, /) -> AroundT:
-        """Have `fn()` make a context manager that a worker enters around every function that it calls for a job, in the thread or task that runs it.
+        """Register `fn`, which returns a context manager that workers enter around every function of a job.
 
-        For what a framework does around a request, such as `close_old_connections` of Django. What it raises counts as raised by the function.
+        The thread or task that runs the function enters it. Use it for cleanup that a framework does around a request,
+        such as Django's `close_old_connections`. If it raises, the function counts as failed.
         """
         self._around.append(fn)
         return fn
@@ -201,11 +202,14 @@ class App(Generic[TxT]):
         return call
 
     def transaction(self) -> AbstractContextManager[Tx]:
-        """A transaction on the app's database, committed at the end of the block, rolled back if it raises. What is enqueued in the block is part of it."""
+        """A transaction on the app's database: it commits at the end of the block, and rolls back if the block raises.
+
+        Jobs that you enqueue in the block are part of it.
+        """
         return self._alone("app.transaction()", "use the one that is open").transaction()
 
     def _alone(self, verb: str, instead: str | None = None) -> OpenStore:
-        """The store, for a verb that needs a transaction of its own. `UsageError` inside an open one."""
+        """The store, for a verb that needs its own transaction. `UsageError` inside an open one."""
         store = self.database.store()
         refuse_inside(store, verb, *([instead] if instead else []))
         return store

@@ -59,7 +59,7 @@ class Declaration:
     notify: Callable[[Any, Job], None] | None = None
     """Called, as a hook is, in the transaction of every move into a final state."""
     around: list[Around] = field(default_factory=list[Around])
-    """The app's own list: what surrounds every call of a function of this kind in a worker."""
+    """The app's list of context managers that workers enter around every function of this kind."""
     _pinned: tuple[Store, int] | None = None
 
     def __post_init__(self) -> None:

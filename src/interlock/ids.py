@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 _COUNTS = 1 << 12
 _DIGITS = 32
 MILLISECOND = 13
-"""Characters of an id that say when it was made, with their dash."""
+"""Characters of an id that encode its creation time, including the dash."""
 
 
 class Ids:
@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def id_bounds(prefix: str) -> tuple[str, str] | None:
-    """The first and the last id that begin so, with or without dashes; None if no id can."""
+    """The first and the last possible id with this prefix, with or without dashes; None if no id can have it."""
     digits = prefix.replace("-", "").lower()
     if not digits or len(digits) > _DIGITS or set(digits) - set("0123456789abcdef"):
         return None
@@ -55,16 +55,16 @@ def id_bounds(prefix: str) -> tuple[str, str] | None:
 
 
 def shortest_prefix(id: str, neighbours: Iterable[str | None]) -> str:
-    """The shortest prefix that tells an id from its neighbours in order, and so from every other id.
+    """The shortest prefix that distinguishes an id from its neighbours in order, and so from every other id.
 
-    It holds at least the millisecond in which the id was made: an id that is made later does not begin so.
+    It includes the millisecond of creation, so that later ids do not share it.
     """
     length = max([MILLISECOND, *(_common(id, other) + 1 for other in neighbours if other is not None)])
     return id[:length + 1] if id[length - 1:length] == "-" else id[:length]
 
 
 def _common(id: str, other: str) -> int:
-    """How many characters two ids have in common at their beginning."""
+    """The length of the common prefix of two ids."""
     return next((place for place, (mine, theirs) in enumerate(zip(id, other, strict=True)) if mine != theirs), len(id))
 
 

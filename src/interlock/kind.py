@@ -148,7 +148,7 @@ class Kind(Generic[P, R, TxT]):
         return await asyncio.to_thread(self.complete, external_id, value)
 
     def _alone(self, verb: str) -> None:
-        """Refuse a verb inside a transaction of the app: what it waits for, or writes, waits for the end of that."""
+        """Refuse a verb inside a transaction of the app, since it would wait for that transaction to end."""
         if open_transactions():
             refuse_inside(self._store(), f"{self.name}.{verb}")
 

@@ -37,7 +37,7 @@ LONGEST = 300.0
 TRUSTED = 0.8
 """The part of a lease in which the outside must have answered: what is left is for writing it down."""
 Finish = Callable[[Lease, Lifecycle, float], None]
-"""Takes what is committed and still to be finished, and when the lease that it is held under was asked for."""
+"""Takes a committed execution that still needs its finish, and the time at which its lease was requested."""
 Held = tuple[Grip, Lease]
 
 
@@ -114,7 +114,7 @@ class Reconciler:
             self._desk.events.emit(events.Trouble(self.owner, f"on_cancel of {self._kind.name}", error))
             if grip.job.id not in self._untold:
                 self._untold.add(grip.job.id)
-                why = f"on_cancel raised {headline(error)}; it is called again, and the work is followed meanwhile"
+                why = f"on_cancel raised {headline(error)}; the reconciler retries it, and still follows the work"
                 await self._hop(partial(self._settler.remark, grip, "cancel_failed", why))
             return False
         self._untold.discard(grip.job.id)
@@ -230,7 +230,7 @@ class Reconciler:
         """Store what was found out. A job that another has moved meanwhile is left alone."""
         if not items:
             return
-        # The write that commits renews the lease, too.
+        # The commit also renews the lease.
         asked_at = self._desk.waits.monotonic()
         await self._hop(lambda: self._settler.each(items))
         await self._put_off([item.grip for item in items if item.error is not None and not isinstance(item.error, LeaseLost)])

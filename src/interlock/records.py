@@ -149,7 +149,7 @@ class Refusal:
     error: str | None = None
     """Why the database could not store it: a row that stood alone when its batch was halved."""
     collided: bool = False
-    """Whether another writer's row was in its place: the data is good, so the job must not fail."""
+    """Whether another writer's row had the same key. The data is good, so the job must not fail."""
 
     def already(self, move: Move) -> bool:
         """An ambiguous reply sent again: the row is what the move asked for, by the same holder."""
@@ -173,7 +173,10 @@ class Renewal:
 
 @dataclass(slots=True)
 class Dossier:
-    """What `verify` checks of one job: no payload, results, errors or reasons. A pruned job leaves only its audit."""
+    """The data of one job that `verify` checks, without payload, results, errors and reasons.
+
+    A pruned job has only its audit.
+    """
 
     job_id: str
     job: Job | None
@@ -293,7 +296,7 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The jobs of a kind that failed lately and that no operator has driven again."""
+    """The jobs of a kind that failed recently and that no operator has redriven."""
 
     kind: str
     count: int

@@ -1,4 +1,4 @@
-"""The state of the whole: how many jobs are where, and what needs a look."""
+"""The status of the whole system: how many jobs are in each state, and what needs a look."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from .records import Depth, Failures, Outside, WorkerSeen
 from .store import Store
 
 STUCK = 100
-"""How many stuck executions are named of each kind at most."""
+"""The most stuck executions to name for each kind."""
 HELD = 100
-"""How many held jobs are named of each kind and queue at most; all of them are counted."""
+"""The most held jobs to name for each kind and queue. The count includes all of them."""
 DAY = 86_400.0
 NEWEST = 3
-"""How many failed jobs are named of each kind; all of the last day are counted."""
+"""The most failed jobs to name for each kind. The count includes all of the last day."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Status:
     workers: list[WorkerSeen] = field(default_factory=list[WorkerSeen])
     depths: list[Depth] = field(default_factory=list[Depth])
     held: list[Job] = field(default_factory=list[Job])
-    """Jobs that wait for an operator's decision: a hundred of each kind and queue at most. `held_count` counts all."""
+    """Jobs that wait for an operator's decision, at most a hundred of each kind and queue. `held_count` counts all."""
     outside: list[Outside] = field(default_factory=list[Outside])
     """How handed-over work stands, by kind, and whether the outside can be asked about it."""
     journal: str | None = None
@@ -37,7 +37,7 @@ class Status:
     orphaned_queues: list[Depth] = field(default_factory=list[Depth])
     """Kinds with due jobs in a queue that no live worker serves for them, though a live worker knows the kind."""
     failures: list[Failures] = field(default_factory=list[Failures])
-    """Jobs that failed in the last day and that no operator has driven again, by kind."""
+    """Jobs that failed in the last day and that no operator has redriven, by kind."""
 
     @property
     def held_count(self) -> int:

@@ -93,8 +93,8 @@ class Store(Protocol):
               alone: bool = True) -> list[Lease]:
         """Lease up to `limit` due jobs to `by`: higher priority first, then the longest due. Never more than `limit`, never one twice.
 
-        At most `suspects` of them, where that is given, have lost a lease before: `Job.lease_losses` is above zero. Unless `alone`, none of these
-        has lost two, or is on its last try: such a job must run alone.
+        At most `suspects` of them, if given, are suspects: `Job.lease_losses` is above zero. Unless `alone`, no suspect
+        has lost two leases or is on its last try, since such a job must run alone.
         Of jobs with a TTL the one that ends first comes first. Kinds and queues of equal priority take turns, by their longest due job.
 
         Only jobs of a kind and in a state that a way names; never one that is held, asked to stop, past its TTL, in a paused queue, or over the limit of its
@@ -142,8 +142,8 @@ class Store(Protocol):
         Owner, lease and `holder + 1` are one conditional write. A lease says for how long the outside has not known of its work, and how often
         what is past its commit has changed hands since.
 
-        With `external` the handed-over ones whose check is due; without it never those, except past the commit boundary. Executions past the
-        commit boundary are taken of the kinds in `committed` only, or of all if that is not given.
+        With `external` the handed-over ones whose check is due; without it never those, except past the commit
+        boundary. If `committed` is given, executions past the commit boundary are taken only of these kinds.
         """
         ...
 
@@ -221,7 +221,7 @@ class Store(Protocol):
     def up_for(self) -> float | None:
         """Seconds since the server started, by its own clock, whatever `now` says.
 
-        None where there is no server, or where its clock was set back behind its start.
+        None if there is no server, or if its clock was set back to before its start.
         """
         ...
 
@@ -230,21 +230,21 @@ class Store(Protocol):
         ...
 
     def find(self, prefix: str, limit: int) -> list[str]:
-        """The ids of up to `limit` jobs that begin so, in order; the prefix may leave out dashes.
+        """The ids of up to `limit` jobs with this prefix, in order. The prefix may omit dashes.
 
-        Where there are none, the ids of pruned jobs whose history is kept.
+        If there are none, the ids of pruned jobs whose history is kept.
         """
         ...
 
     def neighbours(self, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
-        """The ids of the jobs next before and next after each of these."""
+        """For each id, the ids of the previous and the next job."""
         ...
 
     def jobs(self, *, kind: str | None = None, state: str | None = None, phase: str | None = None, queue: str | None = None,
              tags: Mapping[str, str] | None = None, limit: int = 100, after: str | None = None, payloads: bool = True) -> list[Job]:
-        """Jobs that fit every given filter, newest first; `after` is the id of the last one of the page before.
+        """Jobs that match every given filter, newest first; `after` is the last id of the previous page.
 
-        Without `payloads` each job has an empty payload and no result, and neither is read: each may be a megabyte.
+        Without `payloads`, payloads and results are not read and stay empty, since each may take a megabyte.
         """
         ...
 
@@ -269,16 +269,16 @@ class Store(Protocol):
         ...
 
     def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
-        """What `verify` checks of everything, in pages of at most `size` jobs, each page one snapshot and none a long transaction.
+        """The data of all jobs that `verify` checks, in pages of at most `size` jobs, each page a short transaction.
 
         Payloads, results, errors and reasons are left out, so that a page has a bounded size.
         """
         ...
 
     def stuck(self, limit: int) -> list[Execution]:
-        """Live executions, no handed-over ones, whose last heartbeat is older than twice their lease.
+        """Live executions, except handed-over ones, whose last heartbeat is older than twice their lease.
 
-        Of each kind the oldest `limit`; the oldest of all come first.
+        For each kind the oldest `limit`, sorted with the oldest first.
         """
         ...
 
@@ -287,13 +287,13 @@ class Store(Protocol):
         ...
 
     def held(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:
-        """Held jobs, up to `limit` of each of these pairs of kind and queue; the longest held first."""
+        """Held jobs, up to `limit` for each pair of kind and queue, the longest held first."""
         ...
 
     def failures(self, age: float, newest: int) -> list[Failures]:
         """Jobs that failed for good in the last `age` seconds, by kind: their number, and the `newest` of each.
 
-        A job that was cancelled, rejected or expired has not failed. A job that an operator drove again counts no more.
+        Cancelled, rejected, expired and redriven jobs do not count.
         """
         ...
 

@@ -331,7 +331,7 @@ def test_a_hook_elsewhere_that_raises_is_tried_again_and_shown(bench: Bench) -> 
     job = bench.run_one(order)
     assert (job.state, job.last_error, runs, ledger.rows) == ("FAILED", "sold out", [1], ["FAILED sold out"])
     assert [(event.state, str(event.error)) for event in bench.heard(HookFailed)] == [("FAILED", "odd")] * 2
-    assert bench.remarks(job) == [("hook_failed", "the function for FAILED raised ValueError: odd; it is tried again")]
+    assert bench.remarks(job) == [("hook_failed", "the hook for FAILED raised ValueError: odd; the worker retries it")]
 
 
 def test_both_arrows_of_a_path_run_their_hooks(bench: Bench) -> None:

@@ -109,7 +109,7 @@ class Expiry:
         state = take.arrow.target
         self._desk.events.emit(events.HookFailed(job.id, job.kind, state, error))
         if self._shelve(job) == 1:
-            reason = clean(f"the function for {state} raised {headline(error)}; it is tried again")
+            reason = clean(f"the hook for {state} raised {headline(error)}; the keeper retries it")
             self._desk.store.remark(job.id, attempt=None, event="hook_failed", actor=self._owner, reason=reason)
 
     def _fail(self, job: Job, error: InterlockError) -> None:

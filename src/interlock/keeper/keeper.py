@@ -52,7 +52,10 @@ class Keeper:
             return sum(self._attempt(name, part) for name, part in self._parts.items())
 
     def recover(self) -> int:
-        """Sweep leases now, unless that is being done, or was done less than a second ago with room for all. `Unavailable` goes through."""
+        """Recover expired leases now, unless a sweep runs, or ended less than a second ago with nothing left over.
+
+        `Unavailable` propagates.
+        """
         if (self._desk.waits.monotonic() - self._swept_at < EVERY and not self.owed) or not self._busy.acquire(blocking=False):
             return 0
         try:
@@ -62,7 +65,7 @@ class Keeper:
 
     @property
     def owed(self) -> bool:
-        """Whether more may wait to be finished than there was room for at the last sweep."""
+        """Whether the last sweep may have left executions for which there was no free slot."""
         return self._recovery.owed
 
     def was_away(self) -> None:

@@ -5,7 +5,7 @@ from ..worker.desk import Desk
 LONGEST = 10.0
 """Seconds of a beat at most, whatever the leases are."""
 RECONNECT = 4.0
-"""Seconds within which every live worker has noticed that the database is back, however short the leases are."""
+"""Seconds within which every live worker notices that the database is back, however short the leases are."""
 LATE = 3.0
 """Seconds between two looks after which something must have stood still: the keeper looks every second."""
 
@@ -22,7 +22,7 @@ class Patience:
         self._excused = False
 
     def was_away(self) -> None:
-        """The database could not be reached: let one beat pass from now, and time to reconnect. From any thread."""
+        """Note that the database was unreachable, so that live workers get time to reconnect and renew. Thread-safe."""
         self._wait_until(self._now() + max(self.beat, RECONNECT))
 
     def over(self) -> bool:
@@ -38,7 +38,7 @@ class Patience:
         if late and not self._excused:
             self._excused = True
             self._wait_until(now + self.beat)
-        # A clock can be set back: a start that lies in the future says nothing.
+        # If the clock was set back, a start time in the future says nothing.
         if up is not None and 0 <= up < self.beat:
             self._wait_until(now + self.beat - up)
         return now >= self._until

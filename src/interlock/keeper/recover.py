@@ -15,9 +15,9 @@ from .patience import Patience
 
 LIMIT = 100
 Finish = Callable[[Lease, float], None]
-"""Takes an execution that only needs its finish, and when its lease was asked for."""
+"""Takes an execution that only needs its finish, and the time at which its lease was requested."""
 Room = Callable[[], int]
-"""Answers how many of these can begin now."""
+"""Returns how many such executions can start now."""
 SOONEST = 1.0
 """Seconds until a move whose hook raised is tried again, at least."""
 
@@ -35,7 +35,7 @@ class Recovery:
         self._finishing = sorted(name for name, kind in desk.kinds.items() if kind.finish is not None)
         self._others = sorted(set(desk.kinds) - set(self._finishing))
         self.owed = False
-        """Whether more may wait to be finished than there was room for."""
+        """Whether executions may be left for which there was no free slot."""
 
     def sweep(self, patience: Patience) -> int:
         """Adopt and settle, a batch at a time, while there is something. Answers how many were settled, or given to be finished."""
@@ -51,14 +51,14 @@ class Recovery:
         return done
 
     def _adopt_committed(self, room: int) -> int:
-        """Take over what still has to be finished, as much as there is room for. The rest is left to others, or until there is room."""
+        """Take over as many committed executions as there are free slots. Others, or a later sweep, take the rest."""
         found, done = self._adopt(self._finishing, room, None)
         self.owed = found >= room
         return done
 
     # ------------------------------------------------------------ one batch
     def _adopt(self, kinds: Sequence[str], limit: int, committed: Sequence[str] | None) -> tuple[int, int]:
-        """Adopt one batch, and settle it. Answers how many were found, and how many were settled."""
+        """Adopt and settle one batch. Returns how many executions were found, and how many were settled."""
         if limit < 1:
             return 0, 0
         asked_at = self._desk.waits.monotonic()

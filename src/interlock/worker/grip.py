@@ -54,7 +54,7 @@ class Grip:
         """What its handler, guard or commit function raised last."""
         self.stop: Stop | None = None
         self.doubted = False
-        """Trust ended because nobody could renew the lease; as far as we know, nobody has taken the execution."""
+        """Whether trust ended because the lease could not be renewed, and no other worker is known to have it."""
         self.ended = False
         self.settling = False
         """Its end is being reported: whoever else is refused meanwhile need not wonder."""
@@ -65,7 +65,7 @@ class Grip:
         self.failures = lease.crashes
         """How often what follows the commit has failed or crashed."""
         self.unpaid = False
-        """A process died in which what follows its commit ran beside others: that is counted if it dies alone, too."""
+        """Whether its finish died in a shared process. That death counts only if the finish also dies alone."""
         self._lock = threading.Lock()
         self._halt: Callable[[], None] | None = None
         self._progress: str | None = None
@@ -108,7 +108,7 @@ class Grip:
         return first
 
     def trust_again(self) -> None:
-        """The lease was renewed, and nobody had taken the execution meanwhile: it may go on."""
+        """Resume after the lease was renewed, since no other worker has taken the execution."""
         with self._lock:
             if self.doubted and self.stop == "lost":
                 self.stop, self.doubted = None, False

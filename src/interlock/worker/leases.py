@@ -66,7 +66,7 @@ class Leases:
 
     def _renewable(self, grip: Grip, now: float) -> bool:
         # A beat early rather than a beat late: what is due before the next one is due now.
-        # Where only trust has ended, the execution is still ours to give back: possession is the fence, and others are to see that we live.
+        # If only trust has ended, the execution is still ours to return: renew it, so that others see that we live.
         return grip.renews and not grip.ended and (grip.stop != "lost" or grip.doubted) and now + self.pace >= grip.asked_at + grip.seconds / 3
 
     def _renew(self, due: Mapping[Fence, Grip], asked: float) -> None:

@@ -1,4 +1,4 @@
-"""Quarantine: children in which suspects run, either alone or in groups, so that a death names its cause or clears all who were elsewhere."""
+"""Quarantine: child processes in which suspects run alone or in groups, so that a crash narrows down its cause."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,15 +8,15 @@ from ..user_code import protected
 from .process import Child
 
 IDLE = 30.0
-"""Seconds after which a child without suspects is ended: it holds the memory of a whole app."""
+"""Seconds after which an idle child ends, since it keeps a whole app in memory."""
 Start = Callable[[], Coroutine[Any, Any, Child]]
 
 
 class Stock:
-    """Children that have nothing to do. They are used again, and end when nobody has needed them for a while."""
+    """Idle children. They are reused, and end after a while without work."""
 
     def __init__(self, start: Start, *, idle: float | None) -> None:
-        """`idle` is how many seconds a child may have nothing to do before it ends; None means for ever."""
+        """`idle` is the number of seconds after which an idle child ends; None means never."""
         self._start = start
         self._seconds = idle
         self._idle: list[Child] = []
@@ -36,7 +36,7 @@ class Stock:
                 asyncio.get_running_loop().call_later(self._seconds, self._end, child)
 
     def _end(self, child: Child) -> None:
-        # One that was used meanwhile, and is idle again, ends a little early.
+        # A child that was used meanwhile and is idle again ends a little early.
         if child in self._idle:
             self._idle.remove(child)
             task = protected(child.close())
@@ -53,7 +53,7 @@ class Group:
 
 
 class Groups:
-    """A few children, each with several suspects at a time. A suspect joins the smallest group, or begins one while there are few."""
+    """A few children, each with several suspects. A suspect joins the smallest group, or starts a new one."""
 
     def __init__(self, most: int, stock: Stock) -> None:
         self.most = most
@@ -67,7 +67,7 @@ class Groups:
     async def take(self) -> Child:
         group = self._join()
         try:
-            # The child is everybody's: who stops waiting for it does not stop its start.
+            # The whole group shares the child: if one member stops waiting, the child still starts.
             child = await asyncio.shield(group.starting)
         except BaseException:
             self._leave(group)
@@ -98,7 +98,7 @@ class Groups:
             child.shared = False
             self._stock.give(child)
         else:
-            # Nobody waits for it any more: once it has started, it is in stock.
+            # No member waits for it any more: once it has started, it goes into stock.
             group.starting.add_done_callback(self._started)
 
     def _started(self, starting: asyncio.Future[Child]) -> None:
@@ -107,12 +107,12 @@ class Groups:
 
 
 def _is_open(group: Group) -> bool:
-    """Whether its child starts, or lives."""
+    """Whether its child is starting or alive."""
     child = _child_of(group)
     return not group.starting.done() if child is None else child.alive
 
 
 def _child_of(group: Group) -> Child | None:
-    """Its child, once that has started."""
+    """Its child, or None until it has started."""
     starting = group.starting
     return starting.result() if starting.done() and not starting.cancelled() and starting.exception() is None else None

@@ -1,4 +1,4 @@
-"""How much of what may run at once: coroutines share the slots, functions the threads, heavy ones the processes, and suspects a few quarantine children."""
+"""Limits what runs at once: coroutines by slots, functions by threads, heavy kinds and suspects by processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
@@ -22,7 +22,7 @@ class Processes(Protocol):
 
     @property
     def most_alone(self) -> int:
-        """How many suspects may run at once that must run alone."""
+        """How many suspects that must run alone may run at once."""
         ...
 
 
@@ -46,9 +46,9 @@ class Rooms:
         self._turn = 0
 
     def split(self, ways: Sequence[Way], free: int) -> list[tuple[Sequence[Way], int]]:
-        """What to claim: ways, and how many jobs by them; one entry, and so one statement, wherever there is room for all.
+        """What to claim: ways, and how many jobs for them. With room for all, it is one entry and so one statement.
 
-        Together the entries may ask for more than is free: who comes first takes turns, so that no sort starves another.
+        Together the entries may ask for more than is free. Their order rotates, so that no sort starves another.
         """
         if self._lonely():
             return []
@@ -61,9 +61,9 @@ class Rooms:
         return [*parts[first:], *parts[:first]]
 
     def suspects(self, free: int) -> tuple[int, bool]:
-        """How many jobs that have lost a lease may come along, and whether those that must run alone may be among them.
+        """How many suspects may be claimed, and whether suspects that must run alone may be among them.
 
-        No more come at once than could all run alone, since only the claim shows which of them must.
+        Never more than could all run alone, since only the claim shows which of them must.
         """
         most = self._processes.most_alone if self._processes.importable else 1
         # Counted from what is held: a process is busy only once its execution has come that far.
@@ -71,7 +71,7 @@ class Rooms:
         return (alone, True) if alone > 0 else (free, False)
 
     def left(self) -> int:
-        """How many executions of others can be finished now. From any thread."""
+        """How many executions of other workers can be finished now. Thread-safe."""
         return 0 if self._lonely() else self._slots.free
 
     def apart(self, lease: Lease) -> bool:
@@ -82,7 +82,7 @@ class Rooms:
         return must_run_alone(grip) and not grip.declaration.process
 
     def _lonely(self) -> bool:
-        """A suspect that must run alone, and cannot run elsewhere, has the worker to itself."""
+        """Whether a suspect that must run alone runs in this worker, because no child can be started."""
         return not self._processes.importable and self._slots.running(self._alone) > 0
 
     def _sort(self, kind: str) -> Sort:
@@ -104,7 +104,7 @@ def suspicious(lease_losses: int, crashes: int) -> bool:
 
 
 def must_run_alone(grip: Grip) -> bool:
-    """Whether a suspect must not share its process: two have died with it in them, or it has one try left."""
+    """Whether a suspect must not share its process: two processes died while it ran, or it has one try left."""
     if not suspicious(grip.job.lease_losses, grip.crashes):
         return False
     if grip.status == "COMMITTED":

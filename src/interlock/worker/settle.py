@@ -163,14 +163,15 @@ class Settler:
         return refusal
 
     def _commit(self, move: Move, inside: "_Inside", declaration: Declaration) -> Refusal | None:
-        """One try, inside what surrounds the job's functions: the user's own transaction may begin on a connection that only they mend."""
+        """Try to commit once, inside the `around_attempt` context managers, which may repair the user's connection."""
         sent: list[Refusal | None] = []
         try:
             surround(declaration.around, lambda: sent.append(self._send(move, inside, declaration.commit_timeout)))
         except BaseException as error:
             if not sent:
-                raise error if isinstance(error, Exception) else RuntimeError(f"around its commit {type(error).__name__} was raised") from error
-            _log.warning("job %s is stored, but what surrounds its commit raised: %s", move.job_id, headline(error))
+                said = f"around_attempt raised {type(error).__name__} around its commit"
+                raise error if isinstance(error, Exception) else RuntimeError(said) from error
+            _log.warning("job %s is committed, but around_attempt raised afterwards: %s", move.job_id, headline(error))
         return sent[0]
 
     def _send(self, move: Move, inside: "_Inside", timeout: float) -> Refusal | None:
@@ -209,7 +210,7 @@ class Settler:
         grip.failures += 1
         self.desk.events.emit(events.HookFailed(grip.job.id, grip.job.kind, move.state, error))
         if grip.failures == 1:
-            self.remark(grip, "hook_failed", f"the function for {move.state} raised {headline(error)}; it is tried again")
+            self.remark(grip, "hook_failed", f"the hook for {move.state} raised {headline(error)}; the worker retries it")
         item.again = None if item.once else grip.declaration.backoff.delay(grip.failures, self.desk.draw())
         return False
 
@@ -285,7 +286,7 @@ class Settler:
 
 
 def _guarded(item: Item, work: Callable[[], None]) -> None:
-    """An error about one item is that item's own: the rest of its batch is settled."""
+    """Keep the error of one item with that item, so that the rest of its batch is settled."""
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the item carries it

@@ -25,7 +25,7 @@ from .states import check
 
 Escaped = Callable[[BaseException], None]
 RENEWED = 0.25
-"""Seconds between two looks whether a lease was renewed."""
+"""Seconds between two checks whether a lease was renewed."""
 
 
 class Slots:
@@ -36,16 +36,16 @@ class Slots:
         self.grips: dict[int, Grip] = {}
         """By their own identity: a lost execution may still run here while its job's next one does."""
         self.fallen: dict[Fence, None] = {}
-        """What broke here, and is left to its lease: known, and so no stray. Forgotten once another has it."""
+        """Executions that failed here and wait for their lease to expire. Forgotten when another worker takes them."""
         self.promised = 0
-        """For how many slots jobs are being claimed this moment."""
+        """The number of slots for which a claim is under way."""
         self.coming: deque[Lease] = deque()
-        """What the keeper, in its thread, has adopted, and the loop has not taken yet."""
+        """Leases that the keeper's thread has adopted and the event loop has not taken yet."""
         self._stopped = False
         self._waiting: set[int] = set()
-        """What waits until it is alone."""
+        """Executions that wait until nothing else runs."""
         self._queued: deque[Grip] = deque()
-        """What is held and kept, and waits for a slot."""
+        """Executions that wait for a slot while the worker renews their leases."""
         self.freed = asyncio.Event()
         self.done = 0
         """Attempts that have ended here."""
@@ -63,11 +63,11 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Slots that nobody has, for which no job is being claimed, and none was adopted. From any thread."""
+        """Free slots, without those that a claim or an adopted execution will take. Thread-safe."""
         return max(self.size - len(self.grips) - self.promised - len(self.coming), 0)
 
     def running(self, chosen: Callable[[Grip], bool]) -> int:
-        """How many of what is held is of this sort. From any thread."""
+        """How many executions of this worker match. Thread-safe."""
         return sum(1 for grip in list(self.grips.values()) if chosen(grip))
 
     def missed(self) -> None:
@@ -78,7 +78,10 @@ class Slots:
 
     # ------------------------------------------------------------ one execution
     def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, apart: bool) -> None:
-        """Carry an execution that was claimed, or, past its commit, adopted. Without a free slot it waits for one; its lease is kept meanwhile."""
+        """Run an execution that was claimed, or finish one that was adopted after its commit.
+
+        Without a free slot it waits for one, and the worker renews its lease meanwhile.
+        """
         grip = Grip(lease, self._desk.kinds[lease.job.kind], lifecycle, asked_at=asked_at, slot=self.size, apart=apart)
         self.grips[id(grip)] = grip
         self._queued.append(grip)
@@ -116,7 +119,7 @@ class Slots:
             self._fall(grip, error)
 
     async def _until_alone(self, grip: Grip) -> None:
-        """Where no child can be started, a suspect waits until nothing else runs here. Nothing is claimed meanwhile."""
+        """If no child can be started, wait until nothing else runs here. The worker claims nothing meanwhile."""
         self._waiting.add(id(grip))
         grip.on_halt(lambda: soon(self._loop, self.freed.set))
         grip.began = math.inf
@@ -137,7 +140,7 @@ class Slots:
             if error is None or grip.stop is not None:
                 break
             if isinstance(error, Died) and error.others:
-                # Any of those that ran in its process may have ended it. Alone it will show.
+                # Any job in the process may have killed it. The next attempt runs alone, and shows which one.
                 grip.unpaid = grip.unpaid or error.shared
                 continue
             if not isinstance(error, CannotStart):
@@ -157,7 +160,7 @@ class Slots:
         self._reporter.post(grip, outcome, self._settled)
 
     async def _trusted_again(self, grip: Grip) -> bool:
-        """Wait until the lease is renewed, where trust has ended in it and nobody has taken the execution. False if that does not come."""
+        """Wait until an expired lease that no other worker has taken is renewed. False if it is not."""
         while grip.doubted and not self._stopped and not self._desk.over.is_set():
             if self._desk.waits.monotonic() < grip.trusted_until():
                 grip.trust_again()

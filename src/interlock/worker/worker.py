@@ -44,7 +44,7 @@ class Keeper(Protocol):
 
     @property
     def owed(self) -> bool:
-        """Whether more may wait to be finished than there was room for at the last sweep."""
+        """Whether the last sweep may have left executions for which there was no free slot."""
         ...
 
     def was_away(self) -> None:
@@ -60,7 +60,7 @@ class Rooms(Protocol):
         ...
 
     def suspects(self, free: int) -> tuple[int, bool]:
-        """How many jobs that have lost a lease may come along, and whether those that must run alone may be among them."""
+        """How many suspects may be claimed, and whether suspects that must run alone may be among them."""
         ...
 
     def apart(self, lease: Lease) -> bool: ...
@@ -161,7 +161,7 @@ class Worker:
         self._leases.beat()
 
     def adopt(self, lease: Lease, lifecycle: Lifecycle, asked_at: float) -> None:
-        """Finish an execution that is past its commit, and was another's. `asked_at` is when its lease was asked for. In the event loop."""
+        """Finish a committed execution of another worker, whose lease was requested at `asked_at`. In the event loop."""
         self._slots.take(lease, lifecycle, asked_at, apart=self._rooms.apart(lease))
 
     async def _end(self) -> None:
@@ -228,7 +228,7 @@ class Worker:
             if self._stopping.is_set():
                 return
             if self._keeper.owed:
-                # What is past its commit goes before what has not begun.
+                # Committed executions go before jobs that have not begun.
                 await self._hop(self._keeper.recover)
             claimed = await self._claim()
             if not claimed:
