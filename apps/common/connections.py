@@ -1,4 +1,4 @@
-"""HTTP connections with bounds: how many there are, how long a request may take to arrive, and how long a client may read nothing."""
+"""Limits for HTTP connections: their number, the time for a request to arrive, and the time a client reads nothing."""
 
 import asyncio
 import resource
@@ -11,30 +11,30 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 MOST = 500
-"""Connections at once, if the process may open enough files."""
+"""The most connections at once, if the process may open enough files."""
 SHARE = 2
-"""Connections take at most this part of the files that the process may open: the database and the worker need the rest."""
+"""Connections use at most one in this many of the process's files: the database and the worker need the rest."""
 HEAD = 10.0
-"""Seconds within which the head of a request arrives, counted from the connection or from the head's first byte."""
+"""Seconds for the headers of a request to arrive, from the connection or from the first byte of the headers."""
 BODY = 120.0
-"""Seconds within which the body of a request arrives."""
+"""Seconds for the body of a request to arrive."""
 UNREAD = 120.0
-"""Seconds for which a client may take nothing of what is sent to it. The system's own buffers hide a slow one's reading for a while."""
+"""Seconds for which a client may read nothing. It is long, since the system's buffers hide slow reading for a while."""
 REFUSED = 16
-"""Connections at once that are told that there is no room. Any more are closed without a word."""
+"""The most connections at once that get a 503 response. Any more are closed without a response."""
 LINGER = 1.0
-"""Seconds for which one that was refused may listen."""
+"""Seconds for which a refused connection may read its response."""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
-    b"Too many requests are being answered: try again in a few seconds.\n"
+    b"The server is busy. Try again in a few seconds.\n"
 )
 Phase = Literal["idle", "head", "body", "answer"]
 ALLOWED: dict[Phase, float] = {"head": HEAD, "body": BODY}
-"""Seconds for each phase. uvicorn ends an idle connection itself; an answer may take as long as it needs."""
+"""Seconds for each phase. uvicorn closes idle connections itself, and a response may take as long as it needs."""
 
 
 def most() -> int:
-    """The most connections that this process takes at once."""
+    """The most connections that this process accepts at once."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if files == resource.RLIM_INFINITY else max(1, min(MOST, files // SHARE))
 
@@ -48,13 +48,13 @@ class Connections(ServerState):
         self.watched: set[Connection] = set()
         self.refused: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}
-        """Those whose request has not arrived yet. The first has waited longest."""
+        """Connections whose request has not arrived yet. The first has waited longest."""
 
     def make_room(self) -> bool:
-        """Whether one more connection can be taken. If need be, the one that has waited longest for its request is closed."""
+        """Whether one more connection fits. At the limit, close the one that has waited longest for its request."""
         if len(self.connections) < self.most:
             return True
-        # A client that still reads its last answer is no idle one.
+        # A client that is still reading its last response is not idle.
         oldest = next((each for each in self.waiting if not each.transport.get_write_buffer_size()), None)
         if oldest is None:
             return False
@@ -68,7 +68,7 @@ class Connections(ServerState):
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn's that is counted and watched, and that sends small answers at once."""
+    """A uvicorn connection with limits and deadlines, which sends small responses without delay."""
 
     server_state: Connections
 
@@ -81,7 +81,7 @@ class Connection(H11Protocol):
     # ------------------------------------------------------------ what uvicorn and asyncio call
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # asyncio does so only for sockets that name their protocol, and those that a listening socket accepts do not.
+        # asyncio sets TCP_NODELAY only on sockets that name their protocol, and accepted sockets do not.
         cast("socket.socket", transport.get_extra_info("socket")).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self.server_state.make_room():
             self._refuse(transport)
@@ -91,7 +91,7 @@ class Connection(H11Protocol):
         self._enter("head")
 
     def _refuse(self, transport: asyncio.Transport) -> None:
-        """Say that there is no room. A connection that is closed before its request was read would lose what was said."""
+        """Answer with 503. If the connection closed before its request was read, the client would lose the response."""
         self.transport, refused = transport, self.server_state.refused
         if len(refused) >= REFUSED:
             transport.abort()
@@ -113,7 +113,7 @@ class Connection(H11Protocol):
         if self in self.server_state.refused:
             return
         super().data_received(data)
-        # Whatever arrived has begun another head, unless it belongs to a request.
+        # The data begins new headers, unless it belongs to a request.
         self._follow("head")
 
     @override
@@ -121,7 +121,7 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._follow("idle")
 
-    # ------------------------------------------------------------ how long it takes
+    # ------------------------------------------------------------ deadlines
     def _follow(self, without_request: Phase) -> None:
         their = self.conn.their_state
         phase: Phase = without_request if their is h11.IDLE else "body" if their is h11.SEND_BODY else "answer"
@@ -143,7 +143,7 @@ class Connection(H11Protocol):
         return now - self._read_at > UNREAD or now - self._since > ALLOWED.get(self._phase, float("inf"))
 
     def drop(self) -> None:
-        """Close it now, whatever is still to be sent."""
+        """Close it now, even if data is still to be sent."""
         self.server_state.waiting.pop(self, None)
         self.server_state.watched.discard(self)
         self.connections.discard(self)

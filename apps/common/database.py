@@ -33,7 +33,7 @@ from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 NEWER = "sqlite+pysqlite3"
-"""In a URL: the newer SQLite of the wheel pysqlite3, for the application's tables as for the engine's."""
+"""The URL scheme for the newer SQLite of the wheel pysqlite3. Application and engine both use it."""
 SCHEMES = frozenset({"sqlite", NEWER, "postgresql"})
 BUSY = 30.0
 """Seconds for which a transaction waits for its turn on a SQLite file."""
@@ -76,7 +76,7 @@ def connect(url: str) -> Engine:
         return create_engine(
             f"postgresql+psycopg://{url.partition('://')[2]}", hide_parameters=True, execution_options=COUNTED, isolation_level="READ COMMITTED")
     scheme, _, rest = url.partition("://")
-    # The library that the engine uses, too: two in one process that open one file drop each other's locks.
+    # The same library as the engine's: two libraries that open one file in one process drop each other's locks.
     library = import_module("pysqlite3" if scheme == NEWER else "sqlite3")
     engine = create_engine(
         f"sqlite://{rest}", module=library, connect_args={"timeout": BUSY}, hide_parameters=True, execution_options=COUNTED)
@@ -100,10 +100,10 @@ def create_file(engine: Engine) -> None:
     try:
         file = os.open(engine.url.database or "", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError:
-        # It exists, or it cannot be made, and then SQLite says why.
+        # It exists, or it cannot be created; then SQLite reports why.
         return
     try:
-        # Whatever the umask takes away.
+        # Set the permissions regardless of the umask.
         os.fchmod(file, 0o600)
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""An answer about the state of things that serves many for a moment: however many ask, the database is asked once, and seldom."""
+"""A short cache for health checks: however many clients ask, the database is queried at most every two seconds."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from starlette.concurrency import run_in_threadpool
 
 T = TypeVar("T")
 FRESH = 2.0
-"""Seconds for which an answer serves whoever asks."""
+"""Seconds for which an answer is cached."""
 
 
 class Recent(Generic[T]):
-    """What `ask` said a moment ago. It blocks, so it runs in a thread."""
+    """The recent result of `ask`, which blocks and so runs in a thread."""
 
     def __init__(self, ask: Callable[[], T], now: Callable[[], datetime]) -> None:
         self._ask, self._now = ask, now
@@ -21,15 +21,15 @@ class Recent(Generic[T]):
         self._asking: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """The answer, at most `FRESH` seconds old. What `ask` raises is raised to everybody who waits, and kept for nobody else."""
+        """The answer, at most `FRESH` seconds old. All current callers get an error of `ask`; errors are not cached."""
         if self._known is not None:
             at, answer = self._known
-            # A clock that was set back must not make an answer last.
+            # A clock that was set back must not extend the cache.
             if abs((self._now() - at).total_seconds()) <= FRESH:
                 return answer
         if self._asking is None:
             self._asking = asyncio.create_task(self._asked())
-        # It is everybody's who waits: it goes on if one of them leaves.
+        # All callers share the query: it continues if one of them leaves.
         return await asyncio.shield(self._asking)
 
     async def _asked(self) -> T:

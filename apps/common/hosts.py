@@ -1,4 +1,4 @@
-"""Hosts by their names and addresses: whether one can be outside our own network."""
+"""Decides by name or address whether a host can be on the public internet."""
 
 import ipaddress
 import re
@@ -7,12 +7,12 @@ import socket
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 OWN = (".internal", ".local", ".localhost", ".localdomain", ".lan", ".home", ".corp", ".intranet", ".home.arpa")
-"""Ends of names that only a network of one's own resolves."""
+"""Suffixes of names that only a private network resolves."""
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)+")
 
 
 def is_public(host: str) -> bool:
-    """Whether this names a host of the public internet. A name may still resolve to any address: only who connects can know that."""
+    """Whether this names a host of the public internet. The name may still resolve to a private address."""
     name = host.lower().rstrip(".")
     address = _address(name)
     if address is not None:
@@ -26,14 +26,14 @@ def _address(host: str) -> Address | None:
     except ValueError:
         pass
     try:
-        # As resolvers read numbers: 127.1, 2130706433, 0x7f000001 and 0177.0.0.1 are all the same address.
+        # Resolvers read 127.1, 2130706433, 0x7f000001 and 0177.0.0.1 as the same address.
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except (OSError, ValueError):
         return None
 
 
 def _meant(address: Address) -> list[Address]:
-    """The address, and those of the older internet that it stands for."""
+    """The address, and the IPv4 addresses that it embeds."""
     if not isinstance(address, ipaddress.IPv6Address):
         return [address]
     if address.ipv4_mapped is not None:

@@ -69,8 +69,8 @@ def migrated(app: str, application: Application) -> str:
 
 @contextmanager
 def logged(level: int = logging.INFO) -> Generator[None]:
-    """Meanwhile the log of this level and above goes to stderr, a line each. A line that repeats is written a few times a minute."""
-    # uvicorn would say that it starts and stops, which every application says itself.
+    """Write the log from this level up to stderr during the block. A repeated line appears a few times a minute."""
+    # uvicorn would log that it starts and stops, which every application logs itself.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s%(left_out)s"))

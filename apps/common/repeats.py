@@ -5,7 +5,7 @@ import logging
 from typing_extensions import override
 
 FEW = 5
-"""Times that the same line is written within `SPAN`."""
+"""How often the same line is written within `SPAN`."""
 SPAN = 60.0
 """Seconds."""
 KNOWN = 1000
@@ -14,7 +14,7 @@ Line = tuple[str, int, str, str]
 
 
 class Repeats(logging.Filter):
-    """Drops what repeats too often. The next line of its sort tells in `left_out` how many were dropped."""
+    """Drops lines that repeat too often. The next such line says in `left_out` how many were dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,10 +26,10 @@ class Repeats(logging.Filter):
         line = record.name, record.levelno, record.getMessage(), "" if error is None else repr(error)
         since, times = self._seen.get(line, (record.created, 0))
         record.left_out = ""
-        # A clock that was set back begins a new span, too.
+        # A clock that was set back also begins a new span.
         if not 0 <= record.created - since < SPAN:
             if times > FEW:
-                record.left_out = f" (and {times - FEW} times more since it was last written)"
+                record.left_out = f" ({times - FEW} more like this were not logged)"
             since, times = record.created, 0
         self._seen[line] = since, times + 1
         if len(self._seen) > KNOWN:

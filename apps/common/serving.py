@@ -39,7 +39,7 @@ def url_of(http: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """A server that bounds its connections, and leaves the signals to whoever runs it."""
+    """A server that limits its connections, and leaves signal handling to its caller."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -48,7 +48,7 @@ class _Server(uvicorn.Server):
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # asyncio takes one number for two things: how many it accepts in one turn, and how many the system keeps until then.
+        # asyncio uses one number for two limits: how many it accepts in one turn, and how long the system's queue is.
         for each in sockets or []:
             each.listen(QUEUE)
 

@@ -175,11 +175,11 @@ def token_given(tx: Connection) -> str:
 def silent(tx: Connection, kind: str, now: datetime, limit: int = 1000) -> list[tuple[str, str, datetime]]:
     """Jobs of this kind whose lease is over, each with its state and last heartbeat, the longest silence first.
 
-    Recovery takes them over from that moment on. The engine's own status names them after twice the lease, when nobody has.
+    Workers may recover them from then on. The engine's own status reports them only after twice the lease.
     """
     held = of_engine(tx.dialect, "executions", "job_id", "kind", "state", "heartbeat_at", "lease_expires_at")
     over, since = type_coerce(held.c.lease_expires_at, Utc) < now, type_coerce(held.c.heartbeat_at, Utc)
-    # In the words of the engine's index: any others would read the whole table.
+    # This repeats the condition of the engine's index, so that the query uses it.
     leased = text("status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (external_id IS NULL OR status = 'COMMITTED')")
     asked = select(held.c.job_id, held.c.state, since).where(held.c.kind == kind, over, leased).order_by(since).limit(limit)
     return [(row[0], row[1], row[2]) for row in tx.execute(asked)]

@@ -214,7 +214,7 @@ _CODE = re.compile(rf"({'|'.join((*get_args(Code), 'trouble', LOST))})(?::|$)")
 
 
 def language(code: str | None) -> Language:
-    """The language in which to answer somebody whose client speaks this one: Russian to Russian, English to any other."""
+    """The language for a client with this code: Russian for Russian, English for any other."""
     return "ru" if (code or "").lower().partition("-")[0] == "ru" else "en"
 
 

@@ -1,7 +1,7 @@
-"""Addresses that a torrent has qBittorrent call by itself: trackers, web seeds, peers and nodes.
+"""Checks the addresses in a torrent that qBittorrent connects to: trackers, web seeds, peers and nodes.
 
-Whoever may start a download could make qBittorrent send requests into the network that it is in, and learn from its answers or its silence what is there.
-So a torrent that names an address of a private network, or one that is no plain address, is refused.
+A user who may start a download could make qBittorrent send requests into its own network, and learn from the responses
+what is there. So the librarian refuses a torrent with a private address, or with anything but a plain address.
 """
 
 from urllib.parse import urlsplit
@@ -11,21 +11,22 @@ from apps.common.hosts import is_public
 from .errors import BadSource
 
 SCHEMES = frozenset({"http", "https", "udp", "ws", "wss"})
-"""Of trackers and web seeds."""
+"""Allowed schemes of trackers and web seeds."""
 SHOWN = 80
 
 
 def check(addresses: tuple[str, ...]) -> None:
-    """Raise BadSource unless each is of the public internet, as far as can be seen without asking a name server."""
+    """Raise BadSource unless every address is public, as far as can be judged without a name server."""
     for address in addresses:
         if not _is_public(address):
             raise BadSource(
-                f"The torrent names {_shown(address)}, which is no address of the public internet, and qBittorrent would call it: leave it out of the "
-                "link, or give another torrent. For trackers of your own network, the operator sets LIBRARIAN_ALLOW_PRIVATE_ADDRESSES=1.")
+                f"The torrent contains {_shown(address)}, which is not a public address, and qBittorrent would connect "
+                "to it. Remove it from the link, or use another torrent. To allow trackers in a private network, the "
+                "operator sets LIBRARIAN_ALLOW_PRIVATE_ADDRESSES=1.")
 
 
 def _is_public(address: str) -> bool:
-    # What one program takes for a user name or a separator, another takes for the host.
+    # One program may read as the host what another reads as a user name or a separator.
     if any(each in address for each in "\\@ ") or not address.isascii() or not address.isprintable():
         return False
     try:

@@ -57,7 +57,7 @@ class Librarian(Application):
     allow_private_addresses: bool
 
     def source(self, given: str | bytes) -> Source:
-        """Read what may be downloaded here. Raises BadSource, and nothing else."""
+        """Parse a source and check that it is allowed. Raises only BadSource."""
         return _allowed(given, private=self.allow_private_addresses)
 
     @override
@@ -97,7 +97,7 @@ def _download(app: App[Connection], engine: Engine, client: Client, settings: Se
         if removal is not None:
             raise Snooze(f"torrent {torrent_id} is being removed: it is added again after that", after=WAIT)
         try:
-            # Here too: it may have been stored by another program, or while the setting was another.
+            # Checked again: another program, or one with another setting, may have stored the source.
             allowed = _allowed(given or request.source, private=settings.allow_private_addresses)
             # No effect with a receipt: a torrent is added once however often it is asked for, and one that has vanished since must be added again.
             known = client.add(allowed, str(settings.downloads / torrent_id))

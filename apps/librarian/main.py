@@ -233,7 +233,7 @@ def _run(http: str | None, *, works: bool) -> None:
 
     from .serving import until_signal
 
-    # It says each time that it tries again; the librarian says once that qBittorrent cannot be reached.
+    # It logs every retry; the librarian logs once that qBittorrent is unreachable.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     with logged(logging.WARNING), opened() as (librarian, settings):
         Desk(librarian).check()

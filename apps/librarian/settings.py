@@ -28,7 +28,7 @@ class Settings:
     """Seconds between two looks at a download."""
     allow_default_credentials: bool = False
     allow_private_addresses: bool = False
-    """Whether a torrent may have qBittorrent call trackers and peers of a private network."""
+    """Whether torrents may contain trackers and peers in a private network."""
 
     def __post_init__(self) -> None:
         if self.database.partition("://")[0] not in SCHEMES:

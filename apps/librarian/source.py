@@ -46,7 +46,7 @@ class Source:
     name: str | None
     torrent: bytes | None = None
     addresses: tuple[str, ...] = ()
-    """Those that it has qBittorrent call by itself."""
+    """The addresses that qBittorrent connects to for this source."""
 
 
 def source(given: str | bytes) -> Source:
@@ -152,7 +152,7 @@ def _decoded(data: bytes) -> Dictionary:
 
 
 def _addresses(whole: Dictionary) -> Iterator[str]:
-    """Trackers, web seeds and nodes, however deep their lists are nested."""
+    """Trackers, web seeds and nodes, from lists of any depth."""
     for key in (b"announce", b"announce-list", b"url-list", b"httpseeds"):
         yield from map(_address, _flat(whole.get(key, [])))
     nodes = whole.get(b"nodes", [])

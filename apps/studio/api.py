@@ -128,7 +128,8 @@ class Api:
         if request.method == "HEAD":
             return Response(headers=headers, media_type="text/event-stream")
         if self._feed.full(user.id):
-            raise Wrong(429, "too_many_streams", f"You follow the studio {STREAMS} times already: close one of its pages or programs.", {"Retry-After": "5"})
+            said = f"You already have {STREAMS} live streams open. Close a page or program that uses one."
+            raise Wrong(429, "too_many_streams", said, {"Retry-After": "5"})
         watch = events.Watch(self._gallery, self._people, user.id, self._job)
         return StreamingResponse(self._feed.stream(watch, self._door.credential(request)), headers=headers, media_type="text/event-stream")
 

@@ -39,9 +39,9 @@ def check(studio: Studio) -> tuple[int, list[Fault]]:
 
 # ---------------------------------------------------------------- each user
 def _accounts(tx: Connection) -> Iterator[Fault]:
-    """Nobody has less than nothing, what was granted is somewhere, and the stored balance is that of the ledger.
+    """No balance is negative, every granted credit is accounted for, and stored balances match the ledger.
 
-    What is still reserved is counted anew, from the jobs that have not ended.
+    Reserved credits are recounted from the jobs that have not ended.
     """
     job = of_engine(tx.dialect, "jobs", "id", "state")
     waiting = select(entries.c.user_id, func.sum(entries.c.amount)).join(job, job.c.id == entries.c.job_id).where(
@@ -51,7 +51,9 @@ def _accounts(tx: Connection) -> Iterator[Fault]:
     for user_id, name in tx.execute(select(users.c.id, users.c.name).order_by(users.c.id)).all():
         has, stored = truth.get(user_id, nothing), ledger.balance(tx, user_id)
         if stored != has:
-            yield Fault("balance_of_ledger", None, name, f"{name} has {has.available} credits available by the ledger, and {stored.available} by the balance.")
+            said = (f"{name} has {has.available} credits available in the ledger, "
+                    f"but {stored.available} in the stored balance.")
+            yield Fault("balance_of_ledger", None, name, said)
         for what, amount in (("available", has.available), ("reserved", has.reserved)):
             if amount < 0:
                 yield Fault("never_negative", None, name, f"{name} has {amount} credits {what}.")

@@ -1,4 +1,4 @@
-"""What changes, as it happens: one user's jobs and credits, as they are told by and by."""
+"""The changes of one user's jobs and credits, for a stream of events."""
 
 from collections.abc import Callable
 
@@ -20,11 +20,11 @@ class Watch:
         self._changes: Changes = {}
         """Of those that are followed, as they were told."""
         self.unended: set[str] = set()
-        """Those that were told and may change without an entry in the ledger."""
+        """Jobs that were reported and may change without an entry in the ledger."""
         self._standing: Standing | None = None
 
     def stale(self, standing: Standing, changes: Changes) -> bool:
-        """Whether a look would tell something. An order, an end and a grant each make an entry; before its end, a job says itself when it changed."""
+        """Whether a query would find changes: a new ledger entry (order, end or grant), or a changed open job."""
         return standing != self._standing or any(changes.get(id) != self._changes[id] for id in self.unended)
 
     def look(self) -> list[Event]:

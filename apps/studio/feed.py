@@ -1,4 +1,4 @@
-"""The change feed: one look at the database serves all streams of the process, as server-sent events."""
+"""The change feed: one poll of the database serves all event streams of the process (server-sent events)."""
 
 import asyncio
 from collections import Counter
@@ -16,27 +16,27 @@ from .gallery import Gallery
 from .people import Credential, People
 
 EVERY = 0.5
-"""Seconds between two looks at the database."""
+"""Seconds between two polls of the database."""
 REST = 4
-"""The pause is at least so many times as long as the look before it took: whatever there is to see, the feed is no heavy reader."""
+"""The pause lasts at least this many times as long as the last poll, which limits the load of the feed."""
 QUIET = 15.0
-"""Seconds without a word after which a comment shows that the line still stands."""
+"""Seconds without an event after which a comment keeps the connection alive."""
 STREAMS = 10
-"""Streams of one user at once."""
+"""The most streams of one user at once."""
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
-# A browser that loses the line comes back after so many milliseconds.
+# A browser that loses the connection reconnects after this many milliseconds.
 RETRY = "retry: 1000\n\n"
 ALIVE = ": nothing new\n\n"
 
 
 async def paused(stop: asyncio.Event, seconds: float) -> None:
-    """Wait for so long, or until it is to stop."""
+    """Wait for this long, or until `stop` is set."""
     with suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
 
 
 class Follower:
-    """One stream: what it is to tell next, and whether it ends then."""
+    """One stream: the events to send next, and whether it ends after them."""
 
     def __init__(self, watch: Watch, credential: Credential) -> None:
         self.watch, self.credential = watch, credential
@@ -45,13 +45,13 @@ class Follower:
         self._heard = asyncio.Event()
 
     def tell(self, news: list[Event] | None) -> None:
-        """These are news. None is the end."""
+        """Add events to send; None ends the stream."""
         self.news += news or []
         self.ended = self.ended or news is None
         self._heard.set()
 
     async def taken(self) -> list[Event]:
-        """The news, as soon as there are any, or none if all was quiet for a while."""
+        """Wait for events and return them; an empty list if there are none for a while."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._heard.wait(), QUIET)
         self._heard.clear()
@@ -60,7 +60,7 @@ class Follower:
 
 
 class Feed:
-    """Looks at the database for every stream of this process, for as long as there is one, until `stop`."""
+    """Polls the database for all streams of this process, while there are any, until `stop`."""
 
     def __init__(self, gallery: Gallery, people: People, stop: asyncio.Event, now: Callable[[], datetime], pause: Pause = paused) -> None:
         self._gallery, self._people, self._stop, self._now, self._pause = gallery, people, stop, now, pause
@@ -69,13 +69,13 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
 
     def full(self, user_id: int) -> bool:
-        """Whether a user has as many streams as anyone may have."""
+        """Whether a user has reached the limit of streams."""
         return self._streams[user_id] >= STREAMS
 
     async def stream(self, watch: Watch, credential: Credential) -> AsyncGenerator[str]:
-        """All that is recent, then what changes, until `stop`, or until this credential ends.
+        """Send recent jobs, then changes, until `stop` or until this credential expires.
 
-        While the database is unreachable nothing is told, and nothing is lost.
+        While the database is unreachable, it sends nothing; no change is lost.
         """
         if self.full(watch.user_id):
             return
@@ -104,7 +104,7 @@ class Feed:
             away(error)
             return []
 
-    # ------------------------------------------------------------ one for all
+    # ------------------------------------------------------------ the shared poll
     def _follow(self, follower: Follower) -> None:
         self._followers.add(follower)
         if self._task is None or self._task.done():
@@ -115,7 +115,7 @@ class Feed:
         try:
             while self._followers and not self._stop.is_set():
                 began = clock()
-                # Whoever has not taken the last news yet hears the next ones later, together.
+                # A stream that has not sent its last events yet gets the next ones later, together.
                 told, error = await run_in_threadpool(self._look, [each for each in self._followers if not each.news])
                 for follower, news in told:
                     follower.tell(news)
@@ -124,12 +124,12 @@ class Feed:
                 lost = error is not None
                 await self._pause(self._stop, max(EVERY, REST * (clock() - began)))
         finally:
-            # Should it ever break, browsers come back, and the next stream starts it anew.
+            # If the poll fails, browsers reconnect, and the next stream starts it again.
             for follower in self._followers:
                 follower.tell(None)
 
     def _look(self, followers: Collection[Follower]) -> tuple[list[tuple[Follower, list[Event] | None]], Exception | None]:
-        """Who is to be told what, and why the database could not be asked about the others."""
+        """The events for each stream, and the error if the database could not be queried for the others."""
         told: list[tuple[Follower, list[Event] | None]] = []
         try:
             known = self._people.known({each.credential for each in followers}, self._now())

@@ -138,7 +138,7 @@ class Gallery:
         return found
 
     def changed(self, ids: Collection[str]) -> Changes:
-        """When each of these jobs changed last, whoever's they are."""
+        """When each of these jobs last changed, of any user."""
         found: Changes = {}
         with self._reading.begin() as tx:
             for some in _chunks(ids):

@@ -1,4 +1,7 @@
-"""The credits: an append-only ledger, and everybody's balance, which the database adds up. Each entry is written in the transaction of what causes it."""
+"""Credits: an append-only ledger, and users' balances, which the database updates.
+
+Each entry is written in the transaction of its cause.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Standing:
-    """A user's balance at one moment. Every entry makes `mark` greater, also those that together leave the balance as it was."""
+    """A user's balance at one moment. Every entry increases `mark`, even if the balance ends up the same."""
 
     mark: int
     balance: Balance
@@ -50,7 +53,7 @@ def grant(tx: Connection, user_id: int, amount: int, note: str | None) -> None:
 
 
 def reserve(tx: Connection, user_id: int, job_id: str, amount: int) -> None:
-    """Set credits aside for a job, or refuse. The user's balance is locked first: of many at once, no more succeed than there are credits for."""
+    """Reserve credits for a job, or refuse. It locks the user's balance, so concurrent orders cannot overspend."""
     # Written, and not just locked: a caller's own transaction that sees an old snapshot is refused by the database then, instead of counting it.
     locked = update(balances).where(balances.c.user_id == user_id).values(grant=balances.c.grant).returning(*_SUMS)
     _affordable(tx, user_id, amount, tx.execute(locked).mappings().one_or_none())
@@ -86,14 +89,14 @@ def balance(tx: Connection, user_id: int) -> Balance:
 
 
 def standing(tx: Connection, user_ids: Collection[int]) -> dict[int, Standing]:
-    """How the credits of these users stand."""
+    """The balances of these users."""
     found = tx.execute(_BALANCES.add_columns(balances.c.user_id).where(balances.c.user_id.in_(user_ids))).mappings()
     rows = {row["user_id"]: row for row in found}
     return {id: Standing(sum(rows[id][each] for each in get_args(Entry)) if id in rows else 0, _balance(rows.get(id))) for id in user_ids}
 
 
 def added_up(tx: Connection) -> dict[int, Balance]:
-    """Everybody's balance by the ledger itself, which is the truth. It reads every entry."""
+    """Every user's balance, computed from the ledger, which is authoritative. It reads every entry."""
     sums: dict[int, dict[str, int]] = {}
     for user_id, entry, total in tx.execute(
             select(entries.c.user_id, entries.c.entry, func.sum(entries.c.amount)).group_by(entries.c.user_id, entries.c.entry)):

@@ -113,7 +113,7 @@ def _storage(studio: Studio, settings: Settings) -> None:
 @contextmanager
 def _logging() -> Generator[None]:
     """The log goes to stderr, a line each."""
-    # It would log the links to images, and whoever has one has the image.
+    # It would log links to images, and anyone with a link can see the image.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with logged():
         yield

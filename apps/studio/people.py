@@ -23,9 +23,9 @@ MOST = 1_000_000
 """Credits that are granted at once."""
 SESSION = timedelta(days=30)
 SESSIONS = 20
-"""Sessions of one user at once. The oldest end first."""
+"""The most sessions of one user at once. The oldest end first."""
 PRUNED = 100
-"""Sessions of others, over by now, that go with one sign-in."""
+"""The most expired sessions of other users that one sign-in deletes."""
 PREFIX = "studio_"
 
 
@@ -41,7 +41,7 @@ class User:
 
 
 class Credential(NamedTuple):
-    """By what somebody is known, as it is stored."""
+    """A credential that identifies a user, as it is stored."""
 
     sort: Literal["key", "session"]
     hash: str
@@ -98,7 +98,7 @@ class People:
 
     def sign_in(self, key: str, now: datetime) -> tuple[User, str]:
         """Whose key this is, and a token that says so for thirty days."""
-        # Whoever guesses keeps no writer waiting.
+        # A guess takes no write lock.
         self.by_key(key)
         token = secrets.token_urlsafe(32)
         with self._engine.begin() as tx:
@@ -114,7 +114,7 @@ class People:
             return _one(tx, users.c.id.in_(signed_in), "Nobody is signed in with this token: sign in again.")
 
     def known(self, credentials: Collection[Credential], now: datetime) -> set[Credential]:
-        """Those of these credentials that are good."""
+        """The credentials among these that are valid."""
         keys, tokens = ([each.hash for each in credentials if each.sort == sort] for sort in ("key", "session"))
         good = users.c.key_hash.in_(keys), sessions.c.token_hash.in_(tokens) & (sessions.c.expires_at > now)
         with self._reading.begin() as tx:
@@ -122,7 +122,7 @@ class People:
             return {*found, *(Credential("session", hash) for hash in (tx.scalars(select(sessions.c.token_hash).where(good[1])) if tokens else ()))}
 
     def sign_out(self, token: str) -> None:
-        """This token says nothing from now on. One that never did is as good, and keeps no writer waiting."""
+        """End this session. An unknown token is ignored and takes no write lock."""
         this = sessions.c.token_hash == _hash(token)
         with self._reading.begin() as tx:
             known = tx.scalar(select(sessions.c.user_id).where(this))
@@ -146,7 +146,7 @@ class People:
             return ledger.balance(tx, user_id)
 
     def standing(self, user_ids: Collection[int]) -> dict[int, Standing]:
-        """How the credits of these users stand: cheap, so that it may be asked often."""
+        """The balances of these users. The query is cheap enough to run often."""
         with self._reading.begin() as tx:
             return ledger.standing(tx, user_ids)
 
@@ -160,7 +160,7 @@ _USERS = select(users.c.id, users.c.name, users.c.admin)
 
 
 def _one(tx: Connection, fits: ColumnElement[bool], missing: str, *, held: bool = False) -> User:
-    """Who fits. Of one who is held, nobody changes the key before the transaction has ended, and nobody else signs in."""
+    """The user who matches. With `held`, the row is locked until the transaction ends, against new keys and sign-ins."""
     found = tx.execute(_USERS.where(fits).with_for_update(key_share=True) if held else _USERS.where(fits)).one_or_none()
     if found is None:
         raise NotFound(missing)
@@ -168,11 +168,11 @@ def _one(tx: Connection, fits: ColumnElement[bool], missing: str, *, held: bool 
 
 
 def _prune(tx: Connection, user_id: int, now: datetime) -> None:
-    """Make room for one more session of this user, and remove some that are over, whoever's they were."""
+    """Make room for one more session of this user, and delete some expired sessions of any user."""
     kept = select(sessions.c.token_hash).where(sessions.c.user_id == user_id, sessions.c.expires_at > now).order_by(
         sessions.c.expires_at.desc(), sessions.c.token_hash).limit(SESSIONS - 1)
     tx.execute(delete(sessions).where(sessions.c.user_id == user_id, sessions.c.token_hash.not_in(kept)))
-    # Those that another sign-in removes just now are left to it: two that wait for each other would both fail.
+    # Skip sessions that another sign-in is deleting: two sign-ins that wait for each other would both fail.
     over = select(sessions.c.token_hash).where(sessions.c.expires_at <= now).limit(PRUNED).with_for_update(skip_locked=True)
     tx.execute(delete(sessions).where(sessions.c.token_hash.in_(over)))
 

@@ -38,7 +38,7 @@ class Door:
         return user
 
     def credential(self, request: Request) -> Credential:
-        """By what whoever asks is known."""
+        """The credential of this request."""
         key = _bearer(request)
         return Credential.of("session", _token(request)) if key is None else Credential.of("key", key)
 

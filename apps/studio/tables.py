@@ -61,7 +61,7 @@ entries = Table(
 # A job's credits are set aside once, and settled once, whoever tries.
 for _name, _which in (("reserved", "entry = 'reserve'"), ("settled", "entry IN ('capture', 'forfeit', 'release')")):
     Index(f"studio_{_name}_once", entries.c.job_id, unique=True, sqlite_where=text(_which), postgresql_where=text(_which))
-# The sums of each user's entries, which the database itself keeps: it adds every entry in the transaction that writes it.
+# The sums of each user's entries. A trigger adds every entry in the transaction that writes it.
 balances = Table(
     "studio_balances", metadata,
     Column("user_id", Integer, ForeignKey("studio_users.id"), primary_key=True),
@@ -123,7 +123,7 @@ ADD = f"""
   UPDATE studio_balances SET {_ADDED} WHERE user_id = NEW.user_id;
 """  # noqa: S608 - of names that stand here
 ONCE = " ON CONFLICT DO NOTHING"
-"""On PostgreSQL two may write a user's first entries at once."""
+"""On PostgreSQL two transactions may write a user's first entries at once."""
 COUNT = {
     "sqlite": [f"CREATE TRIGGER studio_entries_counted AFTER INSERT ON studio_entries BEGIN {ADD.format(unless='')} END"],
     "postgresql": [
@@ -159,8 +159,8 @@ def _seal(tx: Connection) -> None:
 
 
 def _count(tx: Connection) -> None:
-    """Have every entry counted from now on, and count those that an earlier version has written."""
-    # First the trigger: on PostgreSQL it waits for whoever writes an entry, and nobody writes another before this transaction ends.
+    """Create the trigger that counts entries, and count those that an earlier version has written."""
+    # Create the trigger first: on PostgreSQL it waits for open writers, and blocks new ones until this commits.
     for statement in COUNT[tx.dialect.name]:
         tx.exec_driver_sql(statement)
     sums = [func.sum(case((entries.c.entry == each, entries.c.amount), else_=0)) for each in get_args(Entry)]

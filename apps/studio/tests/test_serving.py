@@ -161,7 +161,7 @@ def test_one_stream_too_many_is_refused_in_a_sentence(studio: Studio) -> None:
             assert {follow(ann).status_code for _ in range(STREAMS)} == {200}
             refused = follow(ann)
             assert (refused.status_code, json.loads(refused.read())) == (429, {
-                "error": "You follow the studio 10 times already: close one of its pages or programs.", "reason": "too_many_streams"})
+                "error": "You already have 10 live streams open. Close a page or program that uses one.", "reason": "too_many_streams"})
             assert follow(bob).status_code == 200
         eventually(lambda: follow(ann).status_code == 200)
 
