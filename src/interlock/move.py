@@ -280,7 +280,7 @@ def _error(hand: _Hand, outcome: Errored) -> Move:
     if outcome.shared and runs_grouped(hand.job):
         return _lose(hand, outcome.error)
     left = left_after_crash(hand.job) if outcome.crashed else hand.tries_after
-    # The third loss is counted, so that the second is not paid for twice.
+    # Count the third loss, so that the job does not pay for the second one twice.
     lost = outcome.crashed and unpaid(hand.job) > 0
     if cancelled := _as_requested(hand, *events, tries_left=left, error=outcome.error):
         return replace(cancelled, lost=lost)

@@ -56,7 +56,7 @@ class Errored(_Raised):
     crashed: bool = False
     """Or rather, the process that it ran in has died: as with a lost lease, nobody can say that it was the handler's word."""
     shared: bool = False
-    """Other jobs ran in the process that died: any of them may have ended it."""
+    """Whether other jobs ran in the process that died, since any of them may have killed it."""
 
 
 @dataclass(frozen=True, slots=True)

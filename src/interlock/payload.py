@@ -22,18 +22,18 @@ EXTERNAL_ID_LENGTH = 500
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _TOO_LONG = 10**DIGITS
-# These two read short texts only: `encode` takes a megabyte from anyone, and runs no regular expression over it.
+# Only for short texts: `encode` accepts a megabyte from untrusted callers, and runs no regular expression over it.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
-    """The canonical JSON of a value: keys sorted, no spaces, UTF-8 as it is. `PayloadError` if it cannot be stored, or not read back as it was.
+    """The canonical JSON of a value: sorted keys, no spaces, unescaped UTF-8. `PayloadError` if it cannot round-trip.
 
-    It takes time in proportion to the text, whatever the text says.
+    The time is linear in the size of the text.
     """
     try:
-        # Python itself refuses longer integers, unless its process was told not to.
+        # Python refuses longer integers by default.
         found = None if 0 < sys.get_int_max_str_digits() <= DIGITS else fault(value)
         text = "" if found else _encoder.encode(value)
         size = len(text) if text.isascii() else len(text.encode())
@@ -47,7 +47,7 @@ def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
 
 
 def _doubtful(value: object) -> bool:
-    """Whether the encoder may have let something through: a key that is no string, a class of the caller's own, or too many levels."""
+    """Whether the encoder may have missed a fault: a key that is not a string, a custom class, or too many levels."""
     level: Iterable[object] = (value,)
     for _ in range(DEPTH):
         inner: list[object] = []
@@ -73,7 +73,7 @@ def _doubtful(value: object) -> bool:
 
 
 Place = tuple["Place", str] | None
-"""Where in a value an item is: its parent's place, and its own step from there."""
+"""The place of an item in a value: the place of its parent, and the step from there."""
 
 
 def fault(value: object) -> str | None:
@@ -94,7 +94,7 @@ def fault(value: object) -> str | None:
 
 
 def _told(place: Place) -> str:
-    """A place in words, cut short: a key may be as long as the whole payload."""
+    """A place as text. Long keys are cut, since a key may be as long as the whole payload."""
     steps: list[str] = []
     while place is not None:
         place, step = place
@@ -122,7 +122,7 @@ def _scalar_fault(item: object) -> str | None:
     if isinstance(item, float):
         return None if math.isfinite(item) else f"{item} is no JSON number"
     if isinstance(item, int):
-        # Compared as a number: asking for the digits of such a number is what Python refuses.
+        # Compare numbers: Python refuses to convert such a number to digits.
         return f"an integer has more than {DIGITS:,} digits" if not -_TOO_LONG < item < _TOO_LONG else None
     return f"{_article(item)} is nothing that JSON can hold"
 
@@ -133,7 +133,7 @@ def _text_fault(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "half of a surrogate pair, which is no text"
+        return "half of a surrogate pair, which is not text"
     return None
 
 

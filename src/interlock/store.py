@@ -269,7 +269,7 @@ class Store(Protocol):
         ...
 
     def dossiers(self, size: int = 1000) -> Iterator[list[Dossier]]:
-        """The data of all jobs that `verify` checks, in pages of at most `size` jobs, each page a short transaction.
+        """The data of all jobs that `verify` checks, in pages of at most `size` jobs, each one short snapshot.
 
         Payloads, results, errors and reasons are left out, so that a page has a bounded size.
         """

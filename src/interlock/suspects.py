@@ -1,8 +1,8 @@
-"""Suspects: jobs that were running when a process died. Pure rules for where they run next, and for what a loss costs.
+"""Suspects: jobs that were running when a process died. The rules for where they run next, and what a loss costs.
 
-The first loss costs a try, and the job runs next in a process together with other suspects. If that process dies too, the second loss
-costs nothing yet, and the job runs alone from then on. A job that ends its process alone pays for the second loss as well, so it runs
-exactly as often as it has tries; a job that does not has paid once.
+The first loss costs a try, and the job runs next in a process together with other suspects. If that process dies, too,
+the second loss costs nothing yet, and the job runs alone from then on. If it then kills its process, it pays for the
+second loss as well, so it runs exactly as often as it has tries. An innocent job pays once.
 """
 
 from .job import Job
@@ -14,7 +14,7 @@ def runs_grouped(job: Job) -> bool:
 
 
 def unpaid(job: Job) -> int:
-    """How many losses the job has not paid for: its second one, until the third shows whose fault it was."""
+    """How many losses the job has not paid for. The second one is unpaid until a third shows that the job caused it."""
     return int(job.lease_losses == 2)
 
 

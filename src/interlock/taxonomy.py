@@ -1,7 +1,8 @@
 """What an error means: whether trying again may help, whether the outside was reached at all, and how it is told.
 
-An error of any library says its HTTP status by an attribute, `status_code` or `response`, and the delay that it asks for by `retry_after` or a header.
-Only that nothing was sent at all has no such shape: there the errors of the common HTTP clients are known by name, so that none of them is needed here.
+An error of any library carries its HTTP status in `status_code` or `response`, and a requested delay in `retry_after`
+or a header. No attribute says that nothing was sent at all, so errors of common HTTP clients that mean it are listed by
+name; the engine imports none of these libraries.
 """
 
 import os
@@ -23,7 +24,7 @@ LONGEST = 86_400.0
 """An error that asks for a longer delay than a day is asked again after a day."""
 
 _HEADER = 1000
-"""Characters of a header that is read: no date and no number needs more."""
+"""Characters of a header that are read: no date or number needs more."""
 _AGAIN = {408, 425, 429}
 _HOPELESS = (PayloadError, UsageError, TransitionRefused)
 _IN_DOUBT = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
@@ -78,8 +79,8 @@ def by_kind(error: Exception, taxonomy: Taxonomy | None) -> Verdict | None:
         verdict = taxonomy(error)
         if verdict is not None and not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"it answered {verdict!r}: give a Verdict or None")  # noqa: TRY301 - told as any other fault of it
-    except BaseException as fault:  # noqa: BLE001 - the job's own error must not be lost for it
-        error.add_note(f"The kind's taxonomy could not judge this error: {headline(fault)}")
+    except BaseException as fault:  # noqa: BLE001 - it must not replace the job's own error
+        error.add_note(f"The kind's taxonomy failed to classify this error: {headline(fault)}")
         return None
     return verdict
 
@@ -148,7 +149,7 @@ def _header(headers: object, name: str) -> str | None:
         return None
     try:
         value = get(name) or get(name.lower())
-    except BaseException:  # noqa: BLE001 - these headers are a stranger's too
+    except BaseException:  # noqa: BLE001 - a library's headers may raise anything, too
         return None
     return value if isinstance(value, str) and len(value) <= _HEADER else None
 
@@ -171,7 +172,7 @@ def _number(value: object) -> float | None:
 def _read(thing: object, name: str) -> object:
     try:
         return getattr(thing, name, None)
-    except BaseException:  # noqa: BLE001 - a property of a stranger's error may raise anything, and then says nothing
+    except BaseException:  # noqa: BLE001 - a property of a library's error may raise anything, and then counts as missing
         return None
 
 
@@ -187,7 +188,7 @@ def describe(error: BaseException, limit: int = 8000) -> str:
     """
     try:
         text = _traceback(error)
-    except BaseException as fault:  # noqa: BLE001 - an error that cannot be told must not hide that there was one
+    except BaseException as fault:  # noqa: BLE001 - an error without a readable text must still be reported
         text = f"{type(error).__name__}: (its traceback cannot be told: {type(fault).__name__})"
     if len(text) > limit:
         left_out = f"\n  … {len(text) - limit:,} characters left out …\n"

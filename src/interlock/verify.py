@@ -183,7 +183,7 @@ def _unborn(audit: Sequence[AuditEntry]) -> str | None:
 def _stamps(execution: Execution) -> Found:
     stamps = (execution.leased_at, execution.started_at, execution.committed_at, execution.finished_at)
     which = f"Attempt {execution.attempt} is {execution.status}"
-    # Only whether each stamp is there: a clock may be set back, so their order proves nothing.
+    # Check only which timestamps exist: the clock may be set back, so their order proves nothing.
     ended = execution.finished_at is not None and execution.ended_by is not None
     if execution.status == "ABORTED":
         if not ended or execution.committed_at is not None:

@@ -421,7 +421,7 @@ def test_suspects_of_one_child_run_at_the_same_time(bench: Bench, kind: Any) -> 
     assert [value for _, value in bench.run(together(bench, *grips))] == ["met"] * count
 
 
-def test_a_death_in_a_group_is_nobodys_fault_yet_and_clears_the_other_groups(bench: Bench) -> None:
+def test_a_death_in_a_group_costs_no_try_yet_and_clears_the_other_groups(bench: Bench) -> None:
     """The dead group's members lose no try, and run alone from then on."""
     groups = bench.children.most_alone
     grips = suspects(bench, *(apart.hanging.call() for _ in range(2 * groups - 1)), apart.deadly.call())
@@ -501,7 +501,7 @@ def test_a_suspect_with_a_second_loss_or_one_try_left_runs_alone(bench: Bench, l
 
 
 def test_a_child_that_is_ended_because_of_one_job_gives_the_others_of_its_group_back(bench: Bench) -> None:
-    """It is no fault of theirs, and spends no try."""
+    """The other jobs keep their tries."""
     children = bench.open(TARGET)
     children._groups.most = 1
     stubborn, innocent = suspects(bench, apart.rooted.call(), apart.hanging.call())
@@ -518,10 +518,10 @@ def test_a_child_that_is_ended_because_of_one_job_gives_the_others_of_its_group_
 
     ended, left = bench.run(scene())
     assert isinstance(ended, Errored)
-    assert (ended.crashed, left) == (False, Released("its process was ended because of another job"))
+    assert (ended.crashed, left) == (False, Released("the worker ended its process because of another job"))
 
 
-def test_a_child_that_nobody_needs_ends_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_child_ends_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.worker.children.IDLE", 0.0)
     children, (grip,) = bench.open(TARGET), suspects(bench, apart.named.call())
 

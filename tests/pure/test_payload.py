@@ -70,7 +70,7 @@ BAD: list[tuple[Any, str]] = [
     ({"a": [1, float("-inf")]}, "-inf is no JSON number, at a[1]"),
     ({"a": {"b": "x\0y"}}, "a string holds a NUL character, at a.b"),
     ({"x\0": 1}, "a key holds a NUL character"),
-    (["\ud83d"], "half of a surrogate pair, which is no text, at [0]"),
+    (["\ud83d"], "half of a surrogate pair, which is not text, at [0]"),
     ({"a\udc00": 1}, "a key holds half of a surrogate pair"),
     ({1: "x"}, "the key 1 is an int, and JSON has only strings as keys, at its top"),
     ({"a": {None: 1}}, "the key None is a NoneType"),

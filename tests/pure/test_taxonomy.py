@@ -213,7 +213,7 @@ def broken(error: Exception) -> Verdict | None:
 def test_a_taxonomy_that_fails_has_no_word_and_the_errors_text_says_so(taxonomy: Any, said: str) -> None:
     error = httpx_like(404)
     assert by_kind(error, taxonomy) is None
-    note = next(line for line in describe(error).splitlines() if "taxonomy could not judge" in line)
+    note = next(line for line in describe(error).splitlines() if "taxonomy failed to classify" in line)
     assert said in note
     assert describe(error).splitlines()[-1] == "httpx.HTTPStatusError: status 404"
 

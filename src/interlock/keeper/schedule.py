@@ -44,7 +44,7 @@ class Scheduler:
                 done += self._fire(schedule, now)
             except Unavailable:
                 raise
-            except BaseException as error:  # noqa: BLE001 - one schedule that cannot tick stops no other, and is tried again
+            except BaseException as error:  # noqa: BLE001 - a schedule that fails is retried, and stops no other
                 self._desk.events.emit(events.Trouble(self._owner, f"schedule {schedule.name}", error))
         return done
 

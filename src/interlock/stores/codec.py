@@ -151,7 +151,7 @@ def _entry(fields: list[Any], seq: int) -> AuditEntry:
 
 
 def failures(rows: Iterable[Row], when: When) -> list[Failures]:
-    """The rows of the query `failures`: those of a kind follow each other, the newest first."""
+    """The rows of the query `failures`, which are grouped by kind, the newest first."""
     counts: dict[str, int] = {}
     newest: dict[str, list[FailedJob]] = {}
     for kind, count, id, state, attempt, at, error in rows:

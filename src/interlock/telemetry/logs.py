@@ -130,7 +130,7 @@ def facts(event: Event) -> dict[str, object]:
     for field in fields(event):
         value = getattr(event, field.name)
         if isinstance(event, AttemptEnded) and field.name in ("exception", "final"):
-            # A retry is one line, with the error in it; where the job has failed, the traceback says where.
+            # A retry logs one line with its error; a failed job also logs the traceback.
             trace = _raised_in_the_job(event)
         elif isinstance(value, BaseException):
             given[field.name] = redact.error(value)
@@ -147,7 +147,7 @@ def facts(event: Event) -> dict[str, object]:
 
 
 def _raised_in_the_job(event: AttemptEnded) -> str | None:
-    """The traceback of the error that failed a job, unless the handler chose to end it with a sentence."""
+    """The traceback of the error that failed a job, unless the handler ended its job on purpose."""
     error = event.exception
     if not event.final or error is None or isinstance(error, Fail | Reject) or not _traced(error):
         return None
@@ -155,7 +155,7 @@ def _raised_in_the_job(event: AttemptEnded) -> str | None:
 
 
 def _unexpected(error: BaseException) -> bool:
-    """Whether a traceback helps: not for a sentence of ours."""
+    """Whether a traceback helps. It does not for our own errors."""
     return not isinstance(error, InterlockError) and _traced(error)
 
 
@@ -165,10 +165,11 @@ def _traced(error: BaseException) -> bool:
 
 # ---------------------------------------------------------------- for the command line
 def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
-    """Sends the log of the whole process to stderr, a line each: for people, or as JSON. What handlers and libraries log is formatted, and its secrets
-    hidden, in the same way; what is logged for a job carries its `job_id`, `kind` and `attempt`.
+    """Send the log of the whole process to stderr, one line per record, as text or JSON, with secrets hidden.
 
-    A program that has set up logging by itself is left as it is, but for the level of `interlock` and those fields: then the answer is False."""
+    Records of a job carry its `job_id`, `kind` and `attempt`. If the program has configured logging itself, only these
+    fields and the level of `interlock` change, and the result is False.
+    """
     try:
         log.setLevel(level.upper() if isinstance(level, str) else level)
     except ValueError:
@@ -191,12 +192,12 @@ def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO |
 
 
 def chosen() -> dict[str, Any] | None:
-    """What `configure` was called with, for the processes of this worker; None if it was not."""
+    """The arguments of `configure`, for the child processes of this worker; None if it was not called."""
     return dict(_chosen) or None
 
 
 def forget() -> None:
-    """As if `configure` had not been called, for the processes that are started from now on."""
+    """Forget the arguments of `configure`, so that later child processes do not use them."""
     _chosen.clear()
 
 
@@ -205,7 +206,7 @@ JOB = ("job_id", "kind", "attempt")
 
 
 def _name_job(record: logging.LogRecord) -> bool:
-    """Says for which job a record was logged. Fields that the record has already are its own."""
+    """Add the job's fields to a record, except those that the record already has."""
     running = scope.get()
     for name in JOB:
         if not hasattr(record, name):
@@ -214,7 +215,7 @@ def _name_job(record: logging.LogRecord) -> bool:
 
 
 def _bind(running: Scope | None) -> None:
-    """The same for loggers of structlog."""
+    """Add the job's fields to structlog's context."""
     from structlog.contextvars import bind_contextvars, unbind_contextvars
 
     if running is None:
@@ -227,7 +228,7 @@ class _Ours(logging.StreamHandler[TextIO]):
     """The handler that `configure` put there."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as `logging` calls it
-        """A log that cannot be written ends no worker, also where standard error is closed."""
+        """Ignore a log that cannot be written, even if standard error is closed, so that the worker continues."""
         with suppress(Exception):
             super().handleError(record)
 

@@ -67,7 +67,7 @@ def text(value: str, *, limit: int = LIMIT, lines: bool = False) -> str:
 
 
 def _whole_words(value: str) -> str:
-    """A text that was cut, without the word that the cut went through."""
+    """A cut text without its last, incomplete word."""
     end = len(value)
     while end and not value[end - 1].isspace():
         end -= 1
@@ -75,7 +75,7 @@ def _whole_words(value: str) -> str:
 
 
 def _without_password(run: str) -> str:
-    """A run of characters without a space. Only what stands before its last @ is searched: a pattern that looks for the @ would do so from every colon."""
+    """Hide the password in a run without spaces. It searches only before the last @, so the time stays linear."""
     before, at, after = run.rpartition("@")
     if not at or "://" not in before:
         return run

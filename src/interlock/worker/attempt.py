@@ -91,7 +91,7 @@ class Attempts:
         outcome = outcome_of(error, grip, self._desk.now)
         if isinstance(outcome, Rejected | Failed | Snoozed) or grip.stop is not None:
             return outcome
-        # A guard that cannot say is no fault of the job: it comes back later, and no try is spent.
+        # If the guard fails, the job is not to blame: it runs later and keeps its tries.
         backoff = grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw())
         return Snoozed(outcome.pause(backoff) if isinstance(outcome, Errored) else backoff, clean(f"its guard raised {headline(error)}"))
 
@@ -114,7 +114,7 @@ class Attempts:
 
     @staticmethod
     def _apart(grip: Grip, outcome: Outcome, value: Any) -> tuple[Outcome, Any]:
-        """The exception itself stayed in the child: its text is told by one of ours."""
+        """Replace an exception that stayed in the child with one of ours that carries its text."""
         if isinstance(outcome, Errored):
             grip.raised = RaisedThere(outcome.error)
         return outcome, value
@@ -168,7 +168,7 @@ class Attempts:
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
     async def _called(self, grip: Grip, call: Callable[[], Any], *, is_async: bool, around: Sequence[Around] | None = None) -> Result:
-        """Call a function of the user's so that it can be stopped: a coroutine by cancelling its task, a thread by telling its run.
+        """Call a user's function so that it can be stopped: a coroutine by cancelling its task, a thread by its run.
 
         Raises only if the slot's own task is cancelled, because the event loop closes.
         """

@@ -1,4 +1,4 @@
-"""The program of a child, `python -m interlock.worker.child module:app`: it runs handlers, and ends with the worker that started it.
+"""The program of a child, `python -m interlock.worker.child module:app`. It runs handlers, and ends with its worker.
 
 Only the functions run here. What they write goes through the pipe to the worker, which holds the lease and has the database.
 """
@@ -40,7 +40,7 @@ NEWS = 0.1
 """Seconds between two reports of progress at least, however often a handler has some."""
 _PDEATHSIG = 1
 MOST = 1000
-"""Functions that may run at once, in threads."""
+"""The most functions that run at once, in threads."""
 _WRITERS = ThreadPoolExecutor(4, thread_name_prefix="interlock-ledger")
 
 
@@ -64,7 +64,7 @@ class Loaded(Protocol):
 
 # ---------------------------------------------------------------- executions, as many at once as the worker sends
 class Service:
-    """Hears what the worker says and carries it out: handlers in this process's event loop, or in its threads for them."""
+    """Receives the worker's messages and runs handlers, in the event loop of this process or in its threads."""
 
     def __init__(self, line: Line) -> None:
         self.ready = False
@@ -76,7 +76,7 @@ class Service:
         self._grips: dict[int, ChildGrip] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fresh = threading.Event()
-        # As many as are needed: the worker bounds what it sends, and whoever comes alone finds the thread of the last one.
+        # As many threads as needed: the worker limits what it sends, and single jobs reuse the last thread.
         self._threads = ThreadPoolExecutor(MOST, "interlock-handler")
 
     # ------------------------------------------------------------ heard, in a thread that nothing of the user's can block
@@ -144,7 +144,7 @@ class Service:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if not self._ending and (task.cancelled() or error is not None):
-            # Something of ours broke: the worker must not wait for an answer that never comes.
+            # A bug of ours: report it, so that the worker does not wait for an answer that never comes.
             traceback.print_exception(error)
             os._exit(70)
 
@@ -203,7 +203,7 @@ def _judged(grip: ChildGrip, ledger: PipeLedger, value: Any, error: BaseExceptio
 
 
 async def _written(work: Callable[[], Any]) -> Any:
-    """By threads of its own: what a handler's own functions do must not keep the pipe waiting."""
+    """Write in separate threads, so that handlers' functions cannot block the pipe."""
     return await asyncio.get_running_loop().run_in_executor(_WRITERS, work)
 
 

@@ -1,4 +1,4 @@
-"""Processes in which handlers run apart: heavy kinds in a few of them, suspects in quarantine, together or alone."""
+"""Child processes for handlers: some for heavy kinds, others for suspects in quarantine, in groups or alone."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from .verdict import stopped
 from .wire import Message, outcome_heard
 
 FEWEST, MOST = 4, 8
-"""Quarantine children, of each of the two sorts: as many as there are processors, within these bounds."""
+"""The number of groups, and of children for single suspects, is that of the processors within these limits."""
 AGAIN = 3
 """Idle children in a row that may turn out dead when they are given a job."""
 
@@ -97,7 +97,7 @@ class Children:
 
     @property
     def most_alone(self) -> int:
-        """How many suspects may run alone at once, each in a child."""
+        """How many suspects may run alone at once, each in its own child."""
         return self._alone.most
 
     @property
@@ -129,7 +129,7 @@ class Children:
         if grip.stop is not None:
             return stopped(grip)
         if death.ended:
-            return Released("its process was ended because of another job")
+            return Released("the worker ended its process because of another job")
         return Errored(clean(str(death)), retryable=True, crashed=True, shared=death.shared)
 
     async def finish(self, grip: Grip, ledger: StoreLedger) -> None:
@@ -164,7 +164,7 @@ class Children:
         raise AssertionError("the last round answers or raises")
 
     def _room_of(self, grip: Grip) -> Room | Groups:
-        """A heavy kind has a process to itself at any time; other suspects share one, or have one to themselves."""
+        """The pool for this execution: heavy kinds have their own, other suspects run in a group or alone."""
         if grip.declaration.process or not suspicious(grip.job.lease_losses, grip.crashes):
             return self._pool
         return self._alone if must_run_alone(grip) else self._groups

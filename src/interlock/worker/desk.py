@@ -19,7 +19,7 @@ from .points import Points, pass_by
 
 T = TypeVar("T")
 LONGEST = 2.0
-"""Seconds between two tries, about, while the database is unreachable: a report that comes late keeps its job from running again."""
+"""About the longest pause between two tries while the database is unreachable. Late reports delay retries of jobs."""
 
 
 def soon(loop: asyncio.AbstractEventLoop, work: Callable[..., object], *args: object) -> None:

@@ -122,9 +122,10 @@ class PipeLedger:
         self._grip.check()
 
     def outside(self, verb: str) -> None:
-        # The worker's database is not known here; the app's, and any other, is left alone while its transaction is open.
+        # The child does not know the worker's database, so it refuses while any transaction is open.
         if open_transactions():
-            raise UsageError(f"{verb} cannot run inside a transaction that a handler in a process of its own has open: {BEFORE_OR_AFTER}.")
+            raise UsageError(
+                f"{verb} cannot run inside a transaction that a handler in a child process opened: {BEFORE_OR_AFTER}.")
 
     def advance(self, stage: str) -> None:
         self._grip.check()

@@ -1,4 +1,4 @@
-"""One child, as the worker that started it sees it: it carries one execution, or a group of suspects, and its end hurts no others."""
+"""The worker's side of one child process, which runs one execution or a group of suspects."""
 
 import asyncio
 import signal
@@ -30,9 +30,9 @@ _HINTS = {
 
 
 class Died(Exception):
-    """The child ended before its job did. `began` says whether it had heard of the job.
+    """The child ended before its job did. `began` says whether it had received the job.
 
-    `shared` says that it was open to other jobs, any of which may have ended it; `ended` that its worker ended it because of another job.
+    `shared` says that other jobs may have killed it; `ended` that its worker ended it because of another job.
     """
 
     def __init__(self, sentence: str, *, began: bool, shared: bool = False, ended: bool = False) -> None:
@@ -43,7 +43,7 @@ class Died(Exception):
 
     @property
     def others(self) -> bool:
-        """Whether another job's doing may be the cause."""
+        """Whether another job may be the cause."""
         return self.shared or self.ended
 
 
@@ -111,7 +111,7 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.alive = True
         self.shared = False
-        """Whether it carries several executions at once."""
+        """Whether it runs several executions at once."""
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -200,7 +200,7 @@ class Child:
         self._end_for(errand)
 
     def _end_for(self, errand: Errand) -> None:
-        """Kill it because of one execution. The others that it carries are given back: it is no fault of theirs."""
+        """Kill it because of one execution. Its other executions are returned, and their jobs keep their tries."""
         self._ended_for = self._ended_for or errand
         self.kill()
 

@@ -76,7 +76,7 @@ class Reporter:
         task.add_done_callback(self._tasks.discard)
 
     async def _settle(self, threads: Executor, items: Sequence[Item], work: Callable[[], None]) -> None:
-        """Have items settled in a thread. An error that they do not carry yet is carried by each of them: all are told, and no slot is kept."""
+        """Settle items in a thread. If that fails, each item gets the error, so that every slot becomes free."""
         try:
             _, error = await asyncio.get_running_loop().run_in_executor(threads, caught, work)
         except Exception as refused:  # noqa: BLE001 - the threads have ended

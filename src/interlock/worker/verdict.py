@@ -16,13 +16,13 @@ from .grip import WHY, Grip
 
 
 def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:
-    """What an exception that left one of the job's functions means for it. `now` is the store's clock. It raises only what the store raises."""
+    """The outcome for an exception of a job's function. `now` is the store's clock, whose errors propagate."""
     grip.raised = error
     try:
         return _outcome_of(error, grip, now)
     except InterlockError:
         raise
-    except Exception as fault:  # noqa: BLE001 - an error that cannot be read is an error like any other
+    except Exception as fault:  # noqa: BLE001 - an unreadable error counts as any other error
         return Errored(clean(describe(fault)), retryable=True)
 
 
@@ -53,7 +53,7 @@ def _outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -
 
 
 def _told(reason: object) -> str:
-    """A reason as it can be stored: a text, or whatever was given in its place, such as an exception."""
+    """A reason as text that can be stored. The handler may have given another object, such as an exception."""
     return clean(reason if isinstance(reason, str) else headline(reason) if isinstance(reason, BaseException) else str(reason))
 
 

@@ -40,7 +40,7 @@ class Reading:
 
     def up_for(self) -> float | None:
         up = float(self._ask("up_for", {})[0][0])
-        # A clock that was set back behind the server's start cannot tell.
+        # If the clock was set back to before the server's start, the uptime is unknown.
         return up if up >= 0 else None
 
     def get(self, id: str) -> Job:
@@ -147,7 +147,7 @@ class Reading:
         return self.pool.transact(lambda conn: runner(conn)(statement)) if joined is None else joined(statement)
 
     def _ask_steadily(self, query: str, params: dict[str, Any]) -> Rows:
-        """`_ask`, with a plan that stays."""
+        """`_ask` with a fixed query plan."""
         self.check()
         statement = Statement(self.queries[query], params)
         joined = self._reading()

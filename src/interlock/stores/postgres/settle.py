@@ -112,14 +112,14 @@ class Settle:
     def _remarking(
         self, lock: str, ids: Sequence[str], query: str, params: dict[str, Any], *, answers: bool = True,
     ) -> Rows:
-        """Run a statement that writes remarks after one that locks the jobs: its snapshot is newer than the lock."""
+        """Lock the jobs, then run a statement that writes remarks, so that its snapshot is newer than the lock."""
         locked = Statement(self.queries[lock], {"id": array(ids)})
         writing = Statement(self.queries[query], params, answers=answers)
         return self.pool.steadily(self.queries["steady"], locked, writing)[1]
 
 
 def _remarks(paths: Sequence[Sequence[Hop]]) -> bool:
-    """Does any of these moves write a remark beside its arrows, or in place of one?"""
+    """Whether any of these moves writes a remark."""
     every = (hop for path in paths for hop in path)
     return any(hop.held_reason is not None or (hop.event is None and hop.ended_by is not None) for hop in every)
 

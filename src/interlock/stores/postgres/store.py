@@ -68,7 +68,7 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         self.schema = schema_name(schema)
         self.queries = load("interlock.stores.postgres", ("interlock.", f"{schema}."))
         self.pool = Pool(url)
-        # Where a user's code decides how long a connection is held, it must not be one that a worker needs.
+        # Users' code may keep a connection for long, so it gets its own pool and cannot starve a worker.
         self.users = Pool(url)
         self.renewing = Pool(url, size=1)
         self.dialect: Dialect = PostgresDialect(self.queries)
@@ -172,7 +172,7 @@ class PostgresStore(Settle, Receipts, Wake, Workers, Reading):
         return [lease(row, as_is, holder=1, status=row[JOB_WIDTH], owner=by, seconds=row[JOB_WIDTH + 1]) for row in rows]
 
     def _claim_remarking(self, run: Run, limits: Statement, claim: Statement) -> Rows:
-        """A claim in which some jobs walk no arrow: a remark tells of it."""
+        """A claim in which some jobs make no transition; a remark records it."""
         run(Statement(self.queries["steady"], {}))
         run(limits)
         rows = run(claim)

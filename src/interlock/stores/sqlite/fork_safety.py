@@ -22,30 +22,30 @@ from ...errors import UsageError
 REST = 10.0
 """Seconds that a fork waits for the statements and transactions of other threads; SQLite waits 5 s for a lock."""
 PROBE = 5.0
-"""Seconds until SQLite, in a forked process, is taken for locked by a thread that is not there."""
+"""Seconds after which a forked process concludes that a thread of its parent has locked SQLite."""
 DESCRIPTORS = ("/proc/self/fd", "/dev/fd")
 
 FileId = tuple[int, int]
-"""Device and inode: what SQLite, too, recognises a file by."""
+"""Device and inode, by which SQLite also identifies a file."""
 
 
 class Closing(Protocol):
-    """A database file, as a fork needs it."""
+    """The part of a database file that fork safety needs."""
 
     users: int
     """How many statements and transactions run on it now. Changed by `Uses` alone."""
 
     def close_connections(self) -> None:
-        """Close all; called in the parent, when none is in use."""
+        """Close all connections. Called in the parent when none is in use."""
         ...
 
     def after_fork(self) -> tuple[list[Any], FileId | None]:
-        """In the child: forget all locks and connections. Answers the connections that are open, and the file's id."""
+        """Forget all locks and connections in the child. Returns the inherited open connections and the file's id."""
         ...
 
 
 class Use:
-    """One statement or transaction that runs, and where."""
+    """One running statement or transaction, and its thread and file."""
 
     __slots__ = ("file", "pid", "thread")
 
@@ -87,13 +87,13 @@ class Uses:
 
     # ------------------------------------------------------------ statements and transactions
     def of(self, file: Closing) -> "_Block":
-        """A statement or transaction, as long as a block runs."""
+        """Register a statement or transaction for the duration of a block."""
         return _Block(self, file)
 
     def begin(self, file: Closing) -> Use:
         """Wait for a fork that is under way, unless this thread is one that the fork waits for."""
         if os.getpid() != self._pid:
-            # Forked by C code that called no hook.
+            # C code forked this process without calling hooks.
             self.after_in_child()
         use = Use(file)
         with self._changed:
@@ -118,7 +118,7 @@ class Uses:
 
     # ------------------------------------------------------------ forks
     def before(self) -> None:
-        """Let every other thread come to rest, then close the connections to every file that is not in use."""
+        """Wait until the other threads are idle, then close the connections to every file that is not in use."""
         me = threading.get_ident()
         end = time.monotonic() + REST
         with self._changed:
@@ -134,13 +134,13 @@ class Uses:
             self._changed.notify_all()
 
     def after_in_child(self) -> None:
-        """Begin anew. A file to which a connection is still open, ours or a caller's, is not opened here again."""
+        """Reset the state. Files with an inherited open connection, ours or a caller's, are refused from now on."""
         self._pid, self._changed, self._threads, self._forks = os.getpid(), threading.Condition(), {}, 0
         for file in list(self._files):
             left, id = file.after_fork()
             file.users = 0
             for connection in left:
-                # Closing it could end the parent's transaction in the file, so it is not freed here, not even at exit.
+                # Closing it could end the parent's transaction in the file, so it is never freed, not even at exit.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
             if left and id is not None:
                 self._inherited.add(id)
@@ -153,15 +153,15 @@ class Uses:
             if self._inherited and file_id(path) in self._inherited:
                 raise UsageError(
                     f"{path} cannot be used in this process, which was forked while a connection to the file was open: "
-                    "SQLite's locks do not survive that. Fork outside of transactions, close your own connections to "
+                    "SQLite's locks do not survive a fork. Fork outside of transactions, close your own connections to "
                     "the file first (Django: connections.close_all(), SQLAlchemy: engine.dispose()), or start the "
                     "process by spawn.")
 
 
     def check_library(self, name: str, touch: Callable[[], object]) -> None:
-        """`UsageError` if this process was forked while another thread, with a file that is not ours, was inside SQLite.
+        """`UsageError` if this process was forked while another thread used SQLite for another file.
 
-        Such a thread may have had a mutex of the library, for which everyone here would wait for ever: so a thread waits.
+        That thread may have held a mutex of the library, so a probe thread tries the library first.
         """
         if not self._forked:
             return
@@ -172,11 +172,11 @@ class Uses:
         if not passed.wait(PROBE):
             raise UsageError(
                 f"SQLite ({name}) cannot be used in this process, which was forked while another thread was using SQLite. "
-                "Fork before such threads start, or when they rest, or start the process by spawn.")
+                "Fork before such threads start, or while they are idle, or start the process by spawn.")
 
 
 def _probe(touch: Callable[[], object], passed: threading.Event) -> None:
-    # What it raises, the caller meets itself; only a touch that never returns is of interest.
+    # The caller will get the same error itself; the probe only detects a call that never returns.
     with suppress(Exception):
         touch()
     passed.set()

@@ -52,7 +52,7 @@ class Wake:
 
 
 class SqliteEar(Ear):
-    """Reads `PRAGMA data_version` on its thread's connection: it changes when another connection commits. It never asks for the write lock."""
+    """Polls `PRAGMA data_version`, which changes when another connection commits. It never takes the write lock."""
 
     def __init__(self, file: File, look: float, wake: Callable[[], None], gone: Callable[[Ear], None]) -> None:
         super().__init__(wake, gone)
@@ -77,7 +77,7 @@ class SqliteEar(Ear):
                 with uses.of(self._file):
                     conn = self._file.watcher()
                     if conn is not known:
-                        # The first one, or the one after a fork.
+                        # The first connection, or the first after a fork.
                         known, seen = conn, None
                     version = self._version(conn)
                 if version is not None and version != seen:
