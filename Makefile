@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 # Each is called as its Debian package is.
 PROGRAMS := qbittorrent-nox chromium pgbouncer
 MISSING = $(strip $(foreach program,$(PROGRAMS),$(if $(shell PATH=$$PATH:/usr/sbin command -v $(program) 2> /dev/null),,$(program))))
-# The newest Python that is here, and what of the suite tells soonest that something does not work on it.
+# The newest installed Python, and the tests that are most likely to fail on it.
 NEWEST = $(shell .ci/newest $(PYTHON))
 CORE := tests/pure tests/contract tests/loops/test_handlers.py tests/loops/test_worker_states.py tests/surface/test_app.py \
   tests/crash/test_exit.py tests/crash/test_forks.py
@@ -37,8 +37,8 @@ check: $(STAMP) ## Lint, both type checkers in strict mode, import layers
 test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goes to pytest)
 	$(BIN)/pytest tests apps -m "not real" -n 2 $(ARGS)
 
-test-newest: ## The core of the suite on the newest Python that is here, if one is newer (NEWEST=python3.14 names it)
-	@test -n "$(NEWEST)" || echo "There is no Python here that is newer than $(PYTHON): nothing to test."
+test-newest: ## The core of the suite on the newest installed Python, if it is newer (NEWEST=python3.14 names it)
+	@test -n "$(NEWEST)" || echo "No Python newer than $(PYTHON) is installed: nothing to test."
 	@test -z "$(NEWEST)" || $(MAKE) --no-print-directory .venv-newest/.stamp PYTHON="$(NEWEST)" VENV=.venv-newest
 	@test -z "$(NEWEST)" || .venv-newest/bin/pytest $(CORE) -n 2 -p no:cacheprovider $(ARGS)
 

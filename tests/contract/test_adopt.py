@@ -55,8 +55,8 @@ def test_the_longest_ended_come_first(store: Store, clock: SettableClock) -> Non
     assert found == ended
 
 
-def test_what_is_past_its_commit_can_be_left_to_others(store: Store, clock: SettableClock) -> None:
-    """By kind: of the others, what has not been committed is taken as ever."""
+def test_committed_executions_can_be_left_to_others(store: Store, clock: SettableClock) -> None:
+    """By kind. Executions of the other kinds that are not committed are taken as before."""
     mail, chore = commit(store, claimed(store, "mail")), commit(store, claimed(store, "chore"))
     lost = claimed(store, "mail")
     clock.advance(31)

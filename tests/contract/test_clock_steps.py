@@ -61,7 +61,7 @@ def hand_over(store: Store, lease: Lease, step: Step) -> None:
 def test_no_step_of_the_clock_stops_a_job(
     store: Store, clock: SettableClock, kind: str, end: Callable[..., object], seconds: float,
 ) -> None:
-    """Each stage on another day: every verb is accepted, and verify has nothing to say."""
+    """Each stage runs on another day: the store accepts every verb, and `verify` reports nothing."""
 
     def step() -> None:
         clock.advance(seconds)
@@ -108,7 +108,7 @@ def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableC
 
 
 def test_figures_for_people_bear_a_step_back(store: Store, clock: SettableClock) -> None:
-    """What was due before the step is due when the clock is there again; nobody counts as stuck or silent."""
+    """A job that was due before the step is due when the clock is there again; no execution or worker looks stuck."""
     stored(store)
     store.report_worker(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
     clock.advance(BACK)

@@ -1,4 +1,4 @@
-"""A database that is there and can store nothing, such as on a full disk: `Unavailable` on both stores, and never the fault of a job."""
+"""A database that cannot write, for example on a full disk, is `Unavailable` on both stores, and fails no job."""
 
 import re
 from collections.abc import Callable, Iterator

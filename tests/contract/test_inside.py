@@ -80,7 +80,7 @@ ENQUEUES: dict[str, Callable[[Shop], Any]] = {
 
 @pytest.mark.parametrize("enqueue", ENQUEUES.values(), ids=ENQUEUES)
 def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_that_commits(shop: Shop, enqueue: Callable[[Shop], Any]) -> None:
-    """Without conn=, too: nobody sees the job before the commit, and nobody after a rollback."""
+    """Without conn=, too: other connections see the job only after the commit, and never after a rollback."""
     with pytest.raises(Undo), shop.app.transaction():
         enqueue(shop)
         raise Undo

@@ -70,7 +70,7 @@ def test_only_the_last_failures_count(store: Store, clock: SettableClock) -> Non
 
 
 def test_cancelled_rejected_expired_and_waiting_jobs_have_not_failed(store: Store, clock: SettableClock) -> None:
-    """Somebody decided so, or the job still has tries; a success is none either."""
+    """An operator decided so, or the job still has tries; a success is not a failure either."""
     finish(store, claimed(store))
     settle(store, claimed(store), Rejected("not today"))
     settle(store, claimed(store), Errored("busy", retryable=True, after=999.0))
@@ -81,7 +81,7 @@ def test_cancelled_rejected_expired_and_waiting_jobs_have_not_failed(store: Stor
     assert store.failures(60, 9) == []
 
 
-def test_job_that_was_driven_again_counts_no_more(store: Store) -> None:
+def test_redriven_job_no_longer_counts_as_failed(store: Store) -> None:
     """The remark in its history says so; another remark does not."""
     again, kept = fail(store, claimed(store)).job.id, fail(store, claimed(store)).job.id
     store.remark(again, attempt=None, event="redrive", actor="olga", reason=None)

@@ -201,7 +201,7 @@ def test_a_database_that_others_keep_busy_is_unavailable_and_blames_no_row(
 
 
 @pytest.mark.parametrize("error", DATA)
-def test_what_is_too_large_or_too_deep_stands_alone(error: type[psycopg.Error]) -> None:
+def test_value_too_large_or_too_deep_fails_only_its_own_job(error: type[psycopg.Error]) -> None:
     """The others of its batch are stored."""
     assert not is_unwell(error())
 

@@ -1,4 +1,4 @@
-"""Transactions of an app's user never keep its worker waiting for a connection, or for the end of a line."""
+"""Users' transactions never keep a worker waiting for a connection, or for the write lock behind other writers."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The end of a program that has not closed its app: Python's own exit ends it, without a wait and without a word."""
+"""A program that has not closed its app exits at once and prints nothing."""
 
 import subprocess
 import sys

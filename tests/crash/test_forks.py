@@ -1,4 +1,4 @@
-"""Forks: whatever forks, and whenever, every job that a process was told is stored is there for every other process."""
+"""Forks: every job that a process has stored is visible to all other processes, whatever forks and whenever."""
 
 import subprocess
 import sys
@@ -107,7 +107,7 @@ def test_handlers_that_fork_in_a_worker_neither_hang_nor_lose_a_job(play: Play) 
     assert (len(told.stored), told.ended) == (3 * CHILDREN, ["0"] * CHILDREN)
 
 
-# ---------------------------------------------------------------- what cannot be
+# ---------------------------------------------------------------- refused uses
 def test_child_forked_inside_a_transaction_leaves_it_to_its_parent(play: Play, database: Place) -> None:
     """On SQLite it cannot use the file at all, on PostgreSQL it has connections of its own."""
     told = play("in_a_transaction")

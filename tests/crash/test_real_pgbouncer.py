@@ -72,7 +72,7 @@ def test_store_works_through_pgbouncer_in_many_threads(pooled: Place) -> None:
 
 
 def test_worker_says_that_it_polls_where_nothing_can_be_heard(pooled: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """LISTEN succeeds in a session that belongs to everybody, and nothing is ever heard of it."""
+    """LISTEN succeeds in a session that all clients share, but no notification arrives."""
     store = pooled.open(real_time=True)
     assert isinstance(store, PostgresStore)
     store.migrate(list(LIFECYCLES.values()), FACTS)

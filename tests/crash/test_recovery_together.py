@@ -1,4 +1,4 @@
-"""One worker dies, or its database goes, with many jobs running: they recover together, and nobody pays for another."""
+"""A worker dies, or its database becomes unreachable: many jobs recover together, and no job pays for another."""
 
 import logging
 import sqlite3
@@ -92,7 +92,7 @@ def test_poison_beside_hundred_innocents_dies_after_its_tries_and_they_are_charg
     audited(lab)
 
 
-# ---------------------------------------------------------------- the database goes
+# ---------------------------------------------------------------- the database becomes unreachable
 Away = Callable[[float], None]
 
 

@@ -1,4 +1,4 @@
-"""What an integration puts around a job's functions: it is entered where each of them runs, and what it raises is theirs."""
+"""`around_attempt`: the thread or task of each function enters it, and its errors count as the function's."""
 
 import asyncio
 import threading

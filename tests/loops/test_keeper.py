@@ -487,7 +487,7 @@ def test_an_expiry_whose_hook_raises_is_tried_again_ever_later_and_stops_no_othe
 
 
 def test_expiry_whose_hook_cannot_use_a_database_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keeper's own database is there: it is the hook's trouble, and not taken for a server that is away."""
+    """The keeper's own database is reachable: the error belongs to the hook, and does not count as an outage."""
 
     def enter(job: Job) -> None:
         raise Unavailable("the other server is away")

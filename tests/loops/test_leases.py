@@ -166,8 +166,8 @@ def test_a_handler_is_stopped_before_its_lease_ends(hand: Hand, store: OpenStore
     assert hand.waits.now < grip.asked_at + 30
 
 
-def test_rule_3_what_was_not_taken_is_renewed_after_trust_has_ended(hand: Hand, store: OpenStore, clock: object) -> None:
-    """The database was away for longer than a lease. Its handler has stopped; the job is still ours to give back, and no keeper is to take it for lost."""
+def test_rule_3_an_execution_that_no_worker_took_is_renewed_after_trust_has_ended(hand: Hand, store: OpenStore, clock: object) -> None:
+    """The database was unreachable for longer than a lease. The handler has stopped; the worker still owns the job."""
     grip, taken = hand.held(store), hand.held(store)
     hand.waits.now += 31
     clock.advance(31)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Reports: one job's fault never leaves the others of its batch untold, and no slot is kept for it."""
+"""Reports: if one job of a batch fails to settle, the others are still reported, and every slot becomes free."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def test_error_while_one_job_is_settled_alone_frees_its_slot(bench: Bench, monke
 
 
 def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a store refuses a move that nobody asked for."""
+    """Even if a store refuses a move that was not in the batch."""
     ids, told = jobs(bench, 5), list[str]()
 
     def broken(self: Settler, item: Item, move: Any, refusal: Refusal) -> None:

@@ -1,4 +1,4 @@
-"""Rivals at the same moment: another writer never costs the job, and users' transactions not even an attempt."""
+"""Concurrent writers never fail a job, and users' transactions do not cost it an attempt."""
 
 import asyncio
 import threading

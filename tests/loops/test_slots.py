@@ -150,7 +150,7 @@ def test_a_full_worker_finishes_what_a_dead_one_left_before_it_claims_more(shop:
     assert (shop.most, waiting > 0) == (2, True)
 
 
-def test_what_a_reconciler_commits_is_finished_in_slots(shop: Shop) -> None:
+def test_jobs_that_a_reconciler_commits_are_finished_in_slots(shop: Shop) -> None:
     """A whole batch of answers comes at once; the worker keeps their leases while they wait."""
     shop.app.enqueue_many([shop.order.call(n) for n in range(MANY)])
 
@@ -294,7 +294,7 @@ class Outage(SystemWaits):
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_rule_3_a_finish_that_an_outage_stopped_runs_again_in_the_same_hands(shop: Shop, taken: bool) -> None:
-    """Unless another has taken it: a database that was away costs no try of it."""
+    """Unless another worker has taken it. The outage costs no try."""
     shop.committed_by_the_dead(1)
     (lease,) = shop.store.adopt("me#1", ["bill"], 30.0, 1)
     waits = Outage(taken=taken)

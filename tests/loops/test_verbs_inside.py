@@ -81,7 +81,7 @@ def test_hook_enqueues_in_the_transaction_of_its_move(chained: Bench) -> None:
 
 
 def test_verb_that_cannot_run_inside_a_commit_fails_its_job_with_one_sentence(chained: Bench) -> None:
-    """The worker does not take it for a database that is away: the next job runs."""
+    """The worker does not treat it as an unreachable database: the next job runs."""
     bench = chained
     order, thank = ordering(bench)
 
@@ -98,7 +98,7 @@ def test_verb_that_cannot_run_inside_a_commit_fails_its_job_with_one_sentence(ch
 
 
 def test_database_that_a_commit_function_cannot_use_costs_a_try(bench: Bench) -> None:
-    """It is the function's own trouble: ours is there. Sent again for ever, the job would keep its slot and its transaction."""
+    """The error belongs to the function, since our database is reachable. A retry without end would keep the slot."""
     order, thank = ordering(bench, tries=2)
 
     @order.commit

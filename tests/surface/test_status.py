@@ -1,4 +1,4 @@
-"""What `interlock status` must never call calm: held jobs, queues without a worker, failures of the last day."""
+"""`interlock status` always reports held jobs, queues without a worker, and failures of the last day."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Promises about the database of every application: its file is for its user alone, and one process uses one SQLite library."""
+"""The database of every application: only its user can read the file, and a process uses one SQLite library."""
 
 import os
 import stat

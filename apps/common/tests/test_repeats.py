@@ -1,4 +1,4 @@
-"""Promises about the log: a line that repeats does not fill the disk, and says how often it was left out."""
+"""The log: a repeated line does not fill the disk, and says how often it was left out."""
 
 import logging
 

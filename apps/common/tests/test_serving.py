@@ -1,4 +1,4 @@
-"""Promises about what every application serves over HTTP: nobody keeps others out by opening connections and saying nothing, or little, or too slowly."""
+"""HTTP in every application: a client cannot keep others out with silent, slow or half-open connections."""
 
 import asyncio
 import os
@@ -189,7 +189,7 @@ def test_answer_may_take_longer_than_any_request(monkeypatch: pytest.MonkeyPatch
 
 
 def test_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads slowly gets all of it, meanwhile."""
+    """A client that reads slowly gets the whole response."""
     monkeypatch.setattr(connections, "UNREAD", 3.0)
     asked = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
     with server() as url, opened(url, asked) as reader, opened(url, asked) as silent:

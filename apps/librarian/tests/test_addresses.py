@@ -1,4 +1,4 @@
-"""Promises about the addresses in a torrent: it makes qBittorrent call nothing in a private network, unless the operator allows it."""
+"""Addresses in a torrent: qBittorrent connects to no private network, unless the operator allows it."""
 
 from dataclasses import replace
 from typing import Any

@@ -228,7 +228,7 @@ def test_order_that_is_stored_while_somebody_looks_is_told_by_the_next_look(
 
 
 def test_all_streams_of_a_process_ask_the_database_together(atelier: Atelier) -> None:
-    """While nothing changes, thirty ask as few questions as one; when one's job changes, nobody else looks."""
+    """Without changes, thirty streams run as few queries as one; if one user's job changes, no other stream queries."""
     users = [atelier.user() for _ in range(30)]
     ids = [atelier.order(user) for user in users]
     questions: list[int] = []
@@ -265,7 +265,7 @@ async def _drained(lines: AsyncGenerator[str]) -> list[str]:
 
 
 def test_user_has_a_bounded_number_of_streams(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user has their own, and whoever closes one may open another."""
+    """The limit is per user, and a user who closes a stream may open another."""
     ann, bob = atelier.user(), atelier.user()
 
     async def following() -> None:
@@ -321,8 +321,8 @@ def test_a_line_without_news_is_kept_alive(atelier: Atelier, monkeypatch: pytest
     assert all(text.startswith(":") and text.endswith("\n\n") for text in alive)
 
 
-def test_whoever_may_look_no_more_hears_no_more(atelier: Atelier) -> None:
-    """Neither with a key that was replaced, nor in a session that is over."""
+def test_stream_ends_when_its_credential_expires(atelier: Atelier) -> None:
+    """With a key that was replaced, and in an expired session."""
     ann = atelier.user(name="ann")
     order, rekey = (lambda: atelier.order(ann, "one")), (lambda: atelier.people.rekey("ann"))
     told = heard(atelier, ann, order, rekey, *[lambda: atelier.order(ann, "another")] * 1000)

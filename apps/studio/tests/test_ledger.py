@@ -238,7 +238,7 @@ def test_of_many_at_once_one_settles(engine: Engine) -> None:
 
 
 def test_balance_is_that_of_the_ledger_however_many_write_at_once(engine: Engine, connections: list[Connection]) -> None:
-    """Grants, orders and their settlements of two users, whoever has no balance yet among them."""
+    """Grants, orders and settlements of two users, one of whom has no balance yet."""
     with engine.begin() as tx:
         people = [user(tx), user(tx, "bob")]
 
@@ -284,7 +284,7 @@ def test_entry_that_is_rolled_back_is_not_counted(engine: Engine) -> None:
 
 
 def test_balance_is_read_without_the_entries(engine: Engine) -> None:
-    """However many there are: neither who orders nor who looks adds them up."""
+    """However many there are: neither an order nor a balance query adds them up."""
     with engine.begin() as tx:
         ada = user(tx, credits=9)
         said: list[str] = []

@@ -136,7 +136,7 @@ def test_health_says_whether_qbittorrent_can_be_asked(branch: Branch, ann: Reade
 
 
 def test_health_asks_the_database_once_in_two_seconds(branch: Branch, stranger: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks, and however often: it needs no token."""
+    """It needs no token, so anyone may ask as often as they like."""
     asked, status = list[int](), branch.app.status
     monkeypatch.setattr(branch.app, "status", lambda: (asked.append(1), status())[1])
     seen = list[int]()
