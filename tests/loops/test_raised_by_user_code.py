@@ -313,17 +313,20 @@ def cancel_all() -> None:
 def test_a_handler_that_cancels_every_task_ends_its_own_attempt(bench: Bench, neighbour: Kind[..., Any, Any], waits: bool) -> None:
     """Neither the worker nor another job hears of it."""
     others: list[str] = []
+    begun, cancelled = asyncio.Event(), asyncio.Event()
 
     @bench.app.job(kind="other")
     async def other(run: Run) -> str:
-        await asyncio.sleep(0.2)
+        begun.set()
+        await cancelled.wait()
         others.append(run.job_id)
         return "fine"
 
     @bench.app.job(kind="bad", tries=1)
     async def bad(run: Run) -> None:
-        await asyncio.sleep(0.05)
+        await begun.wait()
         cancel_all()
+        cancelled.set()
         if waits:
             await asyncio.sleep(0)
 
@@ -336,11 +339,12 @@ def test_a_handler_that_cancels_every_task_ends_its_own_attempt(bench: Bench, ne
 
 def test_a_thread_that_cancels_every_task_hurts_no_job(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
+    cancelled = asyncio.Event()
 
     @bench.app.job(kind="first")
     async def first(run: Run) -> str:
         loops.append(asyncio.get_running_loop())
-        await asyncio.sleep(0.2)
+        await cancelled.wait()
         return "fine"
 
     @bench.app.job(kind="bad", tries=1)
@@ -348,6 +352,7 @@ def test_a_thread_that_cancels_every_task_hurts_no_job(bench: Bench, neighbour: 
         while not loops:
             pass
         loops[0].call_soon_threadsafe(cancel_all)
+        loops[0].call_soon_threadsafe(cancelled.set)
 
     id = bench.add(first)
     assert beside(bench, bad, neighbour).state == "SUCCEEDED"

@@ -176,7 +176,7 @@ class Service:
         if not inspect.iscoroutinefunction(fn):
             run = LiveSyncRun(grip, ledger, _heard_from_grip)
             call = functools.partial(surround, around, functools.partial(fn, run, *args, **kwargs))
-            return await loop.run_in_executor(self._threads, functools.partial(context_of(owner).run, stayed, pid, call))
+            return await loop.run_in_executor(self._threads, functools.partial(context_of(owner).run, functools.partial(stayed, pid, call)))
         arun = LiveRun(
             grip, ledger, _heard_from_grip, hop=lambda step: in_thread(functools.partial(surround, around, step)), write=_written,
             advance=_hopping(ledger.advance))
