@@ -48,4 +48,11 @@ class Served:
 
     async def _down(self) -> None:
         while self._runners:
-            await self._runners.pop().cleanup()
+            runner = self._runners.pop()
+            handlers = runner.server.connections if runner.server is not None else []
+            transports = [handler.transport for handler in handlers]
+            await runner.cleanup()
+            for transport in transports:
+                # A client that reads no more would keep an unsent answer open when the loop ends.
+                if transport is not None:
+                    transport.abort()
