@@ -154,7 +154,7 @@ def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
                     raise
                 _log.error("user code stopped the event loop (%s: %s); the worker resumes it", type(error).__name__, error)
     finally:
-        _close(runner)
+        context.run(_close, runner)
 
 
 def _close(runner: asyncio.Runner) -> None:
