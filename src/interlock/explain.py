@@ -26,7 +26,8 @@ def explain(store: Store, id: str) -> Explanation:
         "succeeded": lambda: f"It succeeded in {job.state} at attempt {job.attempt}{_unfinished(executions)}.",
         "failed": lambda: f"It ended in {job.state} at attempt {job.attempt} and will not run again; redrive makes a new job of it.",
     }
-    return Explanation(f"Job {job.id} ({job.kind}) is in {job.state}. {tell[job.phase]()}", _reasons(store, job, history))
+    reasons = _reasons(job, history) + (_calls(store, job, executions, now) if not job.ended else [])
+    return Explanation(f"Job {job.id} ({job.kind}) is in {job.state}. {tell[job.phase]()}", reasons)
 
 
 def _waiting(store: Store, job: Job, now: datetime) -> str:
@@ -48,6 +49,8 @@ def _running(store: Store, job: Job, execution: Execution, now: datetime) -> str
     who = f"{execution.lease_owner} holds attempt {execution.attempt} ({execution.status})"
     if execution.external_id is not None and execution.status != "COMMITTED":
         return _elsewhere(store, job, execution, now)
+    if left > 0 and job.cancel_requested_at is not None:
+        return f"{who}. It was asked to stop; its worker stops it at the next renewal of the lease.{_progress(execution)}"
     if left > 0:
         return f"{who}; its lease lasts {left:.0f} s more unless it is renewed.{_progress(execution)}"
     return f"{who}, whose lease ended {-left:.0f} s ago: the next keeper that knows {execution.kind} takes it over."
@@ -87,7 +90,7 @@ def _served(store: Store, job: Job) -> bool:
     return any(worker.alive and job.kind in worker.facts.kinds and job.queue in worker.facts.queues for worker in store.workers())
 
 
-def _reasons(store: Store, job: Job, history: list[AuditEntry]) -> list[str]:
+def _reasons(job: Job, history: list[AuditEntry]) -> list[str]:
     reasons = [f"{entry.at:%H:%M:%S} {entry.event}: {entry.reason}" for entry in history if entry.reason][-5:]
     if job.lease_losses and job.phase == "pending":
         where = "in a separate process with other such jobs" if runs_grouped(job) else "alone"
@@ -95,7 +98,15 @@ def _reasons(store: Store, job: Job, history: list[AuditEntry]) -> list[str]:
             f"It has lost {job.lease_losses} lease(s), and may have killed its worker: its next attempt runs {where}.")
     if job.phase == "pending" and job.tries_left < job.tries:
         reasons.append(f"{job.tries - job.tries_left} of {job.tries} tries are spent.")
-    doubtful = [receipt.name for receipt in store.receipts(job.id) if receipt.kind == "effect" and not receipt.applied] if not job.ended else []
-    if doubtful:
-        reasons.append(f"Nobody knows whether {', '.join(doubtful)} happened.")
     return reasons
+
+
+def _calls(store: Store, job: Job, executions: list[Execution], now: datetime) -> list[str]:
+    """The external calls without a receipt. One is in doubt once the worker that made it no longer holds the job."""
+    last = executions[-1] if executions and job.phase == "running" and executions[-1].lease_expires_at > now else None
+    holder = None if last is None else (last.attempt, last.holder)
+    asked = [receipt for receipt in store.receipts(job.id) if receipt.kind == "effect" and not receipt.applied]
+    calling = [receipt.name for receipt in asked if (receipt.attempt, receipt.holder) == holder]
+    doubtful = [receipt.name for receipt in asked if (receipt.attempt, receipt.holder) != holder]
+    return ([f"The worker is calling {', '.join(calling)} now."] if calling else []) + (
+        [f"No receipt says whether {', '.join(doubtful)} happened."] if doubtful else [])

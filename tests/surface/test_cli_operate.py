@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from interlock.lifecycle import builtin
-from interlock.outcome import Failed, Finished, Held, Outcome, Returned
-from interlock.records import Lease, WorkerFacts
+from interlock.outcome import Failed, Finished, Held, Lost, Outcome, Returned
+from interlock.records import Fence, Lease, WorkerFacts
 from interlock.stores import OpenStore
 from tests.contract.kit import settle, ways
 from tests.kit import EPOCH, Place
@@ -126,6 +126,23 @@ def test_explain_says_why_a_job_waits(call: Call, store: OpenStore) -> None:
     assert "held until someone releases it: did it happen?" in call("explain", id).out
     missing = call("explain", NOBODY)
     assert (missing.code, "There is no job" in missing.sentence) == (1, True)
+
+
+def test_explain_tells_a_call_that_is_made_now_from_one_in_doubt(call: Call, store: OpenStore) -> None:
+    """Doubt begins when the worker that made the call no longer holds the job."""
+    id = greeting(call)
+    lease = leased(store)
+    assert store.ask(Fence(id, 1, lease.holder), "pay", "0")
+    assert "The worker is calling pay now." in call("explain", id).out
+    settle(store, lease, Lost())
+    assert "No receipt says whether pay happened." in call("explain", id).out
+
+
+def test_explain_says_that_a_running_job_was_asked_to_stop(call: Call, store: OpenStore) -> None:
+    id = greeting(call)
+    leased(store)
+    assert store.request_cancel(id, by="operator:ann", reason=None)
+    assert "It was asked to stop; its worker stops it at the next renewal of the lease." in " ".join(call("explain", id).out.split())
 
 
 def test_explain_says_that_a_finish_function_failed(call: Call, store: OpenStore) -> None:
