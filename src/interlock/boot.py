@@ -180,7 +180,7 @@ class _Parts:
         leases = [kind.lease for kind in plan.kinds.values()]
         self._settler = Settler(desk)
         reporter = Reporter(self._settler, self._pools["report"], self._pools["commit"])
-        self._children = Children(desk, plan.target, database=plan.database)
+        self._children = Children(desk, plan.target, database=plan.database, warmed=self._warmed)
         attempts = Attempts(
             desk, self._settler, reporter, threads=self._pools["handler"], writers=self._pools["ledger"], children=self._children)
         self._slots = Slots(desk, attempts, reporter, plan.slots, self._escaped)
@@ -238,6 +238,10 @@ class _Parts:
                 _log.error("half of the threads run handlers that cannot be stopped: this worker drains and ends with %d", HUNG)
                 self.worker.stop(HUNG)
             await asyncio.sleep(PULSE)
+
+    def _warmed(self) -> None:
+        """A quarantine child runs: more suspects can be claimed."""
+        self._slots.freed.set()
 
     def _adopted(self, lease: Lease, asked_at: float) -> None:
         """The keeper, in its thread, found work that only needs its finish."""

@@ -215,8 +215,8 @@ def test_the_first_reason_to_stop_holds_but_a_loss_outweighs_it(hand: Hand, stor
 
 # ---------------------------------------------------------------- room
 class _Room:
-    def __init__(self, *, importable: bool = True) -> None:
-        self.importable, self.most, self.most_alone = importable, 2, 3
+    def __init__(self, *, importable: bool = True, warm: bool = True) -> None:
+        self.importable, self.warm, self.most, self.most_alone = importable, warm, 2, 3
 
 
 class _Busy:
@@ -285,6 +285,15 @@ def test_rule_31_no_more_suspects_are_claimed_than_could_all_run_alone(hand: Han
     assert rooms.suspects(50) == (2, True)
     grips[1].job.tries_left = grips[2].job.tries_left = 1
     assert rooms.suspects(50) == (50, False)
+
+
+def test_rule_31_one_suspect_is_claimed_until_a_process_for_suspects_runs(hand: Hand, store: OpenStore) -> None:
+    """A worker that dies before its first child has started loses that one suspect again, and no others."""
+    grip = hand.held(store)
+    rooms = Rooms({}, _Busy(grip), _Room(warm=False), threads=1)
+    assert rooms.suspects(50) == (1, True)
+    grip.job.lease_losses = 1
+    assert rooms.suspects(50) == (0, True)
 
 
 def test_rule_31_where_the_app_cannot_be_imported_a_suspect_has_the_worker_to_itself(hand: Hand, store: OpenStore) -> None:

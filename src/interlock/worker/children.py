@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..errors import PayloadError
@@ -70,14 +70,21 @@ class Room:
 class Children:
     """The processes of one worker. A child that dies ends its own job only; the next need starts another."""
 
-    def __init__(self, desk: Desk, target: str | None, *, most: int | None = None, database: str | None = None) -> None:
-        """`target` is `module:app`, None where the app cannot be imported by name. `database` is the URL that verbs of the app use in a child, too."""
+    def __init__(
+        self, desk: Desk, target: str | None, *, most: int | None = None, database: str | None = None,
+        warmed: Callable[[], None] | None = None,
+    ) -> None:
+        """`target` is `module:app`, None where the app cannot be imported by name. `database` is the URL that verbs of the app use in a child, too.
+
+        `warmed` is called when a quarantine child has started, so that more suspects can be claimed.
+        """
         self._desk = desk
         self._target = target
         self._database = database
         self._pool = Room(most or os.cpu_count() or 1, Stock(self._start, idle=None))
-        stock, places = Stock(self._start, idle=IDLE), min(max(os.cpu_count() or 1, FEWEST), MOST)
-        self._alone, self._groups = Room(places, stock), Groups(places, stock)
+        places = min(max(os.cpu_count() or 1, FEWEST), MOST)
+        self._quarantine = Stock(self._start, idle=IDLE, started=warmed)
+        self._alone, self._groups = Room(places, self._quarantine), Groups(places, self._quarantine)
         self._living: set[Child] = set()
         self._closed = False
 
@@ -94,6 +101,11 @@ class Children:
     def busy(self) -> int:
         """How many of them do."""
         return self._pool.busy
+
+    @property
+    def warm(self) -> bool:
+        """Whether a quarantine child runs."""
+        return self._quarantine.warm
 
     @property
     def most_alone(self) -> int:

@@ -15,19 +15,31 @@ Start = Callable[[], Coroutine[Any, Any, Child]]
 class Stock:
     """Idle children. They are reused, and end after a while without work."""
 
-    def __init__(self, start: Start, *, idle: float | None) -> None:
-        """`idle` is the number of seconds after which an idle child ends; None means never."""
+    def __init__(self, start: Start, *, idle: float | None, started: Callable[[], None] | None = None) -> None:
+        """`idle` is the number of seconds after which an idle child ends; None means never. `started` is called after each start."""
         self._start = start
         self._seconds = idle
+        self._started = started
+        self._running: list[Child] = []
         self._idle: list[Child] = []
         self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def warm(self) -> bool:
+        """Whether a child runs."""
+        self._running = [child for child in self._running if child.alive]
+        return bool(self._running)
 
     async def take(self) -> Child:
         while self._idle:
             child = self._idle.pop()
             if child.alive:
                 return child
-        return await self._start()
+        child = await self._start()
+        self._running.append(child)
+        if self._started is not None:
+            self._started()
+        return child
 
     def give(self, child: Child) -> None:
         if child.alive:

@@ -21,6 +21,11 @@ class Processes(Protocol):
     def most(self) -> int: ...
 
     @property
+    def warm(self) -> bool:
+        """Whether a process for suspects runs."""
+        ...
+
+    @property
     def most_alone(self) -> int:
         """How many suspects that must run alone may run at once."""
         ...
@@ -65,6 +70,10 @@ class Rooms:
 
         Never more than could all run alone, since only the claim shows which of them must.
         """
+        if self._processes.importable and not self._processes.warm:
+            # The first suspect starts a process, and the others follow once that runs. If the worker dies before, it
+            # loses one of them only.
+            return max(1 - self._slots.running(self._quarantined), 0), True
         most = self._processes.most_alone if self._processes.importable else 1
         # Counted from what is held: a process is busy only once its execution has come that far.
         alone = most - self._slots.running(self._alone)
@@ -77,6 +86,9 @@ class Rooms:
     def apart(self, lease: Lease) -> bool:
         """Whether an execution runs in a process of its own."""
         return self._kinds[lease.job.kind].process or (suspicious(lease.job.lease_losses, lease.crashes) and self._processes.importable)
+
+    def _quarantined(self, grip: Grip) -> bool:
+        return suspicious(grip.job.lease_losses, grip.crashes) and not grip.declaration.process
 
     def _alone(self, grip: Grip) -> bool:
         return must_run_alone(grip) and not grip.declaration.process
