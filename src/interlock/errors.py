@@ -1,39 +1,39 @@
-"""What Interlock raises, each with one sentence that says what happened and what to do.
+"""The errors that Interlock raises. Each has one sentence that says what happened and what to do.
 
-    InterlockError
-    ├── NotFound            there is no such job, lifecycle or kind
-    ├── PayloadError        a value, key or name that cannot be stored
-    ├── Refused             `admit` said no at enqueue: `.reason`
-    ├── TransitionRefused   the lifecycle draws no such arrow from where the job is
-    ├── LeaseLost           the execution is no longer ours to move
-    ├── JobFailed           `result` of a job that did not succeed: `.job`
-    ├── NotMigrated         the database lacks this code's schema or lifecycle
-    ├── KeyReused           the idempotency key belongs to another payload
-    ├── Cancelled           the job was asked to stop
-    ├── LifecycleError      a lifecycle that can never work
-    ├── NotApplied          raised by a caller inside an effect
-    ├── Unavailable         the database cannot be used now, whatever is asked of it
-    ├── CommitTimeout       a commit function took longer than its kind allows; also a TimeoutError
-    └── UsageError          a call or declaration that can never work; also a ValueError
+InterlockError
+├── NotFound            no job, lifecycle or kind has this name or id
+├── PayloadError        a payload, result, key or name cannot be stored
+├── Refused             the kind's `admit` function refused the job: `.reason`
+├── TransitionRefused   the lifecycle does not allow this transition from the job's state
+├── LeaseLost           another worker has taken over the execution
+├── JobFailed           the job whose result was requested did not succeed: `.job`
+├── NotMigrated         the database lacks this version's schema or a lifecycle
+├── KeyReused           the idempotency key belongs to a job with another payload
+├── Cancelled           someone asked the job to stop
+├── LifecycleError      a lifecycle can never work
+├── NotApplied          raised by your code inside an effect: the call did not happen
+├── Unavailable         the database is unreachable or cannot be used now
+├── CommitTimeout       a commit function took longer than its kind allows; also a TimeoutError
+└── UsageError          a call or declaration can never work; also a ValueError
 """
 
-from .job import Job
+from .core.job import Job
 
 
 class InterlockError(Exception):
-    """Everything that Interlock itself raises."""
+    """The base class of every error that Interlock raises."""
 
 
 class NotFound(InterlockError):
-    """There is no such job, lifecycle or kind."""
+    """No job, lifecycle or kind has this name or id."""
 
 
 class PayloadError(InterlockError):
-    """A value, key or name that cannot be stored. Nothing of it was."""
+    """A payload, result, key or name cannot be stored. Nothing was stored."""
 
 
 class Refused(InterlockError):
-    """`admit` said no at enqueue, and nothing was stored."""
+    """The kind's `admit` function refused the job. Nothing was stored."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -41,27 +41,27 @@ class Refused(InterlockError):
 
 
 class TransitionRefused(InterlockError):
-    """The job cannot go this way from where it is. Nothing changed."""
+    """The lifecycle does not allow this transition from the job's state. Nothing changed."""
 
 
 class LeaseLost(InterlockError):
-    """The execution is no longer ours: its lease ended and another took it. Nothing of the attempt was stored."""
+    """The lease expired and another worker has taken over the execution. The write of this attempt was rolled back."""
 
 
 class JobFailed(InterlockError):
-    """The job whose result was asked for ended without success."""
+    """The job whose result was requested ended without success."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.job = job
 
     def __str__(self) -> str:
-        why = self.job.last_error or self.job.cancel_reason or "no reason was given"
+        why = self.job.last_error or self.job.cancel_reason or "no reason was recorded"
         return f"Job {self.job.id} ({self.job.kind}) ended as {self.job.state} at attempt {self.job.attempt}: {why}"
 
 
 class NotMigrated(InterlockError):
-    """The database lacks this code's schema, or a lifecycle that it declares."""
+    """The database lacks the schema of this version, or a lifecycle that the app declares."""
 
 
 class KeyReused(InterlockError):
@@ -69,24 +69,27 @@ class KeyReused(InterlockError):
 
 
 class Cancelled(InterlockError):
-    """The job was asked to stop; raised where its handler next looks."""
+    """Someone asked the job to stop. The next call of a method of the run raises it in the handler."""
 
 
 class LifecycleError(InterlockError):
-    """A lifecycle that can never work, refused when it is declared."""
+    """A lifecycle can never work. Declaring it raises this error."""
 
 
 class NotApplied(InterlockError):
-    """Raised by a caller inside an effect: the outside call surely did not happen, so there is no doubt to settle."""
+    """Raised by your code inside an effect: the external call did not happen, so the next attempt may make it."""
 
 
 class Unavailable(InterlockError):
-    """The database cannot be used now, whatever is asked of it. Where the connection was lost in the middle, nobody knows whether the last thing was done."""
+    """The database is unreachable or cannot be used now.
+
+    If the connection was lost, the last write may have happened.
+    """
 
 
 class CommitTimeout(InterlockError, TimeoutError):
-    """A commit function took longer than its kind's `commit_timeout`. What it wrote was rolled back."""
+    """A commit function took longer than its kind's `commit_timeout`. Its writes were rolled back."""
 
 
 class UsageError(InterlockError, ValueError):
-    """A call or declaration that can never work."""
+    """A call or declaration can never work."""

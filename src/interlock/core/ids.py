@@ -1,4 +1,4 @@
-"""Job ids: UUIDv7, so that ids sort by the time of their making and an index grows at its end."""
+"""Job ids: UUIDv7, so that ids sort by creation time and an index grows at its end."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ MILLISECOND = 13
 
 
 class Ids:
-    """Makes ids that grow, whatever the clock does: within one millisecond, over a step back, from many threads."""
+    """Makes ever greater ids: within one millisecond, after the clock steps back, and from many threads."""
 
     def __init__(self, clock: Callable[[], int] = time.time_ns, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self._clock = clock
@@ -26,7 +26,8 @@ class Ids:
         with self._lock:
             ms = self._clock() // 1_000_000
             if ms > self._ms:
-                # A start in the lower half leaves room for 2,048 ids in every millisecond, and other processes start elsewhere.
+                # A random start in the lower half leaves room for 2,048 ids per millisecond and differs between
+                # processes.
                 self._ms, self._count = ms, noise >> 69
             elif self._count + 1 < _COUNTS:
                 self._count += 1
@@ -37,7 +38,7 @@ class Ids:
         return _dashed(text)
 
     def after_fork(self) -> None:
-        """In a child, where another thread of the parent may have held the lock."""
+        """Replace the lock in a forked child: another thread of the parent may have held it."""
         self._lock = threading.Lock()
 
 
@@ -60,7 +61,7 @@ def shortest_prefix(id: str, neighbours: Iterable[str | None]) -> str:
     It includes the millisecond of creation, so that later ids do not share it.
     """
     length = max([MILLISECOND, *(_common(id, other) + 1 for other in neighbours if other is not None)])
-    return id[:length + 1] if id[length - 1:length] == "-" else id[:length]
+    return id[: length + 1] if id[length - 1 : length] == "-" else id[:length]
 
 
 def _common(id: str, other: str) -> int:

@@ -1,4 +1,4 @@
-"""What is stored, as values: a job, an execution of it, an entry of its audit."""
+"""The stored records: a job, an execution of a job, and an entry of its audit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ LIVE: tuple[Status, ...] = ("LEASED", "IN_PROGRESS", "COMMITTED")
 
 @dataclass(slots=True)
 class Job:
-    """One unit of work. Its `state` is a projection of its executions, never a truth of its own."""
+    """One unit of work. Its `state` is computed from its executions."""
 
     id: str
     kind: str
@@ -40,7 +40,7 @@ class Job:
     updated_at: datetime
     finished_at: datetime | None
     idempotency_key: str | None
-    key_released: bool
+    key_freed: bool
     unique_key: str | None
     cancel_requested_at: datetime | None
     cancel_requested_by: str | None
@@ -49,7 +49,7 @@ class Job:
     held_reason: str | None
     redrive_of: str | None
     root: str | None
-    """The first job of a chain of redrives, where this is not it: what outside calls know the job by."""
+    """The first job of a chain of redrives; None if this is the first. Keys of external calls use its id."""
     progress: tuple[float, float | None, str] | None = None
 
     @property
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(slots=True)
 class Execution:
-    """One attempt at a job: the durable truth, fenced by (job_id, attempt, holder)."""
+    """One attempt at a job. Writes to it are fenced by (job_id, attempt, holder)."""
 
     job_id: str
     attempt: int
@@ -94,7 +94,7 @@ class Execution:
 
 @dataclass(slots=True)
 class AuditEntry:
-    """One line of a job's history: an arrow (`n` is 0) or a remark (`n` is above 0)."""
+    """One entry of a job's history: a transition (`n` is 0) or a note (`n` is above 0)."""
 
     job_id: str
     version: int
@@ -108,4 +108,4 @@ class AuditEntry:
     at: datetime
     detail: Mapping[str, Any] | None = None
     seq: int = field(default=0, kw_only=True)
-    """The entry's place in its job's history, counted from 0."""
+    """The position of the entry in its job's history, from 0."""

@@ -1,11 +1,11 @@
-"""Mermaid state diagrams, read and written: the part of the language that says which states there are and which arrows join them."""
+"""Reads and writes Mermaid state diagrams. It supports the part of Mermaid that names states and transitions."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from .errors import LifecycleError
+from ..errors import LifecycleError
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 HEADER = "stateDiagram-v2"
@@ -21,7 +21,7 @@ _HEADING = re.compile(r"#{1,6}\s+(?P<text>.+)")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An arrow as drawn: its label is not yet understood."""
+    """A transition as written, before its label is parsed."""
 
     source: str
     label: str
@@ -31,7 +31,10 @@ class Edge:
 
 @dataclass(slots=True)
 class Drawing:
-    """A diagram as drawn, composites flattened. `states` has the line where each first appears, in that order; `ends` those drawn as final."""
+    """A diagram with its composites flattened.
+
+    `states` has the line where each first appears; `ends` has those marked as final.
+    """
 
     origin: str
     initial: str | None = None
@@ -40,7 +43,9 @@ class Drawing:
     ends: dict[str, int] = field(default_factory=dict[str, int])
 
     def refuse(self, sentence: str, line: int | None = None) -> NoReturn:
-        raise LifecycleError(f"{self.origin}, line {line}: {sentence}" if line is not None else f"{self.origin}: {sentence}")
+        raise LifecycleError(
+            f"{self.origin}, line {line}: {sentence}" if line is not None else f"{self.origin}: {sentence}"
+        )
 
 
 @dataclass(slots=True)
@@ -53,7 +58,10 @@ class _Composite:
 
 
 def read(text: str, *, origin: str, first_line: int = 1) -> Drawing:
-    """The diagram in `text`. `LifecycleError`, naming line and remedy, for anything that is not in the dialect."""
+    """The diagram in `text`.
+
+    `LifecycleError`, with line and remedy, for anything outside the supported part of Mermaid.
+    """
     reader = _Reader(origin)
     for number, line in enumerate(_lines(text), first_line):
         reader.read(line, number)
@@ -61,17 +69,21 @@ def read(text: str, *, origin: str, first_line: int = 1) -> Drawing:
 
 
 def write(initial: str, edges: Iterable[tuple[str, str, str]]) -> str:
-    """A diagram that reads back as these (source, label, target) edges."""
+    """A diagram of these (source, label, target) edges. Reading it gives the same edges."""
     lines = [HEADER, f"  {END} --> {initial}"]
-    lines += [f"  {source} --> {target}: {label}" if label else f"  {source} --> {target}" for source, label, target in edges]
+    lines += [
+        f"  {source} --> {target}: {label}" if label else f"  {source} --> {target}" for source, label, target in edges
+    ]
     return "\n".join(lines) + "\n"
 
 
 def find(markdown: str, name: str, *, origin: str) -> tuple[str, int]:
-    """The state diagram of a Markdown text and the line it starts on: the only one, or the one under the heading that names `name`."""
+    """The state diagram of a Markdown text, and its line: the only one, or the one under a heading with `name`."""
     blocks = [block for block in _blocks(_lines(markdown)) if _is_state_diagram(block.text)]
     if not blocks:
-        raise LifecycleError(f"{origin} has no ```mermaid block that starts with `{HEADER}`: draw one, or give the right file.")
+        raise LifecycleError(
+            f"{origin} has no ```mermaid block that starts with `{HEADER}`: add one, or name another file."
+        )
     if len(blocks) > 1:
         blocks = _under_heading(blocks, name, origin)
     return blocks[0].text, blocks[0].line
@@ -90,7 +102,9 @@ class _Block:
 
 def _under_heading(blocks: Sequence[_Block], name: str, origin: str) -> list[_Block]:
     wanted = name.casefold()
-    named = [block for block in blocks if block.words[:1] == [wanted]] or [block for block in blocks if wanted in block.words]
+    named = [block for block in blocks if block.words[:1] == [wanted]] or [
+        block for block in blocks if wanted in block.words
+    ]
     if len(named) != 1:
         headings = ", ".join(f"“{block.heading}” (line {block.line})" for block in named or blocks)
         count = f"{len(blocks)} state diagrams, {len(named)} of them under a heading that names {name}"
@@ -114,7 +128,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
         if fence:
             if opened and line.strip() == opened["fence"] and opened["fence"].startswith(fence):
                 if mermaid:
-                    yield _Block(heading, start, "\n".join(lines[start - 1:number - 1]))
+                    yield _Block(heading, start, "\n".join(lines[start - 1 : number - 1]))
                 fence = ""
         elif opened:
             fence, start, mermaid = opened["fence"], number + 1, opened["info"].lower() == "mermaid"
@@ -123,14 +137,14 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
 
 
 class _Reader:
-    """Reads line by line; composites are only known once all is read, so arrows are resolved at the end."""
+    """Reads a diagram line by line. It resolves transitions at the end, when all composites are known."""
 
     def __init__(self, origin: str) -> None:
         self.drawing = Drawing(origin)
         self.top = _Composite("", None, None)
         self.inside = self.top
         self.composites: dict[str, _Composite] = {}
-        self.drawn: list[Edge] = []
+        self.edges: list[Edge] = []
         self.seen: dict[str, int] = {}
         self.started = False
         self.note_from: int | None = None
@@ -143,7 +157,7 @@ class _Reader:
             return
         elif not self.started:
             if line != HEADER:
-                self.drawing.refuse(f"{line!r} stands where `{HEADER}` is expected: a diagram starts with it.", number)
+                self.drawing.refuse(f"found {line!r}, but a diagram starts with `{HEADER}`.", number)
             self.started = True
         elif not self._note(line, number):
             self._statement(line, number)
@@ -159,13 +173,13 @@ class _Reader:
             self._declare(declared["name"], bool(declared["open"]), number, line)
         elif line == "}":
             if self.inside.parent is None:
-                self.drawing.refuse("this `}` closes nothing: take it out.", number)
+                self.drawing.refuse("this `}` closes nothing: remove it.", number)
             self.inside = self.inside.parent
         elif "-->" in line:
             self._arrow(line, number)
         elif not _LOOKS.fullmatch(line):
-            ways = '`A --> B: event`, `[*] --> A`, `A --> [*]`, `state "Long name" as A` or `state A {`'
-            self.drawing.refuse(f"{line!r} is not understood: write one of {ways} per line.", number)
+            forms = '`A --> B: event`, `[*] --> A`, `A --> [*]`, `state "Long name" as A` or `state A {`'
+            self.drawing.refuse(f"{line!r} is not understood: write one of {forms} per line.", number)
 
     def _declare(self, name: str, opens: bool, number: int, line: str) -> None:
         self._name(name, number, line)
@@ -173,7 +187,7 @@ class _Reader:
             self._mention(name, number)
             return
         if name in self.composites:
-            self.drawing.refuse(f"composite {name} is opened a second time: draw its states in one place.", number)
+            self.drawing.refuse(f"composite {name} is opened a second time: put its states in one place.", number)
         self.inside = self.composites[name] = _Composite(name, number, self.inside)
 
     def _arrow(self, line: str, number: int) -> None:
@@ -193,19 +207,24 @@ class _Reader:
         else:
             self._mention(source, number)
             self._mention(target, number)
-            self.drawn.append(Edge(source, label, target, number))
+            self.edges.append(Edge(source, label, target, number))
 
     def _start(self, name: str, number: int) -> None:
         if name == END:
             self.drawing.refuse(f"`{END} --> {END}` has no state: name the first one.", number)
         if self.inside.initial not in (None, name):
-            self.drawing.refuse(f"{name} is a second initial state beside {self.inside.initial}: draw one `{END} -->`.", number)
+            self.drawing.refuse(
+                f"{name} is a second initial state beside {self.inside.initial}: keep one `{END} -->`.", number
+            )
         self.inside.initial = name
         self._mention(name, number)
 
     def _name(self, name: str, number: int, line: str) -> None:
         if not NAME.fullmatch(name):
-            self.drawing.refuse(f"{name!r} in {line!r} is not a state's name: use a letter, then up to 63 letters, digits, `_` or `-`.", number)
+            self.drawing.refuse(
+                f"{name!r} in {line!r} is not a state's name: use a letter, then up to 63 letters, digits, `_` or `-`.",
+                number,
+            )
 
     def _mention(self, name: str, number: int) -> None:
         self.seen.setdefault(name, number)
@@ -224,8 +243,8 @@ class _Reader:
         drawing.initial = self.top.initial and self._entered(self.top.initial, self.seen[self.top.initial])
         for name, line in drawing.ends.items():
             if name in self.composites:
-                drawing.refuse(f"composite {name} is drawn as final: say which of its states are.", line)
-        drawing.edges = [flat for edge in self.drawn for flat in self._flat(edge)]
+                drawing.refuse(f"composite {name} is marked as final: mark its states instead.", line)
+        drawing.edges = [flat for edge in self.edges for flat in self._flat(edge)]
         return drawing
 
     def _flat(self, edge: Edge) -> Iterator[Edge]:
@@ -235,8 +254,11 @@ class _Reader:
             return
         members = dict.fromkeys(self._members(self.composites[edge.source]))
         if not members:
-            self.drawing.refuse(f"composite {edge.source} has no states for this arrow to leave: draw them inside its braces.", edge.line)
-        # A composite's arrow to one of its own states says where the others go.
+            self.drawing.refuse(
+                f"composite {edge.source} has no states for this transition to leave: add them inside its braces.",
+                edge.line,
+            )
+        # A transition from a composite to one of its own states applies to its other states.
         yield from (Edge(member, edge.label, target, edge.line) for member in members if member != target)
 
     def _members(self, composite: _Composite) -> Iterator[str]:
@@ -250,7 +272,10 @@ class _Reader:
         while name in self.composites:
             inner = self.composites[name].initial
             if inner is None or inner in visited:
-                self.drawing.refuse(f"nothing says where composite {name} is entered: draw `{END} --> first_state` inside its braces.", line)
+                self.drawing.refuse(
+                    f"composite {name} has no initial state: add `{END} --> first_state` inside its braces.",
+                    line,
+                )
             visited.add(inner)
             name = inner
         return name

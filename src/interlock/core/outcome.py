@@ -1,36 +1,42 @@
-"""Outcomes: what a handler, a keeper or a reconciler has to say about an execution. `decide` turns each into a move."""
+"""Outcomes: the events that a worker, maintenance or a reconciler reports about an execution.
+
+`decide` turns each outcome into a move.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Work begins. `walks` is False where another raises `start` later, as a reconciler does."""
+    """The work begins. `walks` is False if a reconciler takes the `start` transition later."""
 
     walks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The work came to a named stage."""
+    """The handler advanced the job to a stage."""
 
     stage: str
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The handler returned. With a `boundary` the value is committed first and finished later; without one, both at once."""
+    """The handler returned.
+
+    With a `boundary`, the move commits the value, and a later one finishes the job. Without, one move does both.
+    """
 
     value: str
-    """As JSON text."""
+    """The result as JSON text."""
     boundary: bool
     begins: bool = False
-    """Work that went on elsewhere may end before anyone saw it begin: `start` is then walked on the way."""
+    """Whether the move also takes `start`: external work may end before a reconciler has seen it begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What follows the commit is done, or, with an error, is given up; the job has succeeded all the same."""
+    """The finish function returned or, with an error, was given up. The job succeeds in both cases."""
 
     error: str | None = None
 
@@ -40,64 +46,64 @@ class _Raised:
     error: str
     retryable: bool
     after: float | None = None
-    """Seconds that its kind asks for, in place of the backoff."""
+    """Seconds until the retry, chosen by the kind. It replaces the backoff."""
     at_least: float = 0.0
-    """Seconds that the error asks for: they may lengthen the backoff, and never shorten it."""
+    """Seconds that the error requests. They can lengthen the backoff, but not shorten it."""
 
     def pause(self, backoff: float) -> float:
-        """Seconds until the next try, where the kind's own backoff would be so many."""
+        """Seconds until the retry, given the kind's backoff."""
         return max(backoff, self.at_least) if self.after is None else self.after
 
 
 @dataclass(frozen=True, slots=True)
 class Errored(_Raised):
-    """The handler raised."""
+    """The handler raised, or the process in which it ran died."""
 
     crashed: bool = False
-    """Or rather, the process that it ran in has died: as with a lost lease, nobody can say that it was the handler's word."""
+    """Whether the process died. As with a lost lease, the handler may not be the cause."""
     shared: bool = False
-    """Whether other jobs ran in the process that died, since any of them may have killed it."""
+    """Whether other jobs ran in the process that died: any of them may have killed it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """It failed for good."""
+class FailedFinally:
+    """The job failed, and is not retried."""
 
     reason: str
     seen: bool = False
-    """A reconciler saw it there."""
+    """Whether a reconciler saw the failure in the external system."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Policy says no; never tried again."""
+    """A rule of the user refuses the job. It is not retried."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease ended, and whoever says so has adopted the execution."""
+    """The lease expired, and the process that reports it has adopted the execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Given back through no fault of the job; spends no try."""
+    """The worker returns the job to its queue. The job keeps its tries."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """To be run again after so many seconds; spends no try."""
+    """The job runs again after this many seconds. It keeps its tries."""
 
     after: float
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
-    """The holder stopped because it was asked to."""
+class CancelRequested:
+    """The worker stopped the handler because of a cancel request."""
 
     reason: str | None
     by: str
@@ -105,41 +111,59 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The work goes on elsewhere; a reconciler looks at it in so many seconds."""
+    """The handler handed the work over to an external system."""
 
     external_id: str
     check_in: float
+    """Seconds until a reconciler first checks the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A reconciler has looked at work that goes on elsewhere, and gives it back until the next look, in so many seconds."""
+    """A reconciler checked external work that is not done yet."""
 
     check_in: float
+    """Seconds until the next check."""
     seen: bool | None
-    """Whether it is there; None if the outside could not say."""
+    """Whether the external system knows the work; None if it did not answer."""
     begun: bool = False
+    """Whether the work has begun, which takes the `start` transition if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded(_Raised):
-    """Work elsewhere is done, and what was to be written here about it raised: it is looked at again, at the price of a try."""
+    """The external work is done, but recording its result raised. It spends a try and is checked again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """Cancelled outside."""
+class GoneExternally:
+    """The external system cancelled the work."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An operator must decide before it runs again."""
+    """An operator must release the job before it runs again."""
 
     reason: str
 
 
 Outcome = (
-    Started | Advanced | Returned | Finished | Errored | Failed | Rejected | Lost | Released | Snoozed | Cancelled | Handed | Looked | Unrecorded | Gone | Held
+    Started
+    | Advanced
+    | Returned
+    | Finished
+    | Errored
+    | FailedFinally
+    | Rejected
+    | Lost
+    | Released
+    | Snoozed
+    | CancelRequested
+    | Handed
+    | Looked
+    | Unrecorded
+    | GoneExternally
+    | Held
 )

@@ -1,6 +1,6 @@
-"""The one codec that every stored text passes, so that both stores accept and refuse alike, and no row can stop a batch.
+"""Encodes and checks everything that is stored, so that both stores accept the same values.
 
-Payloads, results and receipts are canonical JSON: two values are the same exactly if their texts are.
+Payloads, results and receipts are canonical JSON: two values are equal exactly if their texts are.
 """
 
 import json
@@ -10,19 +10,19 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from .errors import PayloadError
+from ..errors import PayloadError
 
 LIMIT = 1_048_576
 DEPTH = 100
 DIGITS = 4300
-"""Python reads no longer integer, unless its process was told to."""
+"""The most digits of an integer that Python parses by default."""
 KEY_LENGTH = 255
 EXTERNAL_ID_LENGTH = 500
 
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _TOO_LONG = 10**DIGITS
-# Only for short texts: `encode` accepts a megabyte from untrusted callers, and runs no regular expression over it.
+# For short texts only: `encode` accepts a megabyte from untrusted callers, and must not run a pattern over it.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
@@ -33,7 +33,7 @@ def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
     The time is linear in the size of the text.
     """
     try:
-        # Python refuses longer integers by default.
+        # By default, the encoder itself refuses longer integers, so that the check is needed only with a higher limit.
         found = None if 0 < sys.get_int_max_str_digits() <= DIGITS else fault(value)
         text = "" if found else _encoder.encode(value)
         size = len(text) if text.isascii() else len(text.encode())
@@ -42,7 +42,10 @@ def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
     if found or ((_doubtful(value) or "\\u0000" in text) and (found := fault(value))):
         raise PayloadError(f"The {what} cannot be stored: {found}.")
     if size > limit:
-        raise PayloadError(f"The {what} has {size:,} bytes as JSON, and {limit:,} is the most: keep the data elsewhere and pass its address.")
+        raise PayloadError(
+            f"The {what} has {size:,} bytes as JSON; the limit is {limit:,}: store the data elsewhere and pass a "
+            "reference to it."
+        )
     return text
 
 
@@ -73,28 +76,28 @@ def _doubtful(value: object) -> bool:
 
 
 Place = tuple["Place", str] | None
-"""The place of an item in a value: the place of its parent, and the step from there."""
+"""The path to an item in a value: the path to its parent, and the last step."""
 
 
 def fault(value: object) -> str | None:
-    """What is wrong with a value, and where in it; None if it is good."""
+    """The first fault of a value and its path; None if the value can be stored."""
     waiting: list[tuple[object, Place, int]] = [(value, None, 0)]
     while waiting:
         item, place, depth = waiting.pop()
         if isinstance(item, (dict, list, tuple)):
             if depth == DEPTH:
-                return f"it is nested deeper than {DEPTH} levels (or holds itself); flatten it"
+                return f"it is nested deeper than {DEPTH} levels (or contains itself); flatten it"
             children, found = _children(cast("dict[object, object] | list[object] | tuple[object, ...]", item))
             waiting.extend((child, (place, step), depth + 1) for child, step in children)
         else:
             found = _scalar_fault(item)
         if found:
-            return f"{found}, at {_told(place)}"
+            return f"{found}, at {_format_path(place)}"
     return None
 
 
-def _told(place: Place) -> str:
-    """A place as text. Long keys are cut, since a key may be as long as the whole payload."""
+def _format_path(place: Place) -> str:
+    """The path as text. Long keys are cut, since a key may be as long as the whole payload."""
     steps: list[str] = []
     while place is not None:
         place, step = place
@@ -102,14 +105,16 @@ def _told(place: Place) -> str:
     return "".join(reversed(steps)).removeprefix(".") or "its top"
 
 
-def _children(item: dict[object, object] | list[object] | tuple[object, ...]) -> tuple[list[tuple[object, str]], str | None]:
+def _children(
+    item: dict[object, object] | list[object] | tuple[object, ...],
+) -> tuple[list[tuple[object, str]], str | None]:
     if not isinstance(item, dict):
         return [(child, f"[{index}]") for index, child in enumerate(item)], None
     for key in item:
         if not isinstance(key, str):
-            return [], f"the key {key!r} is {_article(key)}, and JSON has only strings as keys"
+            return [], f"the key {key!r} is {_article(key)}, but keys in JSON are strings"
         if wrong := _text_fault(key):
-            return [], f"a key holds {wrong}"
+            return [], f"a key contains {wrong}"
     return [(child, f".{key}") for key, child in item.items()], None
 
 
@@ -118,13 +123,13 @@ def _scalar_fault(item: object) -> str | None:
         return None
     if isinstance(item, str):
         wrong = _text_fault(item)
-        return f"a string holds {wrong}" if wrong else None
+        return f"a string contains {wrong}" if wrong else None
     if isinstance(item, float):
-        return None if math.isfinite(item) else f"{item} is no JSON number"
+        return None if math.isfinite(item) else f"{item} is not a JSON number"
     if isinstance(item, int):
         # Compare numbers: Python refuses to convert such a number to digits.
         return f"an integer has more than {DIGITS:,} digits" if not -_TOO_LONG < item < _TOO_LONG else None
-    return f"{_article(item)} is nothing that JSON can hold"
+    return f"{_article(item)} cannot be stored as JSON"
 
 
 def _text_fault(text: str) -> str | None:
@@ -143,37 +148,41 @@ def _article(item: object) -> str:
 
 
 def clean(text: str, limit: int = 10_000) -> str:
-    """An error, reason or note made storable: what cannot be stored is replaced, and what is too long is cut and ends with an ellipsis."""
+    """An error, reason or note as it can be stored: bad characters are replaced, and a long text is cut."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def check_key(name: str, key: str) -> str:
-    """The key, if it can be one: 1 to 255 characters that can be stored."""
+    """Return the key. `PayloadError` unless it has 1 to 255 characters that can be stored."""
     _check_text(name, key)
     if len(key) > KEY_LENGTH:
-        sizes = f"{len(key):,} characters, and {KEY_LENGTH} is the most"
+        sizes = f"{len(key):,} characters; the limit is {KEY_LENGTH}"
         raise PayloadError(f"{name} has {sizes}: use a digest of it, such as hashlib.sha256(key.encode()).hexdigest().")
     return key
 
 
 def check_external_id(id: str) -> str:
-    """The name by which the outside knows a piece of work, if it can be kept: 1 to 500 characters that can be stored."""
+    """Return the id of work in an external system. `PayloadError` unless it has 1 to 500 characters that can be
+    stored.
+    """
     _check_text("An external id", id)
     if len(id) > EXTERNAL_ID_LENGTH:
-        sizes = f"{len(id):,} characters, and {EXTERNAL_ID_LENGTH} is the most"
-        raise PayloadError(f"An external id has {sizes}: keep what is longer in a step, and return a shorter name.")
+        sizes = f"{len(id):,} characters; the limit is {EXTERNAL_ID_LENGTH}"
+        raise PayloadError(f"An external id has {sizes}: save the long id in a step, and return a shorter one.")
     return id
 
 
 def check_name(what: str, name: str) -> str:
-    """The name of a kind or queue, or a part of a tag, if it can be one: 1 to 255 printable characters, with no space around them."""
+    """Return the name of a kind or queue, or a part of a tag. `PayloadError` unless it has 1 to 255 printable
+    characters without spaces around them.
+    """
     _check_text(what, name)
     if len(name) > KEY_LENGTH:
-        raise PayloadError(f"{what} has {len(name):,} characters, and {KEY_LENGTH} is the most: choose a shorter one.")
+        raise PayloadError(f"{what} has {len(name):,} characters; the limit is {KEY_LENGTH}: choose a shorter one.")
     if name != name.strip() or _CONTROL.search(name):
-        raise PayloadError(f"{what} {name!r} has a control character in it, or space around it: leave that out.")
+        raise PayloadError(f"{what} {name!r} has a control character in it or space around it: remove that.")
     return name
 
 
@@ -183,11 +192,11 @@ def _check_text(what: str, text: object) -> None:
     if not text:
         raise PayloadError(f"{what} is empty: give at least one character, or leave it out.")
     if wrong := _text_fault(text):
-        raise PayloadError(f"{what} {text[:40]!r} holds {wrong}: leave that out.")
+        raise PayloadError(f"{what} {text[:40]!r} contains {wrong}: remove it.")
 
 
 def encode_tags(tags: Mapping[str, str]) -> str:
-    """Tags as canonical JSON, each of their names and values checked."""
+    """Tags as canonical JSON. `PayloadError` for a name or value that cannot be stored."""
     for name, value in tags.items():
         check_name("A tag's name", name)
         check_name(f"The value of tag {name}", value)

@@ -1,4 +1,4 @@
-"""Projections: what a job's executions, and its audit, say that its state must be."""
+"""Projections: the state of a job, computed from its executions or from its audit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from .lifecycle import Lifecycle
 
 
 def project(lifecycle: Lifecycle, executions: Sequence[Execution]) -> str:
-    """The state of a job that has these executions: a function of the last attempt alone.
+    """The state of a job with these executions. It depends on the last attempt only.
 
-    An execution's `state` is the one that `ended_by` departs from, so a failure that was buried at once has the resting state there.
+    An execution stores the source state of `ended_by`: if a move failed and buried it, that is the resting state.
     """
     if not executions:
         return lifecycle.initial
@@ -21,7 +21,7 @@ def project(lifecycle: Lifecycle, executions: Sequence[Execution]) -> str:
 
 
 def phase_of(lifecycle: Lifecycle, state: str, live: bool) -> Phase:
-    """The phase of a job in this state, where `live` says whether an execution of it is."""
+    """The phase of a job in this state; `live` says whether it has a live execution."""
     if state in lifecycle.finals:
         return "succeeded" if state in lifecycle.successes else "failed"
     return "running" if live else "pending"
@@ -29,7 +29,10 @@ def phase_of(lifecycle: Lifecycle, state: str, live: bool) -> Phase:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Where the arrows of an audit lead. If a link is broken, `state` and `version` are those before it and `broken` says what is wrong."""
+    """The state at the end of an audit.
+
+    If an entry does not follow from the one before, `state` and `version` are those before it, and `broken` says why.
+    """
 
     state: str
     version: int
@@ -37,9 +40,9 @@ class Replay:
 
 
 def replay(lifecycle: Lifecycle, entries: Iterable[AuditEntry], *, also: Sequence[Lifecycle] = ()) -> Replay:
-    """Walk a job's history, in order, from its initial state; remarks are skipped.
+    """Follow a job's history, in order, from its initial state. Notes are skipped.
 
-    `also` are other versions of the lifecycle: a job that lives through a change of it has arrows of both.
+    `also` has the other versions of the lifecycle: a job that was claimed under several has transitions of each.
     """
     versions = (lifecycle, *also)
     arrows = [entry for entry in entries if entry.n == 0]
@@ -47,7 +50,12 @@ def replay(lifecycle: Lifecycle, entries: Iterable[AuditEntry], *, also: Sequenc
     if arrows and arrows[0].from_state is None:
         birth = arrows.pop(0)
         if birth.version != 0 or birth.to_state not in {each.initial for each in versions}:
-            return Replay(state, version, f"It begins in {birth.to_state} at version {birth.version}; a job begins in {lifecycle.initial} at version 0.")
+            return Replay(
+                state,
+                version,
+                f"It starts in {birth.to_state} at version {birth.version}; a job starts in {lifecycle.initial} at "
+                "version 0.",
+            )
         state = birth.to_state or state
     elif arrows and arrows[0].from_state in {each.initial for each in versions}:
         state = arrows[0].from_state or state
@@ -62,11 +70,15 @@ def replay(lifecycle: Lifecycle, entries: Iterable[AuditEntry], *, also: Sequenc
 def _broken(versions: Sequence[Lifecycle], entry: AuditEntry, state: str, version: int, attempt: int) -> str | None:
     what = f"{entry.from_state} --> {entry.to_state}: {entry.event} (version {entry.version})"
     if entry.version != version + 1:
-        return f"The arrow {what} follows version {version}; between them something is missing or doubled."
+        return f"The transition {what} follows version {version}: an entry is missing or doubled."
     if entry.from_state != state:
-        return f"The arrow {what} leaves {entry.from_state}, but the job was in {state}."
-    if not any((arrow.source, arrow.event, arrow.target) == (entry.from_state, entry.event, entry.to_state) for each in versions for arrow in each.arrows):
-        return f"The arrow {what} is not drawn in {versions[0].name}."
+        return f"The transition {what} leaves {entry.from_state}, but the job was in {state}."
+    if not any(
+        (arrow.source, arrow.event, arrow.target) == (entry.from_state, entry.event, entry.to_state)
+        for each in versions
+        for arrow in each.arrows
+    ):
+        return f"The transition {what} is not allowed by the lifecycle {versions[0].name}."
     if entry.attempt is not None and entry.attempt < attempt:
-        return f"The arrow {what} is of attempt {entry.attempt}, after one of attempt {attempt}."
+        return f"The transition {what} belongs to attempt {entry.attempt}, but follows one of attempt {attempt}."
     return None

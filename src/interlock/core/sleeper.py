@@ -1,4 +1,4 @@
-"""Letting time pass, injected: what polls takes one of these, so that no test ever waits."""
+"""Sleepers. Code that waits takes a `Sleeper`, so that tests need not wait."""
 
 import asyncio
 import time
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 
-class Waits(Protocol):
-    """Lets time pass, and measures how much did."""
+class Sleeper(Protocol):
+    """Waits, and measures elapsed time."""
 
     def monotonic(self) -> float:
-        """Seconds from a fixed, unknown moment; never steps back."""
+        """Seconds since a fixed, unknown moment. They never decrease."""
         ...
 
     def sleep(self, seconds: float, /) -> None: ...
@@ -18,8 +18,8 @@ class Waits(Protocol):
     async def asleep(self, seconds: float, /) -> None: ...
 
 
-class SystemWaits:
-    """Real waiting."""
+class SystemSleeper:
+    """A sleeper that really waits."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -31,10 +31,10 @@ class SystemWaits:
         await asyncio.sleep(seconds)
 
 
-def pauses(waits: Waits, timeout: float, *, first: float = 0.01, longest: float = 0.5) -> Iterator[float]:
-    """How long to wait before each further look: ever longer, never past the timeout; one last look falls on it."""
-    end = waits.monotonic() + timeout
+def pauses(sleeper: Sleeper, timeout: float, *, first: float = 0.01, longest: float = 0.5) -> Iterator[float]:
+    """Yield growing pauses between polls. They end with the timeout, so that the last poll happens at its end."""
+    end = sleeper.monotonic() + timeout
     pause = first
-    while (left := end - waits.monotonic()) > 0:
+    while (left := end - sleeper.monotonic()) > 0:
         yield min(pause, left)
         pause = min(pause * 1.5, longest)
