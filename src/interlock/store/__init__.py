@@ -1,34 +1,52 @@
-"""The stores, and how a URL chooses one."""
+"""Opens the store that a database URL names."""
 
 import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..clock import Clock
+from ..core.clock import Clock
 from ..errors import UsageError
-from ..records import Enqueued, NewJob
-from ..store import Store
-from .inside import OpenTransaction
+from .contract import QueuePart, RegistryPart, Store
+from .open_transactions import OpenTransaction
+from .types import Enqueued, NewJob
 
 
-class OpenStore(Store, Protocol):
-    """A store as an app holds it: the contract, and what only its own process needs."""
+class OpenRegistry(RegistryPart, Protocol):
+    """The registry, with the checks that opening a database needs."""
 
     def is_empty(self) -> bool:
-        """Whether nothing of ours is in the database yet."""
+        """Return whether the database has no Interlock schema yet."""
         ...
 
     def is_new(self) -> bool:
-        """Whether this is a file that nobody has put anything into, so that ours may be put there unasked. A server's database never is."""
+        """Return whether this is an empty SQLite file, which the app migrates itself. Always False on PostgreSQL."""
         ...
+
+
+class OpenQueue(QueuePart, Protocol):
+    """The queue, with the method for async connections."""
+
+    async def aenqueue(
+        self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None
+    ) -> list[Enqueued]:
+        """Enqueue in the caller's own transaction on an async connection, in the caller's thread and event loop."""
+        ...
+
+
+class OpenStore(Store, Protocol):
+    """A store as an app uses it: the contract, and the methods that only its own process needs."""
+
+    @property
+    def registry(self) -> OpenRegistry: ...
+    @property
+    def queue(self) -> OpenQueue: ...
 
     def joined(self) -> OpenTransaction | None:
-        """The open transaction on this database that the caller runs in: commit, hook, `admit` or `transaction()`."""
-        ...
+        """Return the open transaction on this database that the caller runs in; None if there is none.
 
-    async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None) -> list[Enqueued]:
-        """`enqueue` in the caller's own transaction, where its connection is an async one: in the caller's thread and loop."""
+        It is the transaction of a commit function, a hook, an `admit` function or a `transaction()` block.
+        """
         ...
 
 
@@ -37,7 +55,7 @@ POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 
 
 class _Importing:
-    """Prevents forks during imports: a child would wait for ever for a module that another thread was importing."""
+    """Prevents forks during imports: a child would wait forever for a module that another thread was importing."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -55,11 +73,15 @@ class _Importing:
 _importing = _Importing()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_importing.before, after_in_parent=_importing.after_in_parent, after_in_child=_importing.after_in_child)
+        before=_importing.before, after_in_parent=_importing.after_in_parent, after_in_child=_importing.after_in_child
+    )
 
 
 def open_store(url: str, schema: str, clock: Clock) -> OpenStore:
-    """The store that a database URL names. It connects at its first verb. `UsageError` if no store goes by that scheme, or its extra is not installed."""
+    """Return the store that a database URL names. It connects when it is first used.
+
+    Raise `UsageError` if the scheme is unknown, or if the packages that it needs are not installed.
+    """
     with _importing.lock:
         return _open_store(url, schema, clock)
 
@@ -76,8 +98,12 @@ def _open_store(url: str, schema: str, clock: Clock) -> OpenStore:
         except ModuleNotFoundError as error:
             if error.name not in ("psycopg", "psycopg_pool"):
                 raise
-            raise UsageError(f"A {scheme} URL needs {error.name}, which is not installed: run pip install 'interlock[postgres]'.") from None
+            raise UsageError(
+                f"A {scheme} URL needs {error.name}, which is not installed: run pip install 'interlock[postgres]'."
+            ) from None
         return PostgresStore(url, schema=schema)
-    # The scheme alone: what follows it may hold a password.
+    # Show only the scheme: the rest may contain a password.
     shown = f"starts with {scheme!r}" if separator else "has no scheme"
-    raise UsageError(f"The database URL {shown}: write sqlite:///jobs.db for a file, or postgresql://user@host/name for a server.")
+    raise UsageError(
+        f"The database URL {shown}: write sqlite:///jobs.db for a file, or postgresql://user@host/name for a server."
+    )

@@ -1,4 +1,4 @@
-"""One bad row must not stop its batch."""
+"""Finds the bad rows of a batch, so that they do not stop the others."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -6,8 +6,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def halved(items: Sequence[T], work: Callable[[Sequence[T]], None], fatal: Callable[[Exception], bool]) -> list[tuple[T, Exception]]:
-    """Do the work for all, or, where it raises, for each half, down to the culprits; answers those with what they raised. What is fatal goes through."""
+def bisect(
+    items: Sequence[T], work: Callable[[Sequence[T]], None], fatal: Callable[[Exception], bool]
+) -> list[tuple[T, Exception]]:
+    """Do the work for all items, or, if it raises, for each half; returns the single items that failed, and their
+    errors.
+
+    A fatal error propagates.
+    """
     if not items:
         return []
     try:
@@ -18,5 +24,5 @@ def halved(items: Sequence[T], work: Callable[[Sequence[T]], None], fatal: Calla
         if len(items) == 1:
             return [(items[0], error)]
         middle = len(items) // 2
-        return halved(items[:middle], work, fatal) + halved(items[middle:], work, fatal)
+        return bisect(items[:middle], work, fatal) + bisect(items[middle:], work, fatal)
     return []

@@ -1,30 +1,29 @@
 """Callers' own connections: enqueue and commit inside a transaction that is not ours.
 
-A borrowed connection is used in its caller's thread, never committed, rolled back or kept. Known are `sqlite3` (and `pysqlite3`), `psycopg` sync and async,
-SQLAlchemy's `Connection` and `Session` and their async forms, Django's connection, and our own `Tx`. They are recognised by their classes' names, so that none
-has to be installed.
+A caller's connection is used in the caller's thread, and never committed, rolled back or kept. Supported are `sqlite3`
+(and `pysqlite3`), `psycopg` sync and async, SQLAlchemy's `Connection` and `Session` and their async forms, Django's
+connection, and our own `Tx`. They are recognised by the names of their classes, so no library is required.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
+from ..core.driver import adrive, drive
+from ..core.job import Job
+from ..core.transition import Move, Take
 from ..errors import Unavailable, UsageError
-from ..job import Job
-from ..move import Move, Take
-from ..records import Enqueued, NewJob
-from .again import is_unable, unable
-from .commit import Run, Settling, committing
-from .enqueue import Dialect, Rows, Statement, enqueueing
-from .inside import OpenTransaction, inside, open_transactions
+from .commit_boundary import MoveWriter, Run, committing
+from .enqueue_plan import Dialect, Rows, Statement, enqueueing
+from .open_transactions import OpenTransaction, inside, open_transactions
 from .queryfile import to_pyformat
+from .retry import cannot_write, write_unavailable
 from .tx import PlainTx
+from .types import Enqueued, NewJob
 
-T = TypeVar("T")
 
-
-class Lender(Settling, Protocol):
-    """A store, as a borrowed connection needs it."""
+class Session(Protocol):
+    """The part of a store that a caller's connection needs."""
 
     dialect: Dialect
     driver: str
@@ -33,35 +32,15 @@ class Lender(Settling, Protocol):
     """`sqlite` or `postgresql`."""
 
     def instance(self) -> str: ...
-    def whose(self) -> Generator[Statement, Rows, str | None]:
-        """The instance that a connection sees; None if there is no Interlock schema in its database."""
+    def find_instance(self) -> Generator[Statement, Rows, str | None]:
+        """Read the id of the database that a connection is open to; None if there is no Interlock schema in it."""
         ...
 
 
-# ---------------------------------------------------------------- running a plan
-def drive(plan: Generator[Statement, Rows, T], run: Run) -> T:
-    """Run a plan's statements until it answers."""
-    try:
-        statement = next(plan)
-        while True:
-            statement = plan.send(run(statement))
-    except StopIteration as answer:
-        value: T = answer.value
-        return value
-
-
-async def adrive(plan: Generator[Statement, Rows, T], run: Callable[[Statement], Awaitable[Rows]]) -> T:
-    try:
-        statement = next(plan)
-        while True:
-            statement = plan.send(await run(statement))
-    except StopIteration as answer:
-        value: T = answer.value
-        return value
-
-
-def admitting(store: Lender, admit: Callable[[Any, NewJob], None] | None, tx: object) -> Callable[[NewJob], None] | None:
-    """The admission of a kind, in this transaction."""
+def admitting(
+    store: Session, admit: Callable[[Any, NewJob], None] | None, tx: object
+) -> Callable[[NewJob], None] | None:
+    """A kind's `admit` function, bound to this transaction."""
     if admit is None:
         return None
     judge = admit
@@ -74,13 +53,13 @@ def admitting(store: Lender, admit: Callable[[Any, NewJob], None] | None, tx: ob
 
 
 # ---------------------------------------------------------------- the open transaction
-def joined(store: Lender) -> OpenTransaction | None:
-    """The open transaction on the store's database that this code runs in, even of another app or schema."""
+def joined(store: Session) -> OpenTransaction | None:
+    """Return the open transaction on the store's database that this code runs in, even of another app or schema."""
     return next((each for each in open_transactions() if each.store is store or _reaches(each, store)), None)
 
 
-def _reaches(each: OpenTransaction, store: Lender) -> bool:
-    other: Lender = each.store
+def _reaches(each: OpenTransaction, store: Session) -> bool:
+    other: Session = each.store
     if (other.database, other.driver) != (store.database, store.driver):
         return False
     if not each.here:
@@ -92,7 +71,7 @@ def _reaches(each: OpenTransaction, store: Lender) -> bool:
     return True
 
 
-def reading(store: Lender) -> Run | None:
+def reading(store: Session) -> Run | None:
     """Runs reads in the open transaction that this code runs in; None if there is none, or another thread opened it."""
     if not open_transactions():
         return None
@@ -105,19 +84,21 @@ UNDO = Statement("ROLLBACK TO SAVEPOINT interlock_enqueue", {}, answers=False)
 KEEP = Statement("RELEASE SAVEPOINT interlock_enqueue", {}, answers=False)
 
 
-def enqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None) -> list[Enqueued]:
-    """Enqueue in the caller's transaction. If it cannot be, the transaction is as it was."""
+def enqueue(
+    store: Session, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None
+) -> list[Enqueued]:
+    """Enqueue in the caller's transaction. If it fails, roll back to the savepoint before it."""
     run = borrow(conn, store)
     run(SAVE)
     try:
         answer = drive(enqueueing(store.dialect, jobs, admitting(store, admit, conn)), run)
     except BaseException as error:
-        if is_unable(error):
+        if cannot_write(error):
             # A full disk may have ended the transaction, and its savepoints.
             with suppress(Exception):
                 run(UNDO)
                 run(KEEP)
-            raise unable(error) from error
+            raise write_unavailable(error) from error
         run(UNDO)
         run(KEEP)
         raise
@@ -125,8 +106,10 @@ def enqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: Callable
     return answer
 
 
-async def aenqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None) -> list[Enqueued]:
-    """`enqueue` for connections that are awaited; for the others the same as it."""
+async def aenqueue(
+    store: Session, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None
+) -> list[Enqueued]:
+    """`enqueue`, also for async connections."""
     library, name = _kind_of(conn)
     if library == "sqlalchemy" and name in ("AsyncSession", "AsyncConnection"):
         lent: Any = conn
@@ -139,11 +122,14 @@ async def aenqueue(store: Lender, conn: object, jobs: Sequence[NewJob], admit: C
     if (library, name) != ("psycopg", "AsyncConnection"):
         return enqueue(store, conn, jobs, admit)
     if admit is not None:
-        raise UsageError("this kind has an `admit` function, which cannot use an async psycopg connection; enqueue with a sync one, or an AsyncSession")
+        raise UsageError(
+            "this kind has an `admit` function, which cannot use an async psycopg connection; "
+            "enqueue with a sync one, or an AsyncSession"
+        )
     return await _enqueue_awaiting(store, conn, jobs)
 
 
-async def _enqueue_awaiting(store: Lender, conn: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
+async def _enqueue_awaiting(store: Session, conn: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
     from psycopg.rows import tuple_row
 
     _check_psycopg(conn, store)
@@ -153,16 +139,16 @@ async def _enqueue_awaiting(store: Lender, conn: Any, jobs: Sequence[NewJob]) ->
         await cursor.execute(to_pyformat(statement.sql), statement.params)
         return await cursor.fetchall() if statement.answers else ()
 
-    _same_instance(await adrive(store.whose(), run), store)
+    _same_instance(await adrive(store.find_instance(), run), store)
     await run(SAVE)
     try:
         answer = await adrive(enqueueing(store.dialect, jobs, None), run)
     except BaseException as error:
-        if is_unable(error):
+        if cannot_write(error):
             with suppress(Exception):
                 await run(UNDO)
                 await run(KEEP)
-            raise unable(error) from error
+            raise write_unavailable(error) from error
         await run(UNDO)
         await run(KEEP)
         raise
@@ -170,24 +156,31 @@ async def _enqueue_awaiting(store: Lender, conn: Any, jobs: Sequence[NewJob]) ->
     return answer
 
 
-def commit(
-    store: Lender, transaction: Callable[[], AbstractContextManager[Any]], move: Move | Take, body: Callable[[Any, Job], None], timeout: float,
+def commit(  # noqa: PLR0917
+    store: Session,
+    writer: MoveWriter,
+    transaction: Callable[[], AbstractContextManager[Any]],
+    move: Move | Take,
+    body: Callable[[Any, Job], None],
+    timeout: float,
 ) -> None:
-    """A move in the caller's own transaction, which ends with the caller's own `with` block."""
+    """Carry out a move in the caller's own transaction, which ends with the caller's own `with` block."""
     with transaction() as tx:
         lent: Any = tx.connection() if _kind_of(tx)[0] == "sqlalchemy" and hasattr(tx, "add") else tx
         try:
-            committing(store, borrow(tx, store), move, body, tx, timeout)
+            committing(writer, borrow(tx, store), move, body, tx, timeout)
         except Exception as error:
             if _is_lost(lent):
-                raise Unavailable(f"the connection of your transaction was lost ({error}): the job was not moved. Send it again later.") from error
-            if is_unable(error):
-                raise unable(error) from error
+                raise Unavailable(
+                    f"the connection of your transaction was lost ({error}): the job was not moved. Try again later."
+                ) from error
+            if cannot_write(error):
+                raise write_unavailable(error) from error
             raise
 
 
 def _is_lost(lent: Any) -> bool:
-    """Has this connection broken under its user? One that was closed on purpose has not."""
+    """Whether the connection was lost. A connection that was closed on purpose was not."""
     match _kind_of(lent)[0]:
         case "psycopg":
             return bool(lent.broken)
@@ -200,8 +193,11 @@ def _is_lost(lent: Any) -> bool:
 
 
 # ---------------------------------------------------------------- recognising a connection
-def borrow(conn: object, store: Lender) -> Run:
-    """What runs statements on the caller's connection. `UsageError`, and nothing done, if it cannot be the right one."""
+def borrow(conn: object, store: Session) -> Run:
+    """Return a function that runs statements on the caller's connection.
+
+    Raise `UsageError` and do nothing if the connection cannot be used.
+    """
     library, name = _kind_of(conn)
     if isinstance(conn, PlainTx):
         return borrow(PlainTx.connection(conn), store)
@@ -217,21 +213,28 @@ def borrow(conn: object, store: Lender) -> Run:
         raise UsageError(f"{library}'s {name} is awaited: use `await kind.using(conn=…).aenqueue(…)`")
     else:
         raise UsageError(
-            f"conn= does not take a {type(conn).__module__}.{type(conn).__name__}; it takes a connection of sqlite3, psycopg, SQLAlchemy or Django, "
-            "or a Tx of app.transaction()")
-    _same_instance(drive(store.whose(), run), store)
+            f"conn= does not take a {type(conn).__module__}.{type(conn).__name__}; it takes a connection of sqlite3, "
+            "psycopg, SQLAlchemy or Django, or a Tx of app.transaction()"
+        )
+    _same_instance(drive(store.find_instance(), run), store)
     if store.database == "sqlite" and library in ("sqlite3", "pysqlite3", "sqlalchemy"):
         _begin(conn)
     return run
 
 
-def _same_instance(seen: str | None, store: Lender) -> None:
+def _same_instance(seen: str | None, store: Session) -> None:
     if seen != store.instance():
-        raise UsageError("conn= is a connection to another database than this app's, so the job would not be stored where its workers look; nothing was stored")
+        raise UsageError(
+            "conn= is a connection to another database than this app's, so this app's workers would not find the job; "
+            "nothing was stored"
+        )
 
 
 def _begin(conn: Any) -> None:
-    """SQLite's libraries begin by themselves only before a plain write, and ours begins with a savepoint. Immediate, since we are going to write."""
+    """Begin a transaction for writing.
+
+    SQLite's drivers begin one only before a plain write, and ours starts with a savepoint.
+    """
     if hasattr(conn, "exec_driver_sql") or hasattr(conn, "add"):
         lent = conn.connection() if hasattr(conn, "add") else conn
         if not lent.connection.driver_connection.in_transaction:
@@ -241,7 +244,7 @@ def _begin(conn: Any) -> None:
 
 
 def _kind_of(conn: object) -> tuple[str, str]:
-    """The library and the class a connection is of, also when it is a subclass of the caller's own."""
+    """The library and the class of a connection, also if it is a subclass of the caller's own."""
     for cls in type(conn).__mro__:
         library = cls.__module__.split(".")[0]
         if library == "django":
@@ -251,12 +254,16 @@ def _kind_of(conn: object) -> tuple[str, str]:
     return type(conn).__module__.split(".")[0], type(conn).__name__
 
 
-_NAMES = frozenset({"Connection", "AsyncConnection", "Session", "AsyncSession", "scoped_session", "async_scoped_session"})
+_NAMES = frozenset(
+    {"Connection", "AsyncConnection", "Session", "AsyncSession", "scoped_session", "async_scoped_session"}
+)
 
 
-def _same_database(store: Lender, database: str) -> None:
+def _same_database(store: Session, database: str) -> None:
     if database != store.database:
-        raise UsageError(f"conn= is a {database} connection, but this app's jobs are in {store.database}; nothing was stored")
+        raise UsageError(
+            f"conn= is a {database} connection, but this app's jobs are in {store.database}; nothing was stored"
+        )
 
 
 def _in_transaction(yes: bool, how: str) -> None:
@@ -264,12 +271,14 @@ def _in_transaction(yes: bool, how: str) -> None:
         raise UsageError(f"conn= commits each statement by itself, so the job could outlive your rollback; {how}")
 
 
-def _sqlite(conn: Any, library: str, store: Lender) -> Run:
+def _sqlite(conn: Any, library: str, store: Session) -> Run:
     _same_database(store, "sqlite")
     if library != store.driver:
         raise UsageError(
-            f"conn= is of {library}, but this app opens the file with {store.driver}; two SQLite libraries in one process drop each other's locks. Use one.")
-    # `autocommit` is a newer way to say it, and leaves `isolation_level` as it was.
+            f"conn= is of {library}, but this app opens the file with {store.driver}; two SQLite libraries in one "
+            "process drop each other's locks. Use one."
+        )
+    # Newer drivers have `autocommit`, which leaves `isolation_level` as it was.
     by_itself = conn.isolation_level is None or getattr(conn, "autocommit", None) is True
     _in_transaction(conn.in_transaction or not by_itself, 'begin a transaction first, with conn.execute("BEGIN")')
 
@@ -283,19 +292,19 @@ def _sqlite(conn: Any, library: str, store: Lender) -> Run:
     return run
 
 
-def _check_psycopg(conn: Any, store: Lender) -> None:
+def _check_psycopg(conn: Any, store: Session) -> None:
     _same_database(store, "postgresql")
     idle = conn.info.transaction_status.name == "IDLE"
     _in_transaction(not (conn.autocommit and idle), "open a transaction first, with conn.transaction()")
 
 
-def _psycopg(conn: Any, store: Lender) -> Run:
+def _psycopg(conn: Any, store: Session) -> Run:
     from psycopg.rows import tuple_row
 
     _check_psycopg(conn, store)
 
     def run(statement: Statement) -> Rows:
-        # The caller's row factory is the caller's: ours are tuples.
+        # The caller may have set another row factory; we read tuples.
         cursor = conn.cursor(row_factory=tuple_row)
         cursor.execute(to_pyformat(statement.sql), statement.params)
         return cursor.fetchall() if statement.answers else ()
@@ -303,24 +312,27 @@ def _psycopg(conn: Any, store: Lender) -> Run:
     return run
 
 
-def _sqlalchemy(conn: Any, store: Lender) -> Run:
+def _sqlalchemy(conn: Any, store: Session) -> Run:
     from sqlalchemy import text
 
     lent = conn.connection() if hasattr(conn, "add") else conn
     _same_database(store, lent.dialect.name)
-    # Some dialects report the server's level here, whatever the driver does, so both are asked.
-    autocommit = lent.get_isolation_level() == "AUTOCOMMIT" or getattr(lent.connection.dbapi_connection, "autocommit", False) is True
+    # Some dialects report the server's level here even if the driver commits by itself, so both are checked.
+    autocommit = (
+        lent.get_isolation_level() == "AUTOCOMMIT"
+        or getattr(lent.connection.dbapi_connection, "autocommit", False) is True
+    )
     _in_transaction(not autocommit, "use an engine without isolation_level='AUTOCOMMIT'")
 
     def run(statement: Statement) -> Rows:
-        # `::` is a cast here, not a parameter.
+        # `::` is a cast, not a parameter.
         result = lent.execute(text(statement.sql.replace("::", r"\:\:")), statement.params)
         return [tuple(row) for row in result.fetchall()] if statement.answers and not statement.many else ()
 
     return run
 
 
-def _django(conn: Any, store: Lender) -> Run:
+def _django(conn: Any, store: Session) -> Run:
     _same_database(store, conn.vendor)
     _in_transaction(conn.in_atomic_block or not conn.get_autocommit(), "enqueue inside transaction.atomic()")
 

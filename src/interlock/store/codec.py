@@ -1,4 +1,4 @@
-"""How rows become values and values become parameters, for both stores. Texts were checked by `payload` before they come here."""
+"""Converts rows to values and values to parameters, for both stores. `payload` has checked all texts before."""
 
 import json
 import re
@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..job import AuditEntry, Execution, Job, Phase, Status
-from ..move import Move, Take
-from ..records import FailedJob, Failures, KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
+from ..core.job import AuditEntry, Execution, Job, Phase, Status
+from ..core.machine import Arrow
+from ..core.transition import Move, Take
+from .types import FailedJob, Failures, KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
 
 Row = Any
 When = Callable[[Any], Any]
 """Reads a stored time, or nothing."""
 
 
-class Hop(NamedTuple):
-    """One arrow of a move (or none), as a store writes it. The last hop of a move carries what the move carries."""
+class MoveStep(NamedTuple):
+    """One transition of a move, or none, as a store writes it. The last step has the values of the move."""
 
     job_id: str
     attempt: int
@@ -33,7 +34,7 @@ class Hop(NamedTuple):
     ended_by: str | None
     error: str | None
     result: str | None
-    releases_key: bool
+    frees_key: bool
     held_reason: str | None
     external_id: str | None
     check_in: float | None
@@ -42,65 +43,148 @@ class Hop(NamedTuple):
     reason: str | None
     moves_job: bool
     blind: bool
-    """It would send the job back to wait, and whoever decided so had not heard of a request to stop."""
+    """The step returns the job to a waiting state, and the decision did not know of a cancel request."""
     progress: str | None
     usage: str | None
 
 
-def hops(move: Move) -> list[Hop]:
-    """The database knows drawn arrows only, so a path of two is walked one by one; in between the execution stays what it was."""
-    path = move.path
+def move_steps(move: Move) -> list[MoveStep]:
+    """The steps of a move.
+
+    The database accepts one transition at a time; until the last, the execution keeps its status.
+    """
     blind = not move.heard and move.ended_by is not None and move.phase == "pending"
-    last = Hop(
-        move.job_id, move.attempt, move.holder, move.from_status, move.to_status, path[-1].source if path else move.source, move.state,
-        path[-1].event if path else None, move.phase, move.tries_left, int(move.lost), move.delay, move.ended_by, move.error, move.result,
-        move.releases_key, move.held_reason, move.external_id, move.check_in, move.missing, move.actor, move.reason,
-        bool(path) or move.ended_by is not None or move.error is not None, blind, move.progress, move.usage)
-    return [
-        Hop(move.job_id, move.attempt, move.holder, move.from_status, move.from_status, arrow.source, arrow.target, arrow.event,
-            "running" if arrow.event == "start" else "pending", move.tries_left, 0, None, None, None, None, False, None, None, None, None, move.actor,
-            move.reason, True, blind, None, None)
-        for arrow in path[:-1]
-    ] + [last]
+    return [*(_earlier_step(move, arrow, blind) for arrow in move.path[:-1]), _last_step(move, blind)]
+
+
+def _last_step(move: Move, blind: bool) -> MoveStep:
+    path = move.path
+    return MoveStep(
+        move.job_id,
+        move.attempt,
+        move.holder,
+        move.from_status,
+        move.to_status,
+        path[-1].source if path else move.source,
+        move.state,
+        path[-1].event if path else None,
+        move.phase,
+        move.tries_left,
+        int(move.lost),
+        move.delay,
+        move.ended_by,
+        move.error,
+        move.result,
+        move.frees_key,
+        move.held_reason,
+        move.external_id,
+        move.check_in,
+        move.missing,
+        move.actor,
+        move.reason,
+        bool(path) or move.ended_by is not None or move.error is not None,
+        blind,
+        move.progress,
+        move.usage,
+    )
+
+
+def _earlier_step(move: Move, arrow: Arrow, blind: bool) -> MoveStep:
+    return MoveStep(
+        move.job_id,
+        move.attempt,
+        move.holder,
+        move.from_status,
+        move.from_status,
+        arrow.source,
+        arrow.target,
+        arrow.event,
+        "running" if arrow.event == "start" else "pending",
+        move.tries_left,
+        0,
+        None,
+        None,
+        None,
+        None,
+        False,
+        None,
+        None,
+        None,
+        None,
+        move.actor,
+        move.reason,
+        True,
+        blind,
+        None,
+        None,
+    )
 
 
 def each_once(moves: Sequence[Move] | Sequence[Take]) -> None:
-    """A statement that names a job twice would write it once, and say nothing."""
+    """`ValueError` if a job is listed twice: a statement would write it once without an error."""
     if len({move.job_id for move in moves}) < len(moves):
         raise ValueError("a list of moves names each job once")
 
 
 def refusal(move: Move | Take, row: Row) -> Refusal | None:
-    """What stands in a move's place, from a row of the query `present`; None where that is what the move asked for."""
+    """The refusal of a move, from a row of the query `present`; None if the move was carried out already."""
     if row is None:
         return Refusal(move.job_id, 0, 0, None, None, None)
-    stands = Refusal(move.job_id, row[1] or 0, row[2] or 0, row[3], row[4], row[5], row[6])
-    return None if isinstance(move, Move) and stands.already(move) else stands
+    present = Refusal(move.job_id, row[1] or 0, row[2] or 0, row[3], row[4], row[5], row[6])
+    return None if isinstance(move, Move) and present.already(move) else present
 
 
 def take_columns(take: Take) -> dict[str, Any]:
     return {
-        "job_id": take.job_id, "version": take.version, "source": take.arrow.source, "target": take.arrow.target, "event": take.arrow.event,
-        "phase": take.phase, "releases_key": take.releases_key, "actor": take.actor, "reason": take.reason,
+        "job_id": take.job_id,
+        "version": take.version,
+        "source": take.arrow.source,
+        "target": take.arrow.target,
+        "event": take.arrow.event,
+        "phase": take.phase,
+        "frees_key": take.frees_key,
+        "actor": take.actor,
+        "reason": take.reason,
     }
 
 
 def kind_columns(kind: KindFacts, version: int | None) -> dict[str, Any]:
     return {
-        "name": kind.name, "lifecycle": kind.lifecycle, "version": version, "queue": kind.queue, "tries": kind.tries, "hooks": json.dumps(sorted(kind.hooks)),
-        "key_until": json.dumps(sorted(kind.key_until)), "admits": kind.admits, "every": kind.every, "batch": kind.batch,
+        "name": kind.name,
+        "lifecycle": kind.lifecycle,
+        "version": version,
+        "queue": kind.queue,
+        "tries": kind.tries,
+        "hooks": json.dumps(sorted(kind.hooks)),
+        "key_until": json.dumps(sorted(kind.key_until)),
+        "admits": kind.admits,
+        "every": kind.every,
+        "batch": kind.batch,
     }
 
 
 def worker_columns(worker: WorkerFacts) -> dict[str, Any]:
     return {
-        "name": worker.name, "host": worker.host, "pid": worker.pid, "state": worker.state, "slots": worker.slots, "busy": worker.busy,
-        "kinds": json.dumps(worker.kinds), "queues": json.dumps(worker.queues),
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "state": worker.state,
+        "slots": worker.slots,
+        "busy": worker.busy,
+        "kinds": json.dumps(worker.kinds),
+        "queues": json.dumps(worker.queues),
     }
 
 
 def schedule_columns(facts: ScheduleFacts) -> dict[str, Any]:
-    return {"name": facts.name, "kind": facts.kind, "cron": facts.cron, "tz": facts.tz, "catch_up": facts.catch_up, "payload": facts.payload}
+    return {
+        "name": facts.name,
+        "kind": facts.kind,
+        "cron": facts.cron,
+        "tz": facts.tz,
+        "catch_up": facts.catch_up,
+        "payload": facts.payload,
+    }
 
 
 # ---------------------------------------------------------------- rows to values
@@ -114,16 +198,45 @@ def worker(row: Row, when: When, *, silent: float) -> WorkerSeen:
 def kind(row: Row) -> KindFacts:
     """A row of the query `kind`."""
     name, lifecycle, hooks, queue, tries, key_until, admits, version, every, batch = row
-    return KindFacts(name, lifecycle, tuple(json.loads(hooks)), queue, tries, tuple(json.loads(key_until)), bool(admits), version, every, batch)
+    return KindFacts(
+        name,
+        lifecycle,
+        tuple(json.loads(hooks)),
+        queue,
+        tries,
+        tuple(json.loads(key_until)),
+        bool(admits),
+        version,
+        every,
+        batch,
+    )
 
 
 def job(row: Row, when: When) -> Job:
     """A row of the columns that the fragment `job` lists, perhaps followed by the live execution's progress."""
     fields: list[Any] = [
         *row[:13],
-        json.loads(row[13]), json.loads(row[14]) if row[14] else {}, json.loads(row[15]) if row[15] else None, json.loads(row[16]) if row[16] else None,
-        row[17], when(row[18]), when(row[19]), when(row[20]), when(row[21]), when(row[22]), when(row[23]),
-        row[24], bool(row[25]), row[26], when(row[27]), row[28], row[29], when(row[30]), row[31], row[32], row[33],
+        json.loads(row[13]),
+        json.loads(row[14]) if row[14] else {},
+        json.loads(row[15]) if row[15] else None,
+        json.loads(row[16]) if row[16] else None,
+        row[17],
+        when(row[18]),
+        when(row[19]),
+        when(row[20]),
+        when(row[21]),
+        when(row[22]),
+        when(row[23]),
+        row[24],
+        bool(row[25]),
+        row[26],
+        when(row[27]),
+        row[28],
+        row[29],
+        when(row[30]),
+        row[31],
+        row[32],
+        row[33],
     ]
     fields.append(progress(row[JOB_WIDTH]) if len(row) > JOB_WIDTH else None)
     return Job(*fields)
@@ -135,15 +248,28 @@ _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def execution(row: Row, when: When) -> Execution:
     fields: list[Any] = [
-        *row[:5], when(row[5]), when(row[6]), *row[7:12], when(row[12]), when(row[13]), progress(row[14]), json.loads(row[15]) if row[15] else None,
-        json.loads(row[16]) if row[16] else None, when(row[17]), when(row[18]), when(row[19]), when(row[20]),
+        *row[:5],
+        when(row[5]),
+        when(row[6]),
+        *row[7:12],
+        when(row[12]),
+        when(row[13]),
+        progress(row[14]),
+        json.loads(row[15]) if row[15] else None,
+        json.loads(row[16]) if row[16] else None,
+        when(row[17]),
+        when(row[18]),
+        when(row[19]),
+        when(row[20]),
     ]
     return Execution(*fields)
 
 
 def audit(rows: Iterable[Row], when: When) -> list[AuditEntry]:
     """The entries of one job, in order."""
-    return [_entry([*row[:9], when(row[9]), json.loads(row[10]) if row[10] else None], seq) for seq, row in enumerate(rows)]
+    return [
+        _entry([*row[:9], when(row[9]), json.loads(row[10]) if row[10] else None], seq) for seq, row in enumerate(rows)
+    ]
 
 
 def _entry(fields: list[Any], seq: int) -> AuditEntry:
@@ -151,7 +277,7 @@ def _entry(fields: list[Any], seq: int) -> AuditEntry:
 
 
 def failures(rows: Iterable[Row], when: When) -> list[Failures]:
-    """The rows of the query `failures`, which are grouped by kind, the newest first."""
+    """The rows of the query `recent_failures`, grouped by kind, the newest first."""
     counts: dict[str, int] = {}
     newest: dict[str, list[FailedJob]] = {}
     for kind, count, id, state, attempt, at, error in rows:
@@ -165,9 +291,11 @@ def lease(row: Row, when: When, *, holder: int, status: Status, owner: str, seco
 
 
 def adopted(row: Row, when: When, *, owner: str, seconds: float, missing_for: float | None) -> Lease:
-    """A row of the query `adopt` and its kin."""
-    holder, status, external_id, result, crashes = row[JOB_WIDTH:JOB_WIDTH + 5]
-    return Lease(job(row[:JOB_WIDTH], when), holder, status, owner, seconds, external_id, result, missing_for, crashes or 0)
+    """A row of a query that takes executions over."""
+    holder, status, external_id, result, crashes = row[JOB_WIDTH : JOB_WIDTH + 5]
+    return Lease(
+        job(row[:JOB_WIDTH], when), holder, status, owner, seconds, external_id, result, missing_for, crashes or 0
+    )
 
 
 def progress(text: str | None) -> tuple[float, float | None, str] | None:
@@ -179,18 +307,22 @@ def progress(text: str | None) -> tuple[float, float | None, str] | None:
 
 # ---------------------------------------------------------------- values to parameters
 def is_id(text: str) -> bool:
-    """Could this be a job's id? What could not is simply not found."""
+    """Whether the text has the form of a job's id. Other texts are simply not found."""
     return _ID.fullmatch(text) is not None
 
 
 def array(values: Iterable[object]) -> str:
-    """An array literal of numbers, truths, ids and times: nothing that needs quotes."""
+    """An array literal of numbers, booleans, ids and times: nothing that needs quotes."""
     return "{" + ",".join(["NULL" if v is None else str(v) for v in values]) + "}"
 
 
 def text_array(values: Iterable[str | None]) -> str:
     """An array literal of any texts."""
-    return "{" + ",".join(["NULL" if v is None else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]) + "}"
+    return (
+        "{"
+        + ",".join(["NULL" if v is None else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values])
+        + "}"
+    )
 
 
 def time_array(values: Iterable[datetime | None]) -> str:

@@ -1,38 +1,43 @@
-"""A move with the caller's function inside its transaction, written once for both stores and for every kind of connection."""
+"""Carries out a move with a user's function in its transaction, for both stores and every kind of connection."""
 
 import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol
 
+from ..core.job import Job
+from ..core.transition import Move, Take
 from ..errors import CommitTimeout, InterlockError, Unavailable
-from ..job import Job
-from ..move import Move, Take
-from ..records import Refusal
-from .again import is_unable
-from .enqueue import Rows, Statement
-from .inside import inside
+from .enqueue_plan import Rows, Statement
+from .open_transactions import inside
+from .retry import cannot_write
+from .types import Refusal
 
 Run = Callable[[Statement], Rows]
 
 
-class Settling(Protocol):
-    """What a store offers to carry out one move statement by statement."""
+class MoveWriter(Protocol):
+    """The statements of one move, in one dialect."""
+
+    @property
+    def session(self) -> object:
+        """The store's session, by which calls of the app find their open transaction."""
+        ...
 
     def lock(self, run: Run, move: Move | Take) -> Job | None:
-        """The job, with its rows held until the transaction ends, if the fence still matches."""
+        """Lock the rows until the transaction ends and return the job; None if the fence does not match."""
         ...
 
     def write(self, run: Run, move: Move | Take) -> bool:
-        """Carry the move out, in this transaction."""
+        """Carry out the move in this transaction. Return False if the rows have changed."""
         ...
 
-    def standing(self, run: Run, move: Move | Take) -> Refusal | None:
-        """What stands in the move's place; None if it is just what the move asked for."""
+    def find_refusal(self, run: Run, move: Move | Take) -> Refusal | None:
+        """Return why the move is refused; None if it was carried out before."""
         ...
 
 
-class Refused(Exception):
+class FenceRefused(Exception):
     """Ends the transaction of a refused commit, so that it is rolled back."""
 
     def __init__(self, refusal: Refusal | None) -> None:
@@ -46,20 +51,22 @@ RELEASE = Statement("RELEASE SAVEPOINT interlock_commit", {}, answers=False)
 
 def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
     return CommitTimeout(
-        f"the function that ran inside the commit of job {move.job_id} took longer than the {timeout:g} s that commit_timeout allows: what it wrote was rolled "
-        "back, and the job was not moved. Do slow work before the commit, or allow more.")
+        f"the function that ran inside the commit of job {move.job_id} took longer than the {timeout:g} s that "
+        "commit_timeout allows: its writes were rolled back, and the job was not moved. Do slow work before the "
+        "commit, or increase commit_timeout."
+    )
 
 
-def _called(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
-    """Call the user's function. `SystemExit` and the like count as its error, except Ctrl-C.
+def _call(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
+    """Call the user's function. `SystemExit` and similar exceptions count as its errors, except Ctrl-C.
 
-    `Unavailable` from another database also counts as its error, since our own database is reachable here. A full disk
-    does not: it may fill up while the function writes, and then the commit is retried.
+    `Unavailable` counts as its error too, because it comes from another database: ours is reachable here. A full disk
+    does not count, because the disk may fill up while the function writes; the commit is then retried.
     """
     try:
         body(tx, job)
     except Unavailable as error:
-        if is_unable(error):
+        if cannot_write(error):
             raise
         raise InterlockError(f"a function in the commit of job {job.id} could not use a database: {error}") from error
     except Exception:
@@ -67,25 +74,33 @@ def _called(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        raise RuntimeError(f"a function that ran inside the commit of job {job.id} raised {type(error).__name__}") from error
+        raise RuntimeError(
+            f"a function that ran inside the commit of job {job.id} raised {type(error).__name__}"
+        ) from error
 
 
-def committing(store: Settling, run: Run, move: Move | Take, body: Callable[[Any, Job], None], tx: Any, timeout: float) -> None:  # noqa: PLR0917
-    """Lock, check, call, write. Raises `Refused` where the fence does not match, `CommitTimeout` where `body` took too long; the caller then rolls back."""
-    job = store.lock(run, move)
+def committing(  # noqa: PLR0917
+    writer: MoveWriter, run: Run, move: Move | Take, body: Callable[[Any, Job], None], tx: Any, timeout: float
+) -> None:
+    """Lock the rows, check the fence, call `body`, and write.
+
+    Raise `FenceRefused` if the fence does not match, `CommitTimeout` if `body` took too long. The caller rolls back.
+    """
+    job = writer.lock(run, move)
     if job is None:
-        raise Refused(store.standing(run, move))
+        raise FenceRefused(writer.find_refusal(run, move))
     run(MARK)
     began = monotonic()
-    with inside(store, tx):
-        _called(body, tx, job)
+    with inside(writer.session, tx):
+        _call(body, tx, job)
     if monotonic() - began > timeout:
         raise too_long(move, timeout)
     try:
         run(RELEASE)
-    except Exception as error:  # whatever the driver calls it: the savepoint is gone
+    except Exception as error:  # the savepoint does not exist; each driver raises its own class
         raise InterlockError(
-            f"the function that ran inside the commit of job {move.job_id} ended the transaction itself, or went on after one of its "
-            "statements had failed; it must do neither. The job was not moved.") from error
-    if not store.write(run, move):
-        raise Refused(store.standing(run, move))
+            f"the function that ran inside the commit of job {move.job_id} ended the transaction itself, or ignored "
+            "the error of a statement; it must do neither. The job was not moved."
+        ) from error
+    if not writer.write(run, move):
+        raise FenceRefused(writer.find_refusal(run, move))

@@ -1,14 +1,14 @@
-"""Where an app's jobs are: a URL, opened at the first verb, once per process."""
+"""An app's database: a URL, opened at the first verb, once per process."""
 
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from .clock import Clock
-from .lifecycle import Lifecycle
-from .records import KindFacts, Migrated
-from .stores import OpenStore, open_store
+from ..core.clock import Clock
+from ..core.lifecycle import Lifecycle
+from . import OpenStore, open_store
+from .types import KindFacts, Migrated
 
 VARIABLES = ("INTERLOCK_DATABASE_URL", "DATABASE_URL")
 FALLBACK = "sqlite:///interlock.db"
@@ -20,12 +20,19 @@ def choose_url(given: str | None, environment: Mapping[str, str]) -> str:
 
 
 class Database:
-    """An app's way to its store.
+    """Opens an app's store.
 
-    A store belongs to the process that opened it: after a fork the child opens its own, and leaves its parent's connections alone.
+    A store belongs to the process that opened it. After a fork the child opens its own and leaves its parent's
+    connections alone.
     """
 
-    def __init__(self, url: str | None, schema: str, clock: Clock, declared: Callable[[], tuple[Sequence[Lifecycle], Sequence[KindFacts]]]) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        schema: str,
+        clock: Clock,
+        declared: Callable[[], tuple[Sequence[Lifecycle], Sequence[KindFacts]]],
+    ) -> None:
         self.clock = clock
         self._url = url
         self._schema = schema
@@ -42,32 +49,32 @@ class Database:
         return self._schema
 
     def store(self) -> OpenStore:
-        """This process's store. A new, empty SQLite file is migrated here; any other database is migrated by `migrate` alone."""
+        """This process's store. A new, empty SQLite file is migrated at once; any other database only by `migrate`."""
         pid = os.getpid()
         if store := self._stores.get(pid):
             return store
-        # A lock per process: one that a thread of the parent held at the fork would stay locked here for ever.
+        # A lock per process: a lock that a thread of the parent owned at the fork would stay locked here forever.
         with self._locks.setdefault(pid, threading.Lock()):
             if pid not in self._stores:
                 url = self.url
                 store = open_store(url, self._schema, self.clock)
-                if store.is_new():
-                    store.migrate(*self._declared())
+                if store.registry.is_new():
+                    store.registry.migrate(*self._declared())
                 self._stores[pid] = store
             return self._stores[pid]
 
     def migrate(self) -> Migrated:
-        """Bring the schema to this code's version, and register what the app declares."""
-        return self.store().migrate(*self._declared())
+        """Bring the schema to this code's version, and register the app's lifecycles and kinds."""
+        return self.store().registry.migrate(*self._declared())
 
     def close(self) -> None:
-        """Give back this process's connections. The next verb opens new ones."""
+        """Close this process's connections. The next verb opens new ones."""
         if store := self._stores.pop(os.getpid(), None):
             store.close()
 
     @contextmanager
     def bound_to(self, url: str) -> Generator[None]:
-        """Another database in this one's place, for all threads, until the block ends; then it is closed."""
+        """Use another database instead, in all threads, until the block ends; then close it."""
         before = self._url, self._stores
         self._url, self._stores = url, {}
         try:

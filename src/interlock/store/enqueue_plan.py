@@ -1,7 +1,8 @@
-"""Enqueue, written once for both dialects and for every kind of connection: a generator of statements that never touches a connection itself.
+"""Enqueue for both dialects and every kind of connection, as a generator of statements without I/O.
 
-Keys are raced through the database: what another holds is not inserted, a *separate* statement reads the holders, and where one is still missing (it ended
-meanwhile) all that was not found goes round again.
+If two transactions enqueue the same key, the database decides: it does not insert a job whose key is taken, and a
+*separate* statement reads the jobs that have the keys. If such a job has freed its key in between, the enqueue tries
+again.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -9,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InterlockError, KeyReused
-from ..records import Enqueued, NewJob
+from .types import Enqueued, NewJob
 
 ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL with `:name` parameters; with `many` it is run for each of its parameter sets, and answers nothing."""
+    """SQL with `:name` parameters. With `many` it runs once for each parameter set and returns no rows."""
 
     sql: str
     params: Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -25,7 +26,7 @@ class Statement:
 
 
 Row = Any
-"""A tuple, as the driver gives it; the query that asked for it says what stands in it."""
+"""A tuple from the driver, with the columns of its query."""
 Rows = Sequence[Row]
 
 SAVE = Statement("SAVEPOINT interlock_round", {}, answers=False)
@@ -35,30 +36,31 @@ Plan = Generator[Statement, Rows, list[Enqueued]]
 
 
 class Dialect(Protocol):
-    """The statements that enqueue needs, in one database's words."""
+    """The statements that enqueue needs, in one database's SQL."""
 
     def insert(self, jobs: Sequence[NewJob]) -> Iterable[Statement]:
-        """Store the jobs whose keys are free; the last statement answers the ids that were stored."""
+        """Store the jobs whose keys are free; the last statement returns the ids that were stored."""
         ...
 
-    def holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
-        """Rows of (place in `jobs`, holder of the idempotency key, its payload, its state, holder of the unique key).
+    def key_holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
+        """Find the jobs that have these keys.
 
-        `tried` says which of them an insert has just been refused for.
+        Each row is (index in `jobs`, job with the idempotency key, its payload, its state, job with the unique key).
+        `tried` marks the jobs whose insert was refused just before.
         """
         ...
 
-    def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
-        """Make jobs that rest in these states due now."""
+    def make_due(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
+        """Make the jobs due now that rest in one of these states after a failure."""
         ...
 
-    def inherit(self, redrives: Mapping[str, str]) -> Statement:
-        """Copy the receipts of old jobs to new ones: each new id with its old one."""
+    def copy_receipts(self, redrives: Mapping[str, str]) -> Statement:
+        """Copy the receipts of old jobs to new ones. `redrives` has the old id for each new id."""
         ...
 
 
 def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob], None] | None) -> Plan:
-    """Store the jobs or find their holders; answers stand in the order asked."""
+    """Store the jobs, or find the jobs that have their keys; the results are in the order of `jobs`."""
     found: dict[int, Enqueued] = {}
     stored: set[str] = set()
     raced = len(jobs) > 1 and any(job.idempotency_key or job.unique_key for job in jobs)
@@ -73,7 +75,7 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
             found |= yield from _find(dialect, jobs, missing, frozenset(first))
         complete = all(n in found for n in missing)
         if raced and not complete:
-            # Who waits for a key while holding others may wait for ever, so before another round everything is let go, what was found through it too.
+            # A transaction that waits for one key while it owns others could deadlock, so each round starts empty.
             yield UNDO
             found.clear()
         if raced:
@@ -81,10 +83,12 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
         if complete:
             break
     else:
-        raise InterlockError(f"enqueue: a key changed hands {ROUNDS} times while we asked for it. Nothing was stored; ask again.")
+        raise InterlockError(
+            f"enqueue: other jobs took and freed a key {ROUNDS} times in a row. Nothing was stored; try again."
+        )
     heirs = {job.id: job.redrive_of for job in jobs if job.inherits and job.redrive_of and job.id in stored}
     if heirs:
-        yield dialect.inherit(heirs)
+        yield dialect.copy_receipts(heirs)
     for job in jobs:
         if admit is not None and job.id in stored:
             admit(job)
@@ -92,12 +96,16 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
 
 
 def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[int]:
-    """One statement names a key once; the others find its holder."""
+    """Return the jobs to insert. A statement may name each key once; other jobs with that key find the first one."""
     seen: set[tuple[str, str, str]] = set()
     first: list[int] = []
     for n in places:
         job = jobs[n]
-        keys = {(job.kind, name, key) for name, key in (("i", job.idempotency_key), ("u", job.unique_key)) if key is not None}
+        keys = {
+            (job.kind, name, key)
+            for name, key in (("i", job.idempotency_key), ("u", job.unique_key))
+            if key is not None
+        }
         if keys.isdisjoint(seen):
             first.append(n)
         seen |= keys
@@ -106,7 +114,7 @@ def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[in
 
 def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Rows, set[str]]:
     stored: set[str] = set()
-    # Everyone asks for keys in the same order, also across the statements of a long list.
+    # Every enqueue takes keys in the same order, even across the statements of a long list, to avoid deadlocks.
     ordered = sorted(jobs, key=lambda job: (job.kind, job.idempotency_key or "", job.unique_key or ""))
     for start in range(0, len(ordered), 1000):
         rows: Rows = ()
@@ -116,9 +124,11 @@ def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Ro
     return stored
 
 
-def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int], tried: frozenset[int]) -> Generator[Statement, Rows, dict[int, Enqueued]]:
+def _find(
+    dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int], tried: frozenset[int]
+) -> Generator[Statement, Rows, dict[int, Enqueued]]:
     answers: dict[int, Enqueued] = {}
-    rows = yield dialect.holders([jobs[n] for n in missing], [n in tried for n in missing])
+    rows = yield dialect.key_holders([jobs[n] for n in missing], [n in tried for n in missing])
     resting: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         n = missing[int(row[0])]
@@ -127,10 +137,12 @@ def _find(dialect: Dialect, jobs: Sequence[NewJob], missing: Sequence[int], trie
             continue
         if row[1] is not None and row[2] != job.payload:
             raise KeyReused(
-                f"idempotency key {job.idempotency_key!r} of {job.kind!r} belongs to job {row[1]} with another payload. Nothing was stored: use another key")
+                f"idempotency key {job.idempotency_key!r} of {job.kind!r} belongs to job {row[1]} with another "
+                "payload. Nothing was stored: use another key"
+            )
         if row[1] is not None and row[3] in job.resting:
             resting.setdefault(job.resting, []).append(row[1])
         answers[n] = Enqueued(str(holder), False)
     for states, ids in resting.items():
-        yield dialect.hasten(ids, states)
+        yield dialect.make_due(ids, states)
     return answers

@@ -1,35 +1,40 @@
-"""What is registered in a database. It never changes, so it is looked up once."""
+"""The registered lifecycles of a database. They never change, so each is read once."""
 
 from collections.abc import Callable
 from typing import Any
 
+from ..core.lifecycle import Lifecycle
 from ..errors import NotFound, NotMigrated
-from ..lifecycle import Lifecycle
-from .enqueue import Rows
+from .enqueue_plan import Rows
 
 
-class Registry:
+class LifecycleCache:
     """Versions and lifecycles, read by the queries `version_of` and `lifecycle`."""
 
-    def __init__(self, ask: Callable[[str, dict[str, Any]], Rows]) -> None:
-        self._ask = ask
+    def __init__(self, read: Callable[[str, dict[str, Any]], Rows]) -> None:
+        self._read = read
         self._versions: dict[tuple[str, str], int] = {}
         self._lifecycles: dict[tuple[str, int], Lifecycle] = {}
 
     def version_of(self, lifecycle: Lifecycle) -> int:
         key = (lifecycle.name, lifecycle.digest)
         if key not in self._versions:
-            rows = self._ask("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
+            rows = self._read("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
             if not rows:
-                raise NotMigrated(f"lifecycle {lifecycle.name!r} is not registered here as this code draws it; run: interlock migrate -A module:app")
+                raise NotMigrated(
+                    f"lifecycle {lifecycle.name!r} is not registered here with the transitions of this code; "
+                    "run: interlock migrate -A module:app"
+                )
             self._versions[key] = int(rows[0][0])
         return self._versions[key]
 
     def lifecycle(self, name: str, version: int) -> Lifecycle:
         key = (name, version)
         if key not in self._lifecycles:
-            rows = self._ask("lifecycle", {"name": name, "version": version})
+            rows = self._read("lifecycle", {"name": name, "version": version})
             if not rows:
                 raise NotFound(f"there is no version {version} of a lifecycle {name!r} in this database")
-            self._lifecycles[key] = Lifecycle(name, transitions=[(row[1], row[2], row[3]) for row in rows], initial=rows[0][0])
+            self._lifecycles[key] = Lifecycle(
+                name, transitions=[(row[1], row[2], row[3]) for row in rows], initial=rows[0][0]
+            )
         return self._lifecycles[key]

@@ -1,43 +1,44 @@
-"""An ear at the database's door: a thread that calls `wake` when jobs may have come in."""
+"""A thread that calls `wake` when jobs may have come in."""
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 _log = logging.getLogger("interlock")
 
-PATIENCE = 2.0
-"""Seconds that `close` waits for the thread; one that is still at the door then hears nothing more, and ends by itself."""
+CLOSE_TIMEOUT = 2.0
+"""Seconds that `close` waits for the thread. A thread that is still running calls no more, and ends by itself."""
 
 
-class Ear:
-    """Each store says how it hears, in `_hear`, which returns soon after `_closed` is set and `_rouse` was called."""
+class Listener(ABC):
+    """The thread runs `_listen`, which returns soon after `_closed` is set and `_interrupt` was called."""
 
-    def __init__(self, wake: Callable[[], None], gone: Callable[["Ear"], None]) -> None:
+    def __init__(self, wake: Callable[[], None], on_close: Callable[["Listener"], None]) -> None:
         self._wake = wake
-        self._gone = gone
-        # Held during a call, so that none comes after `close`; the call itself may close.
+        self._on_close = on_close
+        # Locked during a call, so that none comes after `close`; the call itself may close.
         self._calling = threading.RLock()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="interlock-ear", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="interlock-listener", daemon=True)
 
     def open(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """No more calls come after this."""
+        """Stop the calls: none comes after this returns."""
         with self._calling:
             self._closed.set()
-        self._rouse()
-        self._gone(self)
+        self._interrupt()
+        self._on_close(self)
         if self._thread is not threading.current_thread():
-            self._thread.join(PATIENCE)
+            self._thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
         try:
-            self._hear()
+            self._listen()
         finally:
-            self._end()
+            self._clean_up()
 
     def _call(self) -> None:
         with self._calling:
@@ -46,37 +47,38 @@ class Ear:
             try:
                 self._wake()
             except Exception:  # noqa: BLE001 - a caller's code
-                _log.exception("a listener's wake raised; it is called again when more jobs come in")
+                _log.exception("A listener's wake function raised; it is called again when more jobs come in.")
 
-    def _hear(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _listen(self) -> None:
+        """Call `_call` for each change, until `_closed` is set."""
 
-    def _rouse(self) -> None:
-        """Have the thread look at `_closed`."""
+    def _interrupt(self) -> None:  # noqa: B027 - a poller needs none
+        """Make the thread check `_closed`."""
 
-    def _end(self) -> None:
-        """Give back what the thread used."""
+    def _clean_up(self) -> None:  # noqa: B027 - a poller needs none
+        """Close the resources of the thread."""
 
 
-class Ears:
-    """The ears that a store has open: it closes them with itself."""
+class Listeners:
+    """The open listeners of a store, which closes them when it closes."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._open: set[Ear] = set()
+        self._open: set[Listener] = set()
 
-    def open(self, ear: Ear) -> Ear:
+    def open(self, listener: Listener) -> Listener:
         with self._guard:
-            self._open.add(ear)
-        ear.open()
-        return ear
+            self._open.add(listener)
+        listener.open()
+        return listener
 
-    def forget(self, ear: Ear) -> None:
+    def forget(self, listener: Listener) -> None:
         with self._guard:
-            self._open.discard(ear)
+            self._open.discard(listener)
 
     def close(self) -> None:
         with self._guard:
-            ears = list(self._open)
-        for ear in ears:
-            ear.close()
+            listeners = list(self._open)
+        for listener in listeners:
+            listener.close()

@@ -24,8 +24,9 @@ class OpenTransaction:
     """A transaction that is open while a user's function runs: commit, hook, `admit`, or `app.transaction()` block."""
 
     store: Any
+    """The session of the store."""
     handle: Any
-    """What the function was given: a `Tx`, or a connection or session of the user's own."""
+    """The function's argument: a `Tx`, or a connection or session of the user's own."""
     ended: bool = False
     _thread: int = field(default_factory=threading.get_ident)
     _pid: int = field(default_factory=os.getpid)
@@ -40,8 +41,8 @@ class OpenTransaction:
     def here(self) -> bool:
         """Whether this thread and task opened it.
 
-        A thread or task that the block starts inherits the context, but must not use the transaction: the block may roll
-        back after the other has been told that its job is stored.
+        A thread or task that the block starts inherits the context, but must not use the transaction: the block may
+        roll back after the enqueue of the other thread has returned.
         """
         return self._thread == threading.get_ident() and (self._task is None or self._task is _current_task())
 
@@ -80,12 +81,18 @@ def handle_here(store: Joinable) -> Any | None:
     found = store.joined() if _open.get() else None
     if found is not None and not found.here:
         raise UsageError(
-            "A transaction of this app is open in the thread or task that started this one, and only that one may use it: "
-            "enqueue there, or after the transaction has ended.")
+            "A transaction of this app is open in the thread or task that started this one, and only that one may use "
+            "it: enqueue there, or after the transaction has ended."
+        )
     return found.handle if found is not None else None
 
 
-def refuse_inside(store: Joinable, verb: str, instead: str = "call it after the transaction has ended, or enqueue a job that calls it") -> None:
+def refuse_inside(
+    store: Joinable, verb: str, instead: str = "call it after the transaction has ended, or enqueue a job that calls it"
+) -> None:
     """`UsageError` if this code runs inside a transaction on the store's database, since the verb needs its own."""
     if _open.get() and store.joined() is not None:
-        raise UsageError(f"{verb} cannot run inside a transaction of this app (a commit function, a hook, admit, or app.transaction()): {instead}.")
+        raise UsageError(
+            f"{verb} cannot run inside a transaction of this app (a commit function, a hook, admit, or "
+            f"app.transaction()): {instead}."
+        )

@@ -1,4 +1,7 @@
-"""Named queries, read from the .sql file beside a store: `-- name: x` begins a query, `-- fragment: x` a piece that `{x}` stands for."""
+"""Named queries from the .sql files of a store.
+
+`-- name: x` begins a query, `-- fragment: x` a piece of SQL that `{x}` inserts.
+"""
 
 import re
 from importlib.resources import files
@@ -12,16 +15,27 @@ PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
 def schema_name(schema: str) -> str:
-    """The schema, if it is a plain name: it is put into the text of every query."""
+    """Check that the schema is a plain name, since it becomes part of every query's text."""
     if not _SCHEMA.fullmatch(schema):
-        raise UsageError(f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, beginning with a letter")
+        raise UsageError(
+            f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, "
+            "beginning with a letter"
+        )
     return schema
 
 
 def load(package: str, rename: tuple[str, str]) -> dict[str, str]:
-    """The queries of a package's `queries.sql`, by name, without comments, with `rename` (the schema's written and real name) applied."""
-    text = files(package).joinpath("queries.sql").read_text(encoding="utf-8")
-    return parse(text.replace(*rename))
+    """The queries of a package's `queries` folder, by name, without comments.
+
+    `rename` replaces the schema's name in the files with its real name.
+    """
+    return parse(query_text(package).replace(*rename))
+
+
+def query_text(package: str) -> str:
+    """All query files of a package, one after the other."""
+    found = sorted(files(package).joinpath("queries").iterdir(), key=lambda each: each.name)
+    return "\n".join(each.read_text(encoding="utf-8") for each in found if each.name.endswith(".sql"))
 
 
 def parse(text: str) -> dict[str, str]:
@@ -32,7 +46,7 @@ def parse(text: str) -> dict[str, str]:
         if head := _HEAD.match(line):
             target = queries if head[1] == "name" else fragments
             if head[2] in target:
-                raise ValueError(f"query file: {head[1]} {head[2]} stands twice")
+                raise ValueError(f"query files: {head[1]} {head[2]} is defined twice")
             lines = target[head[2]] = []
         elif not line.lstrip().startswith("--"):
             lines.append(line)

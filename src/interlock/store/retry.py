@@ -1,4 +1,4 @@
-"""Again, in place: where the database asks for the same transaction once more, because nothing of it has happened."""
+"""Retries of work that left no trace, and the errors that mean that the database cannot write."""
 
 import random
 import time
@@ -9,48 +9,66 @@ from ..errors import Unavailable
 
 T = TypeVar("T")
 
-UNABLE = ("53", "58030", "25006")
+CANNOT_WRITE_STATES = ("53", "58030", "25006")
 """PostgreSQL's codes: out of disk space or memory, I/O error, read-only server."""
-UNABLE_CODES = frozenset({7, 8, 10, 13})
-"""SQLite's: out of memory, read-only, I/O error, full."""
+CANNOT_WRITE_CODES = frozenset({7, 8, 10, 13})
+"""SQLite's codes: out of memory, read-only, I/O error, full."""
 
-COMMITS = 3
-"""How often in all a commit is tried, with its function."""
+COMMIT_TRIES = 3
+"""How often a commit is tried in all, together with its function."""
 
 
-def again(work: Callable[[], T], asks: Callable[[Exception], bool], tries: int) -> T:
-    """`work`, up to so many times while what it raises asks for that; then it goes through."""
-    for tried in range(1, tries):
+def retry(
+    work: Callable[[], T],
+    should_retry: Callable[[Exception], bool],
+    *,
+    tries: int | None = None,
+    pause: Callable[[int], object] | None = None,
+) -> T:
+    """Call `work` until it succeeds, at most `tries` times; an error that `should_retry` refuses propagates at once.
+
+    `pause` is called with the number of failures before each retry.
+    """
+    wait = pause or _short_pause
+    failures = 0
+    while True:
         try:
             return work()
         except Exception as error:
-            if not asks(error):
+            failures += 1
+            if failures == tries or not should_retry(error):
                 raise
-            time.sleep(random.uniform(0, 0.02 * 2**tried))
-    return work()
+        wait(failures)
+
+
+def _short_pause(failures: int) -> None:
+    time.sleep(random.uniform(0, 0.02 * 2**failures))
 
 
 def draw() -> float:
-    """A chance in [0, 1), so that many who lost the same server do not all come back at once."""
+    """A random number in [0, 1): clients that lost the same server do not all reconnect at once."""
     return random.uniform(0, 1)
 
 
-def is_unable(error: BaseException) -> bool:
-    """Whether the error says that the database cannot write now. It also looks into errors that wrap the driver's."""
+def cannot_write(error: BaseException) -> bool:
+    """Whether the error, or one that it wraps, says that the database cannot write now."""
     return any(
-        (getattr(each, "sqlstate", None) or "").startswith(UNABLE) or int(getattr(each, "sqlite_errorcode", 0) or 0) & 0xFF in UNABLE_CODES
-        for each in causes(error))
+        (getattr(each, "sqlstate", None) or "").startswith(CANNOT_WRITE_STATES)
+        or int(getattr(each, "sqlite_errorcode", 0) or 0) & 0xFF in CANNOT_WRITE_CODES
+        for each in causes(error)
+    )
 
 
-def unable(error: BaseException) -> Unavailable:
+def write_unavailable(error: BaseException) -> Unavailable:
     """The `Unavailable` that callers and workers get for such an error."""
-    told = str(error).strip()
+    detail = str(error).strip()
     return Unavailable(
-        f"The database cannot write now ({told}); nothing was stored. Check its disk space, or if it is read-only.")
+        f"The database cannot write now ({detail}); nothing was stored. Check its disk space, or if it is read-only."
+    )
 
 
 def causes(error: BaseException | None) -> list[BaseException]:
-    """An error and those behind it, as far as they are told."""
+    """An error and the errors behind it."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)

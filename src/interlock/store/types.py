@@ -1,22 +1,22 @@
-"""The values that go into a store and come out of it."""
+"""The arguments and results of a store's methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from .job import AuditEntry, Execution, Job, Status
-from .machine import Arrow
-from .move import Move
+from ..core.job import AuditEntry, Execution, Job, Status
+from ..core.machine import Arrow
+from ..core.transition import Move
 
 SILENT = 30.0
-"""Seconds without a beat after which a worker no longer counts as alive: three beats of the slowest worker."""
+"""Seconds without a heartbeat after which a worker no longer counts as alive: three intervals of the slowest worker."""
 
 
-# ---------------------------------------------------------------- what goes in
+# ---------------------------------------------------------------- arguments
 @dataclass(slots=True)
 class NewJob:
-    """A job about to be stored; every text in it has passed the codec."""
+    """A job to store. `core.payload` has checked every text in it."""
 
     id: str
     kind: str
@@ -24,7 +24,7 @@ class NewJob:
     lifecycle_version: int
     state: str
     payload: str
-    """Canonical JSON: two payloads are the same exactly if their texts are."""
+    """Canonical JSON: two payloads are equal exactly if their texts are."""
     tries: int
     queue: str = "default"
     priority: int = 0
@@ -38,25 +38,25 @@ class NewJob:
     scheduled_for: datetime | None = None
     redrive_of: str | None = None
     root: str | None = None
-    """The first job of a chain of redrives: what outside calls know the job by."""
+    """The first job of a chain of redrives, by whose id external systems know the job."""
     inherits: bool = False
-    """Whether it takes over a copy of the receipts of the job that it redrives."""
+    """Whether to copy the receipts of the job that it redrives."""
     resting: tuple[str, ...] = ()
-    """States in which a holder of the same idempotency key is made due at once."""
+    """States in which a job rests after a failure. A job with the same idempotency key in one of them becomes due."""
     actor: str = "app"
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """A stored job's id, and whether this call stored it or found it."""
+    """The id of a stored job, and whether this call created it or found it by its key."""
 
     id: str
     created: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a claimer takes a job of `kind` that waits in `state`: under which version, along which arrows, into which status."""
+class ClaimRule:
+    """How a worker claims a job of `kind` that waits in `state`: lifecycle version, transitions and new status."""
 
     kind: str
     lifecycle: str
@@ -64,7 +64,7 @@ class Way:
     state: str
     path: tuple[Arrow, ...]
     status: Status
-    """LEASED, or IN_PROGRESS where there is neither a guard nor a drawn `start`."""
+    """LEASED, or IN_PROGRESS if there is neither a guard nor a `start` transition."""
     lease: float
 
     @property
@@ -74,7 +74,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Possession of an execution."""
+    """The proof that a worker owns an execution. It stops matching when another worker takes the execution over."""
 
     job_id: str
     attempt: int
@@ -82,8 +82,8 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """A sign of life for one execution: its fence, how long to lease it on, and what the handler has to show meanwhile."""
+class Heartbeat:
+    """A heartbeat of one execution: its fence, the new lease in seconds, and the handler's progress and usage."""
 
     fence: Fence
     lease: float
@@ -93,29 +93,29 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """What the database keeps of a kind, for processes that do not have its code."""
+    """The facts about a kind that the database stores for processes without its code."""
 
     name: str
     lifecycle: str
     hooks: tuple[str, ...] = ()
-    """The states whose entry runs a function that only the kind's own code has."""
+    """The states with a hook, which only a process with the kind's code can run."""
     queue: str = "default"
     tries: int = 3
     key_until: tuple[str, ...] = ()
-    """The states whose entry releases the idempotency key."""
+    """The states whose entry frees the idempotency key."""
     admits: bool = False
-    """A function of the kind's own code judges every new job."""
+    """Whether the kind has an `admit` function for new jobs."""
     lifecycle_version: int | None = None
-    """The version that its code was migrated with; the store answers it."""
+    """The lifecycle version that `migrate` registered the kind with. The store sets it."""
     every: float | None = None
     batch: int | None = None
-    """How often, and how many at once, its handed-over work is asked about outside; None where none is ever handed over."""
+    """Seconds between two checks of handed-over work, and how many are checked at once; None without a reconciler."""
 
 
-# ---------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------- results
 @dataclass(slots=True)
 class Lease:
-    """A claimed or adopted execution: the job as it is now, and the fence that moves it."""
+    """A claimed or adopted execution: the job as it is now, and its owner."""
 
     job: Job
     holder: int
@@ -124,11 +124,11 @@ class Lease:
     seconds: float
     external_id: str | None = None
     result: str | None = None
-    """The committed value, where an adopted execution has passed the commit boundary."""
+    """The committed value, if an adopted execution is past the commit boundary."""
     missing_for: float | None = None
-    """Seconds for which the outside has not known of it, by the store's clock; None if it does."""
+    """For how many seconds the external system has not known the work, by the store's clock; None if it knows it."""
     crashes: int = 0
-    """How often it has changed hands since its commit."""
+    """How often the execution has changed owners since its commit."""
 
     @property
     def fence(self) -> Fence:
@@ -137,7 +137,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A move that changed nothing, with what stands in its place. `attempt` 0 means that there is no such execution."""
+    """A refused move, with the current values of its rows. `attempt` is 0 if the execution does not exist."""
 
     job_id: str
     attempt: int
@@ -147,32 +147,37 @@ class Refusal:
     state: str | None
     version: int = 0
     error: str | None = None
-    """Why the database could not store it: a row that stood alone when its batch was halved."""
+    """The database's error, if it could not store this move; the rest of the batch was stored."""
     collided: bool = False
-    """Whether another writer's row had the same key. The data is good, so the job must not fail."""
+    """Whether another writer's row has the same key. The data is valid, so the job must not fail."""
 
     def already(self, move: Move) -> bool:
-        """An ambiguous reply sent again: the row is what the move asked for, by the same holder."""
-        done = (self.attempt, self.holder, self.status, self.ended_by) == (move.attempt, move.holder, move.to_status, move.ended_by)
-        # What has ended stays ended, whatever became of the job since.
+        """Return whether the same holder carried out this move before: the reply was lost, and it was sent again."""
+        done = (self.attempt, self.holder, self.status, self.ended_by) == (
+            move.attempt,
+            move.holder,
+            move.to_status,
+            move.ended_by,
+        )
+        # An execution that has ended never changes again, but its job may.
         return done and (self.ended_by is not None or self.state == move.state)
 
 
 @dataclass(slots=True)
 class Renewal:
-    """What became of the beats, by fence."""
+    """The results of heartbeats, by fence."""
 
     renewed: list[Fence] = field(default_factory=list)
     lost: list[Fence] = field(default_factory=list)
-    """Another holds it, or it has ended."""
+    """Not renewed, because another worker owns the execution or it has ended."""
     busy: list[Fence] = field(default_factory=list)
-    """Locked this moment by our own report or commit: ask again."""
+    """Not renewed, because our own report or commit has locked the row: try again."""
     cancels: list[Fence] = field(default_factory=list)
-    """Renewed, and asked to stop."""
+    """Renewed, but the job has a cancel request."""
 
 
 @dataclass(slots=True)
-class Dossier:
+class JobRecord:
     """The data of one job that `verify` checks, without payload, results, errors and reasons.
 
     A pruned job has only its audit.
@@ -186,7 +191,7 @@ class Dossier:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What a migration did, a sentence each, and the version every given lifecycle has now."""
+    """The result of a migration: the version of each given lifecycle, and a note for each change."""
 
     versions: Mapping[str, int]
     notes: tuple[str, ...] = ()
@@ -195,7 +200,7 @@ class Migrated:
 # ---------------------------------------------------------------- receipts
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What is remembered of a step, or of an outside call. `applied` False: it was asked for, and nobody knows what became of it."""
+    """The saved result of a step or an effect. If `applied` is False, the effect began and its result is unknown."""
 
     name: str
     kind: Literal["step", "effect"]
@@ -203,25 +208,25 @@ class Receipt:
     holder: int
     args_hash: str
     value: str | None
-    """As JSON text."""
+    """The result as JSON text."""
     applied: bool
     age: float
-    """Seconds since it was written, by the store's clock."""
+    """Seconds since the receipt was written, by the store's clock."""
     decided_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What an operator found out about a doubtful outside call: whether it happened, and if so its value, as JSON text."""
+    """An operator's decision about effects with unknown results: whether they happened, and their value as JSON."""
 
     happened: bool
     value: str | None = None
 
 
-# ---------------------------------------------------------------- who works, and when
+# ---------------------------------------------------------------- workers, schedules and reports
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What a worker says of itself at every beat. `name` is unique: it ends with the id of its boot."""
+    """A worker's report at each heartbeat. `name` ends with an id that is new at each start, so it is unique."""
 
     name: str
     host: str
@@ -235,23 +240,23 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """A worker as the database last heard of it."""
+    """A worker as it last reported."""
 
     facts: WorkerFacts
     started_at: datetime
-    beat_at: datetime
+    heartbeat_at: datetime
     silent: float
-    """Seconds since its last beat, by the store's clock."""
+    """Seconds since the last heartbeat, by the store's clock."""
 
     @property
     def alive(self) -> bool:
-        """Whether it was heard of lately."""
+        """Whether the worker has reported in the last `SILENT` seconds."""
         return self.silent < SILENT
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFacts:
-    """What the database keeps of a schedule."""
+    """A schedule as the database stores it."""
 
     name: str
     kind: str
@@ -262,25 +267,25 @@ class ScheduleFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """How a kind's handed-over work stands, and how its reconcilers fare."""
+class ExternalWork:
+    """The handed-over work of a kind, and the health of its checks."""
 
     kind: str
-    handed: int
-    """Executions that rest outside, or are just being asked about."""
+    executions: int
+    """How many live executions were handed over, including those that are being checked."""
     overdue: float
-    """Seconds by which the longest due check is late; zero if none is."""
+    """Seconds for which the longest due check has been due; zero if none is due."""
     every: float
     batch: int
     failures: int = 0
-    """How often in a row the outside could not be asked."""
+    """How many checks in a row have failed."""
     error: str | None = None
     down_since: datetime | None = None
 
     @property
     def late(self) -> bool:
-        """Whether someone has waited for more than two passes over all: nobody asks, or too few do."""
-        return self.overdue > 2 * self.every * max(-(-self.handed // self.batch), 1)
+        """Whether a check is overdue by more than two full passes: too few reconcilers run, or none."""
+        return self.overdue > 2 * self.every * max(-(-self.executions // self.batch), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,25 +301,25 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The jobs of a kind that failed recently and that no operator has redriven."""
+    """The jobs of a kind that failed recently and were not redriven."""
 
     kind: str
     count: int
     newest: tuple[FailedJob, ...]
-    """A few of them, the newest first."""
+    """Some of these jobs, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How much of a kind waits in a queue, and how much of it runs."""
+    """How many jobs of a kind wait in a queue, and how many run."""
 
     kind: str
     queue: str
     due: int
-    """Waiting, and a claim could take them now."""
+    """Jobs that a claim could lease now."""
     later: int
-    """Waiting for their time."""
+    """Jobs that are not due yet."""
     held: int
     running: int
     oldest: float
-    """Seconds for which the longest due one has been due; zero if none is."""
+    """Seconds for which the longest due job has been due; zero if none is due."""

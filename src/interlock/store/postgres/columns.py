@@ -1,15 +1,27 @@
-"""Batches as array literals, one per column: what the statements of `queries.sql` unnest."""
+"""Batches as array literals, one per column, for the statements that unnest them."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from ...move import Take
-from ...records import Beat, Fence, NewJob, Way
-from ..codec import Hop, array, text_array, time_array
+from ...core.transition import Take
+from ..codec import MoveStep, array, text_array, time_array
+from ..types import ClaimRule, Fence, Heartbeat, NewJob
 
 _PLAIN = {
-    "job_id", "attempt", "holder", "from_status", "to_status", "phase", "tries_left", "lost", "delay", "releases_key", "check_in", "missing",
-    "moves_job", "blind",
+    "job_id",
+    "attempt",
+    "holder",
+    "from_status",
+    "to_status",
+    "phase",
+    "tries_left",
+    "lost",
+    "delay",
+    "frees_key",
+    "check_in",
+    "missing",
+    "moves_job",
+    "blind",
 }
 
 
@@ -17,8 +29,8 @@ def names(batch: Sequence[str]) -> str:
     return text_array(sorted(set(batch)))
 
 
-def hops(batch: Sequence[Hop]) -> dict[str, Any]:
-    columns = zip(Hop._fields, zip(*batch, strict=True), strict=True)
+def steps(batch: Sequence[MoveStep]) -> dict[str, Any]:
+    columns = zip(MoveStep._fields, zip(*batch, strict=True), strict=True)
     return {name: array(values) if name in _PLAIN else text_array(values) for name, values in columns}
 
 
@@ -30,13 +42,13 @@ def takes(batch: Sequence[Take]) -> dict[str, Any]:
         "target": text_array(t.arrow.target for t in batch),
         "event": text_array(t.arrow.event for t in batch),
         "phase": array(t.phase for t in batch),
-        "releases_key": array(t.releases_key for t in batch),
+        "frees_key": array(t.frees_key for t in batch),
         "actor": text_array(t.actor for t in batch),
         "reason": text_array(t.reason for t in batch),
     }
 
 
-def ways(batch: Sequence[Way]) -> dict[str, Any]:
+def claim_rules(batch: Sequence[ClaimRule]) -> dict[str, Any]:
     return {
         "kind": text_array(w.kind for w in batch),
         "lifecycle": text_array(w.lifecycle for w in batch),
@@ -61,7 +73,7 @@ def fences(batch: Sequence[Fence]) -> dict[str, Any]:
     }
 
 
-def beats(batch: Sequence[Beat]) -> dict[str, Any]:
+def heartbeats(batch: Sequence[Heartbeat]) -> dict[str, Any]:
     return fences([b.fence for b in batch]) | {
         "lease": array(b.lease for b in batch),
         "progress": text_array(b.progress for b in batch),

@@ -17,42 +17,48 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ...errors import InterlockError, Unavailable
-from ..again import again, causes, is_unable, unable
-from ..enqueue import Rows, Statement
+from ..enqueue_plan import Rows, Statement
 from ..queryfile import to_positional
+from ..retry import cannot_write, causes, retry, write_unavailable
 from ..tx import check_process
 
 T = TypeVar("T")
 Run = Callable[[Statement], Rows]
 
-# Deadlock, serialization failure, lock timeout: the server asks for the same transaction again, and nothing of it has happened.
-AGAIN = ("40001", "40P01", "55P03")
+# Deadlock, serialization failure, lock timeout: the server has rolled the transaction back, and it can be retried.
+RETRY_STATES = ("40001", "40P01", "55P03")
 TRIES = 5
-# A value is too large or nested too deep. The driver counts this as an operational error, but the data is to blame.
-TOO_MUCH = "54"
-# The server goes, is not there yet, or has no room: it says so before it ends the connection.
-GONE = ("08", "57P", "53300")
-# A session, or a transaction, that stood still for longer than it may.
-OVERSLEPT = ("25P03", "25P04")
+# A value is too large or nested too deep. The driver raises an operational error, but the data is to blame.
+TOO_LARGE = "54"
+# The server shuts down, starts up, or has no free connection: it reports that before it ends the connection.
+CONNECTION_ENDS = ("08", "57P", "53300")
+# A session, or a transaction, that was idle for longer than its timeout.
+IDLE_TIMEOUTS = ("25P03", "25P04")
 
 SIZE = 16
-PATIENCE = 2.0
-"""Seconds until a connection that does not come makes us look whether the server is there."""
-CROWDED = 28.0
-"""Seconds to wait on where it is, and all connections are lent."""
-# A server that is away is noticed, also where nothing comes back from its network; what the URL says itself goes before.
-NETWORK = {"connect_timeout": 3, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000}
+CHECK_AFTER = 2.0
+"""Seconds of waiting for a connection after which the pool checks whether the server is reachable."""
+FULL_POOL_TIMEOUT = 28.0
+"""Seconds to wait on if the server is reachable and all connections are in use."""
+# They detect an unreachable server even if its network sends nothing back. Parameters in the URL take precedence.
+NETWORK = {
+    "connect_timeout": 3,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
 
 
 @lru_cache(maxsize=512)
 def native(sql: str) -> tuple[bytes, tuple[str, ...]]:
-    """A statement of queries.sql as the server itself takes it, and the names of its values in order; they travel as parameters only."""
+    """A named query with the server's own placeholders, and the names of its values in order."""
     text, names = to_positional(sql)
     return text.encode(), names
 
 
 def execute(conn: Connection[Any], sql: str, params: Mapping[str, Any]) -> RawCursor[Any]:
-    """Run one statement of queries.sql. Its text is not read by the driver, which would do so each time: ours are longer than what it remembers."""
+    """Run one named query. The driver does not parse its text: ours are longer than its cache keeps."""
     text, names = native(sql)
     return RawCursor(conn).execute(text, [params[name] for name in names], prepare=True)
 
@@ -75,7 +81,7 @@ def is_pooled(conn: Connection[Any]) -> bool:
 
 
 def runner(conn: Connection[Any]) -> Run:
-    """What runs statements on this connection."""
+    """A function that runs statements on this connection."""
 
     def run(statement: Statement) -> Rows:
         cursor = execute(conn, statement.sql, cast(dict[str, Any], statement.params))
@@ -106,11 +112,14 @@ class _Exit:
 
 
 class Pool:
-    """Opens at the first transaction, and again after `close`. A connection that is lost, or cannot be had, is `Unavailable`."""
+    """Opens at the first transaction, and again after `close`.
 
-    def __init__(self, url: str, *, patience: float = PATIENCE, size: int = SIZE) -> None:
+    It raises `Unavailable` if a connection is lost or none is free.
+    """
+
+    def __init__(self, url: str, *, check_after: float = CHECK_AFTER, size: int = SIZE) -> None:
         self.url = url.replace("postgresql+psycopg://", "postgresql://", 1)
-        self._patience = patience
+        self._check_after = check_after
         self._size = size
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
@@ -121,40 +130,43 @@ class Pool:
     def _open(self) -> ConnectionPool[Connection[Any]]:
         if pool := self._pool:
             return pool
-        self._knock()
+        self._check_server()
         with self._opening:
             if self._pool is None:
                 self._pid = os.getpid()
-                # No check by the pool itself, which would try its dead connections one by one, waiting longer after each.
+                # The pool itself checks nothing: it would try its dead connections one by one, with growing pauses.
                 given = {"autocommit": True, **self._options()}
                 self._pool = ConnectionPool(
-                    self.url, min_size=0, max_size=self._size, kwargs=given, configure=prepare_session, open=True)
+                    self.url, min_size=0, max_size=self._size, kwargs=given, configure=prepare_session, open=True
+                )
             return self._pool
 
     def _options(self) -> dict[str, Any]:
         given = conninfo_to_dict(self.url)
         return {name: value for name, value in NETWORK.items() if name not in given}
 
-    def _knock(self) -> None:
-        """Does the server let us in? Now, while the cause is at hand: a pool would only say that it got no connection."""
+    def _check_server(self) -> None:
+        """`Unavailable`, with the cause, if no connection can be opened. A pool would not report the cause."""
         try:
             psycopg.connect(self.url, **self._options()).close()
         except psycopg.OperationalError as error:
-            raise Unavailable(f"PostgreSQL does not let us in: {str(error).strip()}. Is the server running, and is the URL right?") from error
+            raise Unavailable(
+                f"PostgreSQL refused the connection: {str(error).strip()}. Is the server running, and is the URL right?"
+            ) from error
 
     def _get(self) -> tuple[ConnectionPool[Connection[Any]], Connection[Any]]:
-        """A connection that, as far as can be known without asking the server, lives."""
+        """A connection that is open, as far as this can be known without a round trip."""
         while True:
             pool = self._open()
             try:
                 conn = self._wait(pool)
             except PoolClosed:
-                continue  # by who found it dead, or by `close`
+                continue  # another thread found it dead, or closed it
             try:
                 if not _silent(conn):
                     ConnectionPool.check_connection(conn)
             except psycopg.Error:
-                # Where one has died while it lay idle, so have the others, most likely. Whether there is a server is asked anew.
+                # If one connection died while idle, the others probably did too, so the pool is opened anew.
                 self._drop(pool)
                 pool.putconn(conn)
             else:
@@ -162,20 +174,21 @@ class Pool:
 
     def _wait(self, pool: ConnectionPool[Connection[Any]]) -> Connection[Any]:
         try:
-            return pool.getconn(self._patience)
+            return pool.getconn(self._check_after)
         except PoolTimeout:
             pass
         try:
-            self._knock()
+            self._check_server()
         except Unavailable:
             self._drop(pool)
             raise
         try:
-            return pool.getconn(CROWDED)
+            return pool.getconn(FULL_POOL_TIMEOUT)
         except PoolTimeout as error:
             raise Unavailable(
-                f"all {self._size} connections to PostgreSQL have been in use for {CROWDED:.0f} s. "
-                "Check for transactions that stay open.") from error
+                f"all {self._size} connections to PostgreSQL have been in use for {FULL_POOL_TIMEOUT:.0f} s. "
+                "Check for transactions that stay open."
+            ) from error
 
     def _drop(self, pool: ConnectionPool[Connection[Any]]) -> None:
         with self._opening:
@@ -197,11 +210,13 @@ class Pool:
             yield conn
         except Exception as error:
             if os.getpid() == pid and _is_lost(conn, error):
-                raise Unavailable(f"the connection to PostgreSQL was lost ({str(error).strip()}): nobody knows whether the last thing was done. "
-                                  "Send it again when the server is back.") from error
+                raise Unavailable(
+                    f"the connection to PostgreSQL was lost ({str(error).strip()}): it is unknown whether the last "
+                    "statement was carried out. Try again when the server is reachable."
+                ) from error
             raise
         finally:
-            # In a process that was forked meanwhile, the connection is its parent's.
+            # In a process that was forked in between, the connection is its parent's.
             if os.getpid() == pid:
                 pool.putconn(conn)
                 if _exit.begun:
@@ -210,7 +225,7 @@ class Pool:
     # ------------------------------------------------------------ transactions
     @contextmanager
     def begin(self) -> Generator[Connection[Any]]:
-        """A transaction. One in which a statement has failed is never taken for committed."""
+        """A transaction. If a statement in it has failed, it never counts as committed."""
         with self._lend() as conn:
             conn.execute("BEGIN")
             pid, ours = os.getpid(), False
@@ -222,83 +237,86 @@ class Pool:
             except BaseException as error:
                 # An error of the caller's code about another database does not affect our transaction.
                 ours = ours or conn.info.transaction_status is TransactionStatus.INERROR
-                # Where the connection is gone the server has rolled back, and what was raised is to be told, not this.
+                # If the connection is lost, the server has rolled back; the original error is raised, not this one.
                 with suppress(psycopg.Error):
                     if os.getpid() == pid:
                         conn.rollback()
-                if ours and is_unable(error):
-                    raise unable(error) from error
+                if ours and cannot_write(error):
+                    raise write_unavailable(error) from error
                 raise
 
-    def steadily(self, steady: str, *statements: Statement) -> list[Rows]:
-        """One transaction with plans that stay, sent in one go; again in place where the server asks for that."""
+    def with_fixed_plans(self, fixed_plans: str, *statements: Statement) -> list[Rows]:
+        """Run the statements in one transaction with fixed plans, in one pipeline; it is retried after a conflict."""
 
         def work() -> list[Rows]:
             with self._lend() as conn, conn.pipeline():
                 with conn.transaction():
-                    execute(conn, steady, {})
+                    execute(conn, fixed_plans, {})
                     cursors = [execute(conn, s.sql, cast(dict[str, Any], s.params)) for s in statements]
                 return [cursor.fetchall() if s.answers else () for cursor, s in zip(cursors, statements, strict=True)]
 
-        return self._again(work)
+        return self._retry(work)
 
     def transact(self, work: Callable[[Connection[Any]], T]) -> T:
-        """`work` in one transaction; again in place where the server asks for that."""
+        """Run `work` in one transaction; it is retried after a conflict."""
 
         def once() -> T:
             with self.begin() as conn:
                 return work(conn)
 
-        return self._again(once)
+        return self._retry(once)
 
     @staticmethod
-    def _again(work: Callable[[], T]) -> T:
+    def _retry(work: Callable[[], T]) -> T:
         try:
-            return again(work, asks_again, TRIES)
+            return retry(work, should_retry, tries=TRIES)
         except psycopg.Error as error:
-            if is_unable(error):
-                raise unable(error) from error
-            if error.sqlstate not in AGAIN:
+            if cannot_write(error):
+                raise write_unavailable(error) from error
+            if error.sqlstate not in RETRY_STATES:
                 raise
             raise Unavailable(
                 f"PostgreSQL aborted this transaction {TRIES} times because of concurrent ones "
-                f"({str(error).strip()}). Nothing was stored; try again later.") from error
+                f"({str(error).strip()}). Nothing was stored; try again later."
+            ) from error
 
 
 _exit = _Exit()
 
 
 def _silent(conn: Connection[Any]) -> bool:
-    """Has nothing come from the server while the connection lay idle? One that the server has closed has something to say; asking costs a round trip."""
-    heard = select.poll()
-    heard.register(conn.fileno(), select.POLLIN)
-    return not heard.poll(0)
+    """Whether nothing has arrived on the idle connection. If the server has closed it, something has."""
+    poll = select.poll()
+    poll.register(conn.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
 def _commit(conn: Connection[Any]) -> None:
     # The server answers such a COMMIT with a rollback, and no error.
     if conn.info.transaction_status is TransactionStatus.INERROR:
-        raise InterlockError("a statement in this transaction failed, and the block went on as if it had not: nothing of the block was stored")
+        raise InterlockError(
+            "a statement in this transaction failed and the block ignored the error: nothing of the block was stored"
+        )
     conn.execute("COMMIT")
 
 
 def _is_lost(conn: Connection[Any], error: Exception) -> bool:
-    """Is this connection gone? What a caller's code raised by itself goes through as long as ours is there, whatever it says."""
-    told = [each for each in causes(error) if isinstance(each, psycopg.Error)]
-    if not conn.closed and any((each.sqlstate or "").startswith(GONE) for each in told):
+    """Whether this connection is lost. Other errors of a caller's code propagate unchanged."""
+    errors = [each for each in causes(error) if isinstance(each, psycopg.Error)]
+    if not conn.closed and any((each.sqlstate or "").startswith(CONNECTION_ENDS) for each in errors):
         with suppress(psycopg.Error):
             conn.execute("")
-    return conn.closed and bool(told)
+    return conn.closed and bool(errors)
 
 
-def asks_again(error: Exception) -> bool:
-    """Does the server ask for the same transaction again? Also through a caller's library, which wraps what the driver raised."""
-    told = [each for each in (error, error.__cause__) if isinstance(each, psycopg.Error)]
-    return any(each.sqlstate in AGAIN or _is_taken(each) for each in told)
+def should_retry(error: Exception) -> bool:
+    """Whether the transaction can be retried after a conflict, also if a caller's library wraps the driver's error."""
+    errors = [each for each in (error, error.__cause__) if isinstance(each, psycopg.Error)]
+    return any(each.sqlstate in RETRY_STATES or _is_taken(each) for each in errors)
 
 
 def _is_taken(error: psycopg.Error) -> bool:
-    """Whether another remark has taken our number. A snapshot older than the lock does not show that remark."""
+    """Whether another audit note has taken our number. A snapshot older than the lock does not show that note."""
     return collides(error) and (error.diag.table_name, error.diag.constraint_name) == ("audit", "audit_pkey")
 
 
@@ -307,13 +325,15 @@ def collides(error: BaseException) -> bool:
     return isinstance(error, psycopg.errors.UniqueViolation)
 
 
-def overslept(error: Exception) -> bool:
-    """Has the server ended the session because its transaction stood still?"""
-    return any(isinstance(each, psycopg.Error) and each.sqlstate in OVERSLEPT for each in causes(error))
+def was_idle_too_long(error: Exception) -> bool:
+    """Whether the server ended the session because its transaction was idle for too long."""
+    return any(isinstance(each, psycopg.Error) and each.sqlstate in IDLE_TIMEOUTS for each in causes(error))
 
 
-def is_unwell(error: Exception) -> bool:
-    """Is the database unwell, or our code, rather than a value that it cannot store? Then no row is to blame."""
-    if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(TOO_MUCH):
+def is_database_error(error: Exception) -> bool:
+    """Whether the database or our code is to blame, not a value that it cannot store."""
+    if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(TOO_LARGE):
         return False
-    return isinstance(error, Unavailable) or not isinstance(error, psycopg.DataError | psycopg.IntegrityError | InterlockError | ValueError)
+    return isinstance(error, Unavailable) or not isinstance(
+        error, psycopg.DataError | psycopg.IntegrityError | InterlockError | ValueError
+    )

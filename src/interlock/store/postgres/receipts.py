@@ -1,52 +1,34 @@
-"""Receipts on PostgreSQL: what is remembered of steps and outside calls, and the release of a job that was held over a doubt."""
+"""Receipts on PostgreSQL: saved results of steps and effects."""
 
-from collections.abc import Callable
-from typing import Any
-
-from ...records import Decision, Fence, Receipt
 from .. import codec
-from ..enqueue import Rows, Statement
-from .pool import Pool
+from ..types import Fence, Receipt
+from .session import PostgresSession
 
 
-class Receipts:
-    """The part of the store that remembers. It needs `queries`, `pool` and `check`."""
+class PostgresReceipts:
+    def __init__(self, session: PostgresSession) -> None:
+        self._session = session
 
-    queries: dict[str, str]
-    pool: Pool
-    _ask_steadily: Callable[[str, dict[str, Any]], Rows]
-
-    def check(self) -> None:
-        raise NotImplementedError
-
-    def receipts(self, job_id: str) -> list[Receipt]:
-        rows = self._ask_steadily("receipts", {"job_id": job_id}) if codec.is_id(job_id) else ()
+    def for_job(self, job_id: str) -> list[Receipt]:
+        known = codec.is_id(job_id)
+        rows = self._session.read_with_fixed_plan("receipts", {"job_id": job_id}) if known else ()
         return [Receipt(*row) for row in rows]
 
-    def remember(self, fence: Fence, name: str, args_hash: str, value: str) -> bool:
-        return self._written("remember", fence, name=name, args_hash=args_hash, value=value)
+    def record_step(self, fence: Fence, name: str, args_hash: str, value: str) -> bool:
+        return self._write("record_step", fence, name=name, args_hash=args_hash, value=value)
 
-    def ask(self, fence: Fence, name: str, args_hash: str) -> bool:
-        return self._written("ask", fence, name=name, args_hash=args_hash)
+    def begin_effect(self, fence: Fence, name: str, args_hash: str) -> bool:
+        return self._write("begin_effect", fence, name=name, args_hash=args_hash)
 
-    def apply(self, fence: Fence, name: str, value: str | None, *, decided_by: str) -> bool:
-        return self._written("apply", fence, name=name, value=value, decided_by=decided_by)
+    def record_effect(self, fence: Fence, name: str, value: str | None, *, decided_by: str) -> bool:
+        return self._write("record_effect", fence, name=name, value=value, decided_by=decided_by)
 
-    def unask(self, fence: Fence, name: str) -> bool:
-        return self._written("unask", fence, name=name)
+    def discard_effect(self, fence: Fence, name: str) -> bool:
+        return self._write("discard_effect", fence, name=name)
 
-    def release(self, id: str, *, by: str, reason: str, decision: Decision | None = None) -> bool:
-        self.check()
-        if not codec.is_id(id):
-            return False
-        given = {"id": id, "by": by, "reason": reason, "happened": decision and decision.happened, "value": decision and decision.value}
-        locked = Statement(self.queries["lock_jobs"], {"id": codec.array([id])})
-        _, rows = self.pool.steadily(self.queries["steady"], locked, Statement(self.queries["release"], given))
-        return bool(rows[0][0])
-
-    def _written(self, query: str, fence: Fence, **given: str | None) -> bool:
-        self.check()
+    def _write(self, query: str, fence: Fence, **columns: str | None) -> bool:
+        self._session.check()
         if not codec.is_id(fence.job_id):
             return False
-        asked = given | {"job_id": fence.job_id, "attempt": fence.attempt, "holder": fence.holder}
-        return bool(self.pool.steadily(self.queries["steady"], Statement(self.queries[query], asked))[0])
+        given = columns | {"job_id": fence.job_id, "attempt": fence.attempt, "holder": fence.holder}
+        return bool(self._session.run_with_fixed_plan(query, given))

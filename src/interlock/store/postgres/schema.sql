@@ -2,15 +2,15 @@
 --
 -- jobs        one row per job; `state` is a projection of its executions, `phase` its coarse form
 -- executions  one row per attempt, the durable truth; fenced by (job_id, attempt, holder)
--- audit       one row per arrow (n = 0) and per remark (n > 0); insert only
--- receipts    remembered values of steps and outside effects
+-- audit       one row per transition (n = 0) and per note (n > 0); insert only
+-- receipts    saved results of steps and effects
 --
--- A write that breaks a rule is refused here, whoever sends it. Row triggers name what they accept in their WHEN clause, from immutable functions that are inlined, so
--- that a good write costs next to nothing; the trigger's own function runs only to refuse. They are AFTER triggers: a BEFORE trigger would lock every row once more.
+-- The triggers in triggers.sql refuse every write that breaks a rule.
 
 CREATE SCHEMA IF NOT EXISTS interlock;
 
--- The clock that decides about leases. Statements read it once, as (SELECT interlock.clock()): a volatile call cannot be an index condition.
+-- The clock that decides about leases. Statements read it once, as (SELECT interlock.clock()): a volatile call cannot
+-- be an index condition.
 CREATE FUNCTION interlock.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';
 
 CREATE TABLE interlock.schema_version (
@@ -19,7 +19,7 @@ CREATE TABLE interlock.schema_version (
   migrated_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- ---------------------------------------------------------------- what is declared
+-- ---------------------------------------------------------------- declarations
 CREATE TABLE interlock.lifecycles (
   name          text NOT NULL,
   version       int  NOT NULL,
@@ -30,7 +30,7 @@ CREATE TABLE interlock.lifecycles (
   UNIQUE (name, digest)
 );
 
--- The arrows as they are drawn.
+-- The transitions as declared.
 CREATE TABLE interlock.lifecycle_edges (
   lifecycle text NOT NULL,
   version   int  NOT NULL,
@@ -40,8 +40,8 @@ CREATE TABLE interlock.lifecycle_edges (
   PRIMARY KEY (lifecycle, version, source, event, target)
 );
 
--- Every change of a job's state that is accepted, and by how much its attempt and its version grow in it.
-CREATE TABLE interlock.lifecycle_hops (
+-- Every accepted change of a job's state, and how much its attempt and its version grow.
+CREATE TABLE interlock.lifecycle_changes (
   lifecycle text NOT NULL,
   version   int  NOT NULL,
   source    text NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE interlock.lifecycle_hops (
   PRIMARY KEY (lifecycle, version, source, target, attempts, arrows)
 );
 
--- Which phases a job may have in which state.
+-- The phases that a job may have in each state.
 CREATE TABLE interlock.lifecycle_phases (
   lifecycle text NOT NULL,
   version   int  NOT NULL,
@@ -71,9 +71,9 @@ CREATE TABLE interlock.kinds (
   admits            boolean NOT NULL DEFAULT false,
   check_every       float8,
   check_batch       int,
-  outside_failures  int NOT NULL DEFAULT 0,
-  outside_error     text,
-  outside_down_at   timestamptz,
+  external_failures  int NOT NULL DEFAULT 0,
+  external_error     text,
+  external_down_at   timestamptz,
   max_running       int CHECK (max_running >= 0),
   registered_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -106,7 +106,7 @@ CREATE TABLE interlock.workers (
   kinds      jsonb NOT NULL,
   queues     jsonb NOT NULL,
   started_at timestamptz NOT NULL,
-  beat_at    timestamptz NOT NULL
+  heartbeat_at    timestamptz NOT NULL
 );
 
 -- ---------------------------------------------------------------- jobs
@@ -129,7 +129,7 @@ CREATE TABLE interlock.jobs (
   created_at          timestamptz NOT NULL,
   updated_at          timestamptz NOT NULL,
   finished_at         timestamptz,
-  key_released        boolean NOT NULL DEFAULT false,
+  key_freed        boolean NOT NULL DEFAULT false,
   idempotency_key     text,
   unique_key          text,
   cancel_requested_at timestamptz,
@@ -152,27 +152,34 @@ CREATE TABLE interlock.jobs (
   CONSTRAINT jobs_keys     CHECK (length(idempotency_key) <= 255 AND length(unique_key) <= 255)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- What a claim walks. A job with a TTL stands in an index of its own, ordered by its end, so that a claim steps over any number of expired ones at once. Suspects,
--- which have lost a lease, stand apart: a claim may bound their number, and steps over none of them then.
+-- The indexes that a claim walks. Jobs with a TTL have their own, ordered by expiry, so that a claim skips all expired
+-- ones at once. Suspects, which have lost a lease, have their own too, so that a claim can limit their number without
+-- scanning them.
 CREATE INDEX jobs_ready ON interlock.jobs (queue, kind, priority DESC, due_at, id)
-  WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0;
-CREATE INDEX jobs_ready_mortal ON interlock.jobs (queue, kind, priority DESC, expires_at, id)
-  WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0;
+  WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL
+    AND lease_losses = 0;
+CREATE INDEX jobs_ready_expiring ON interlock.jobs (queue, kind, priority DESC, expires_at, id)
+  WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL
+    AND lease_losses = 0;
 CREATE INDEX jobs_suspect ON interlock.jobs (queue, kind, priority DESC, expires_at, due_at, id)
   WHERE phase = 'pending' AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses > 0;
--- What waits for an operator.
+-- Jobs that wait for an operator.
 CREATE INDEX jobs_held ON interlock.jobs (kind, queue) WHERE held_at IS NOT NULL;
--- What the keeper expires.
+-- Jobs that maintenance expires.
 CREATE INDEX jobs_expiring ON interlock.jobs (kind, expires_at) WHERE phase = 'pending' AND expires_at IS NOT NULL;
--- One job per key, until its lifecycle's end releases it.
-CREATE UNIQUE INDEX jobs_idempotency ON interlock.jobs (kind, idempotency_key) WHERE idempotency_key IS NOT NULL AND NOT key_released;
+-- One job per key, until the key is freed.
+CREATE UNIQUE INDEX jobs_idempotency ON interlock.jobs (kind, idempotency_key)
+  WHERE idempotency_key IS NOT NULL AND NOT key_freed;
 -- One active job per key.
-CREATE UNIQUE INDEX jobs_unique ON interlock.jobs (kind, unique_key) WHERE unique_key IS NOT NULL AND phase IN ('pending', 'running');
--- Who held a key last.
-CREATE INDEX jobs_unique_holders ON interlock.jobs (kind, unique_key, finished_at) WHERE unique_key IS NOT NULL AND finished_at IS NOT NULL;
--- Who is asked to stop while it runs.
-CREATE INDEX jobs_stopping ON interlock.jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL AND phase = 'running';
--- What retention deletes.
+CREATE UNIQUE INDEX jobs_unique ON interlock.jobs (kind, unique_key)
+  WHERE unique_key IS NOT NULL AND phase IN ('pending', 'running');
+-- The last job with a key.
+CREATE INDEX jobs_unique_holders ON interlock.jobs (kind, unique_key, finished_at)
+  WHERE unique_key IS NOT NULL AND finished_at IS NOT NULL;
+-- Running jobs with a cancel request.
+CREATE INDEX jobs_stopping ON interlock.jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL
+  AND phase = 'running';
+-- Jobs that retention deletes.
 CREATE INDEX jobs_finished ON interlock.jobs (phase, finished_at) WHERE finished_at IS NOT NULL;
 
 -- ---------------------------------------------------------------- executions
@@ -200,27 +207,32 @@ CREATE TABLE interlock.executions (
   usage            json,
   result           json,
   PRIMARY KEY (job_id, attempt),
-  CONSTRAINT executions_ended_by CHECK (ended_by IN ('succeed', 'retry', 'lose', 'fail', 'bury', 'reject', 'cancel', 'expire')),
+  CONSTRAINT executions_ended_by CHECK (ended_by IN ('succeed', 'retry', 'lose', 'fail', 'bury', 'reject', 'cancel',
+    'expire')),
   CONSTRAINT executions_stamps CHECK (CASE status
     WHEN 'LEASED'      THEN started_at IS NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
     WHEN 'IN_PROGRESS' THEN started_at IS NOT NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
-    WHEN 'COMMITTED'   THEN started_at IS NOT NULL AND committed_at IS NOT NULL AND finished_at IS NULL AND ended_by IS NULL
-    WHEN 'DONE'        THEN started_at IS NOT NULL AND committed_at IS NOT NULL AND finished_at IS NOT NULL AND ended_by IS NOT NULL
+    WHEN 'COMMITTED'   THEN started_at IS NOT NULL AND committed_at IS NOT NULL AND finished_at IS NULL
+      AND ended_by IS NULL
+    WHEN 'DONE'        THEN started_at IS NOT NULL AND committed_at IS NOT NULL AND finished_at IS NOT NULL
+      AND ended_by IS NOT NULL
     WHEN 'ABORTED'     THEN committed_at IS NULL AND finished_at IS NOT NULL AND ended_by IS NOT NULL
     ELSE false END)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- One execution that is not aborted per job: one live lease, one COMMITTED, and none after DONE.
+-- One execution per job that is not aborted: one live lease, one COMMITTED, and none after DONE.
 CREATE UNIQUE INDEX executions_one ON interlock.executions (job_id) WHERE status <> 'ABORTED';
--- Whose lease has ended. Handed-over work has no worker's lease, so it stands apart until it is past the commit boundary.
+-- Leases by their end. Handed-over work has no worker's lease, so it has its own index until it is past the commit
+-- boundary.
 CREATE INDEX executions_leases ON interlock.executions (kind, lease_expires_at)
   WHERE status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (external_id IS NULL OR status = 'COMMITTED');
 CREATE INDEX executions_external ON interlock.executions (kind, lease_expires_at)
   WHERE status IN ('LEASED', 'IN_PROGRESS') AND external_id IS NOT NULL;
--- What a callback from outside names.
+-- Executions by the id that a callback of an external system names.
 CREATE INDEX executions_external_id ON interlock.executions (kind, external_id) WHERE external_id IS NOT NULL;
 
--- A step's value, or an outside call: `asked_at` without `applied_at` is a doubt. What a redrive took over has attempt 0 and holder 0, which no fence of the new job has.
+-- A step's value, or an effect: `begun_at` without `applied_at` means that its result is unknown. Copies for a redrive
+-- have attempt 0 and holder 0, which match no fence.
 CREATE TABLE interlock.receipts (
   job_id     uuid NOT NULL REFERENCES interlock.jobs ON DELETE CASCADE,
   name       text NOT NULL,
@@ -229,7 +241,7 @@ CREATE TABLE interlock.receipts (
   holder     int  NOT NULL,
   args_hash  text NOT NULL,
   value      json,
-  asked_at   timestamptz NOT NULL,
+  begun_at   timestamptz NOT NULL,
   applied_at timestamptz,
   decided_by text,
   PRIMARY KEY (job_id, name)
@@ -252,7 +264,7 @@ CREATE TABLE interlock.audit (
   CONSTRAINT audit_arrow CHECK (n > 0 OR (n = 0 AND to_state IS NOT NULL))
 );
 
--- The one door through which audit leaves: a job that is gone, whose entries were handed out under this digest.
+-- Deleted jobs whose audit was archived with this digest. Only their audit may be deleted.
 CREATE TABLE interlock.archived (
   job_id      uuid PRIMARY KEY,
   entries     int  NOT NULL,
@@ -261,106 +273,6 @@ CREATE TABLE interlock.archived (
 );
 
 CREATE VIEW interlock.jobs_now AS
-  SELECT j.*, e.status AS execution_status, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.started_at, e.progress, e.usage, e.external_id, e.missing_since
+  SELECT j.*, e.status AS execution_status, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.started_at, e.progress,
+    e.usage, e.external_id, e.missing_since
   FROM interlock.jobs j LEFT JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt;
-
--- ---------------------------------------------------------------- what the database refuses
--- `hop`, `fits` and `starts` are written anew from the tables above by every migration; until then they accept nothing.
-CREATE FUNCTION interlock.hop(lifecycle text, version int, source text, target text, attempts int, arrows int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false';
-CREATE FUNCTION interlock.fits(lifecycle text, version int, state text, phase text) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false';
-CREATE FUNCTION interlock.starts(lifecycle text, version int, state text) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false';
-
-CREATE FUNCTION interlock.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION 'interlock refuses this % on %: %', TG_OP, TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = 'check_violation';
-END $$;
-
-CREATE FUNCTION interlock.refuse_job() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  RAISE EXCEPTION 'interlock refuses this change of job % (% -> %): %', OLD.id, OLD.state, NEW.state, CASE
-    WHEN OLD.finished_at IS NOT NULL THEN 'it has ended'
-    WHEN NEW.state <> OLD.state AND NEW.version = OLD.version THEN 'a state changes together with version'
-    WHEN NEW.updated_at <= OLD.updated_at THEN 'updated_at is not refreshed'
-    WHEN NEW.attempt < OLD.attempt THEN 'attempt only grows'
-    WHEN NOT interlock.fits(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase) THEN 'phase ' || NEW.phase || ' does not fit the state'
-    WHEN NEW.lifecycle_version <> OLD.lifecycle_version AND NEW.attempt = OLD.attempt THEN 'a lifecycle changes only with a claim'
-    WHEN NEW.state <> OLD.state THEN 'lifecycle ' || NEW.lifecycle || ' (version ' || NEW.lifecycle_version || ') draws no such arrow for it'
-    ELSE 'identity, keys and creation never change' END
-  USING ERRCODE = 'check_violation';
-END $$;
-
-CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW WHEN ((
-    interlock.starts(NEW.lifecycle, NEW.lifecycle_version, NEW.state)
-    AND NEW.phase = 'pending' AND NEW.version = 0 AND NEW.attempt = 0 AND NEW.tries_left = NEW.tries AND NEW.lease_losses = 0
-    AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL AND NEW.result IS NULL AND NOT NEW.key_released) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('a job begins in the initial state of a registered lifecycle, pending, with version 0 and attempt 0');
-
-CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW WHEN ((
-    OLD.finished_at IS NULL
-    AND NEW.updated_at > OLD.updated_at
-    AND CASE WHEN NEW.state = OLD.state THEN NEW.version = OLD.version AND NEW.attempt - OLD.attempt IN (0, 1)
-        ELSE interlock.hop(NEW.lifecycle, NEW.lifecycle_version, OLD.state, NEW.state, NEW.attempt - OLD.attempt, NEW.version - OLD.version) END
-    AND interlock.fits(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase)
-    AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
-    AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
-    AND NEW.idempotency_key IS NOT DISTINCT FROM OLD.idempotency_key AND NEW.unique_key IS NOT DISTINCT FROM OLD.unique_key
-    AND NEW.root IS NOT DISTINCT FROM OLD.root AND NEW.redrive_of IS NOT DISTINCT FROM OLD.redrive_of
-    AND NEW.key_released >= OLD.key_released) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse_job();
-
--- By the columns that a statement names, so that it costs the others nothing.
-CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('a payload never changes');
-CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
-  EXECUTE FUNCTION interlock.refuse('only a job that has ended is deleted');
-
-CREATE TRIGGER executions_insert AFTER INSERT ON interlock.executions FOR EACH ROW WHEN ((
-    NEW.holder = 1 AND NEW.external_id IS NULL
-    AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED' AND NEW.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('an execution begins leased, in progress, or as the taker''s own aborted one, with holder 1');
-
-CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW WHEN ((
-    OLD.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
-    AND CASE OLD.status
-      WHEN 'LEASED'      THEN NEW.status IN ('LEASED', 'IN_PROGRESS', 'ABORTED')
-      WHEN 'IN_PROGRESS' THEN NEW.status IN ('IN_PROGRESS', 'COMMITTED', 'DONE', 'ABORTED')
-      ELSE NEW.status IN ('COMMITTED', 'DONE') END
-    AND NEW.job_id = OLD.job_id AND NEW.attempt = OLD.attempt AND NEW.kind = OLD.kind AND NEW.leased_at = OLD.leased_at
-    AND NEW.holder - OLD.holder IN (0, 1)
-    AND (OLD.started_at IS NULL OR NEW.started_at = OLD.started_at)
-    AND (OLD.committed_at IS NULL OR (NEW.committed_at = OLD.committed_at AND NEW.result::text IS NOT DISTINCT FROM OLD.result::text))) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('an execution goes LEASED, IN_PROGRESS, COMMITTED, DONE, or ABORTED before the commit; what has ended or is committed stays; holder grows by one');
-
-CREATE FUNCTION interlock.refuse_orphaning() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF EXISTS (SELECT FROM interlock.jobs WHERE id = OLD.job_id) THEN
-    RAISE EXCEPTION 'interlock refuses this DELETE on %: it goes only together with its job', TG_TABLE_NAME USING ERRCODE = 'check_violation';
-  END IF;
-  RETURN OLD;
-END $$;
-CREATE TRIGGER executions_delete BEFORE DELETE ON interlock.executions FOR EACH ROW EXECUTE FUNCTION interlock.refuse_orphaning();
--- An asking may be forgotten, or asked anew; what is known stays, but for a step's value, which may be taken afresh.
-CREATE TRIGGER receipts_delete BEFORE DELETE ON interlock.receipts FOR EACH ROW WHEN (OLD.applied_at IS NOT NULL) EXECUTE FUNCTION interlock.refuse_orphaning();
-CREATE TRIGGER receipts_update AFTER UPDATE ON interlock.receipts FOR EACH ROW WHEN ((
-    NEW.job_id = OLD.job_id AND NEW.name = OLD.name AND NEW.kind = OLD.kind
-    AND (OLD.kind = 'step' OR OLD.applied_at IS NULL
-      OR (NEW.attempt, NEW.holder, NEW.args_hash, NEW.value::text, NEW.asked_at, NEW.applied_at, NEW.decided_by)
-        IS NOT DISTINCT FROM (OLD.attempt, OLD.holder, OLD.args_hash, OLD.value::text, OLD.asked_at, OLD.applied_at, OLD.decided_by))) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('what an outside call answered never changes');
-
-CREATE FUNCTION interlock.refuse_unarchived() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF NOT EXISTS (SELECT FROM interlock.archived WHERE job_id = OLD.job_id) OR EXISTS (SELECT FROM interlock.jobs WHERE id = OLD.job_id) THEN
-    RAISE EXCEPTION 'interlock refuses this DELETE on audit: entries leave only through the archive' USING ERRCODE = 'check_violation';
-  END IF;
-  RETURN OLD;
-END $$;
-CREATE TRIGGER audit_delete BEFORE DELETE ON interlock.audit FOR EACH ROW EXECUTE FUNCTION interlock.refuse_unarchived();
-CREATE TRIGGER audit_update BEFORE UPDATE ON interlock.audit FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('audit is insert only');
-CREATE TRIGGER edges_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_edges FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('arrows are only added, by migrate');
-CREATE TRIGGER hops_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_hops FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('arrows are only added, by migrate');
-CREATE TRIGGER phases_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_phases FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('arrows are only added, by migrate');
-CREATE TRIGGER lifecycles_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycles FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('lifecycles are only added, by migrate');
-CREATE TRIGGER jobs_truncate BEFORE TRUNCATE ON interlock.jobs FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('jobs are deleted one by one, after they ended');
-CREATE TRIGGER executions_truncate BEFORE TRUNCATE ON interlock.executions FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('executions go together with their job');
-CREATE TRIGGER receipts_truncate BEFORE TRUNCATE ON interlock.receipts FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('receipts go together with their job');
-CREATE TRIGGER audit_truncate BEFORE TRUNCATE ON interlock.audit FOR EACH STATEMENT EXECUTE FUNCTION interlock.refuse('audit is insert only');

@@ -1,127 +1,173 @@
-"""Moves and takes on PostgreSQL, one by one inside a commit or in batches."""
+"""Moves and takes on PostgreSQL: in batches, or one inside a commit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 
-from ...errors import InterlockError
-from ...job import Job
-from ...move import Move, Take
-from ...records import Lease, Refusal
-from ..codec import JOB_WIDTH, Hop, adopted, array, hops, is_id, refusal
+from ...core.job import Job
+from ...core.transition import Move, Take
+from ...errors import InterlockError, Unavailable
+from .. import caller_connection
+from ..bisect import bisect
+from ..codec import MoveStep, array, each_once, is_id, move_steps, refusal
 from ..codec import job as job_of
-from ..enqueue import Rows, Statement
+from ..commit_boundary import FenceRefused, committing, too_long
+from ..enqueue_plan import Rows
+from ..retry import COMMIT_TRIES, retry
+from ..tx import PlainTx
+from ..types import Refusal
 from . import columns
-from .pool import Pool, Run, collides, runner
+from .pool import Run, collides, is_database_error, runner, should_retry, was_idle_too_long
+from .session import PostgresSession, as_is
 
 T = TypeVar("T")
 
 
-def as_is(value: Any) -> Any:
-    """Times come from the driver as they are meant."""
-    return value
+class PostgresTransitions:
+    def __init__(self, session: PostgresSession) -> None:
+        self.session = session
 
+    def move(self, moves: Sequence[Move]) -> list[Refusal]:
+        self.session.check()
+        each_once(moves)
+        refusals: list[Refusal] = []
+        ordered = sorted(moves, key=lambda m: (m.job_id, m.attempt))
+        culprits = bisect(ordered, lambda batch: refusals.extend(self._move(batch)), is_database_error)
+        return refusals + [self._unstorable(move, error) for move, error in culprits]
 
-class Settle:
-    """The half of the store that writes. It needs `queries` and `pool`."""
+    def take(self, takes: Sequence[Take]) -> list[Refusal]:
+        self.session.check()
+        each_once(takes)
+        refusals: list[Refusal] = []
+        ordered = sorted(takes, key=lambda t: t.job_id)
+        culprits = bisect(ordered, lambda batch: refusals.extend(self._take(batch)), is_database_error)
+        return refusals + [self._unstorable(take, error) for take, error in culprits]
 
-    queries: dict[str, str]
-    pool: Pool
+    def commit(
+        self,
+        move: Move | Take,
+        body: Callable[[Any, Job], None],
+        *,
+        transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+        timeout: float = 60.0,
+    ) -> Refusal | None:
+        session = self.session
+        session.check()
+
+        def once() -> None:
+            if transaction is not None:
+                caller_connection.commit(session, self, transaction, move, body, timeout)
+                return
+            with session.pool.begin() as conn:
+                run = runner(conn)
+                # Zero would mean no limit, and the server counts no further than some weeks.
+                idle = f"{max(round(min(timeout, 2e6) * 1000), 1)}ms"
+                run(session.statement("commit_timeouts", {"idle": idle}))
+                committing(self, run, move, body, PlainTx(conn), timeout)
+
+        try:
+            retry(once, should_retry, tries=COMMIT_TRIES)
+        except FenceRefused as refused:
+            return refused.refusal
+        except Unavailable as error:
+            if was_idle_too_long(error):
+                raise too_long(move, timeout) from error
+            raise
+        return None
 
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:
         if isinstance(move, Take):
-            rows = run(Statement(self.queries["lock_waiting"], {"job_id": move.job_id, "version": move.version, "source": move.arrow.source}))
+            given: dict[str, Any] = {"job_id": move.job_id, "version": move.version, "source": move.arrow.source}
+            rows = run(self.session.statement("lock_waiting", given))
         else:
-            rows = run(Statement(self.queries["lock"], {
-                "job_id": move.job_id, "attempt": move.attempt, "holder": move.holder, "from_status": move.from_status, "source": move.source}))
+            given = {
+                "job_id": move.job_id,
+                "attempt": move.attempt,
+                "holder": move.holder,
+                "from_status": move.from_status,
+                "source": move.source,
+            }
+            rows = run(self.session.statement("lock", given))
         return job_of(rows[0], as_is) if rows else None
 
     def write(self, run: Run, move: Move | Take) -> bool:
-        # From here on only our own statements run: planned once, and not anew for every commit.
-        run(Statement(self.queries["steady"], {}))
+        # Only our own statements run from here on, with plans that are not made anew for every commit.
+        run(self.session.statement("fixed_plans", {}))
         if isinstance(move, Take):
-            return bool(run(Statement(self.queries["take"], columns.takes([move])))[0][0])
-        return all(run(Statement(self.queries["move"], columns.hops([hop])))[0][0] for hop in hops(move))
+            return bool(run(self.session.statement("take", columns.takes([move])))[0][0])
+        return all(run(self.session.statement("move", columns.steps([step])))[0][0] for step in move_steps(move))
 
-    def standing(self, run: Run, move: Move | Take) -> Refusal | None:
-        return self._standing(run, [move])[0]
+    def find_refusal(self, run: Run, move: Move | Take) -> Refusal | None:
+        return self._find_refusals(run, [move])[0]
 
-    def _standing(self, run: Run, moves: Sequence[Move | Take]) -> list[Refusal | None]:
-        """Per move what stands in its place, or None where that is what it asked for."""
+    def _find_refusals(self, run: Run, moves: Sequence[Move | Take]) -> list[Refusal | None]:
+        """For each move its refusal, or None if it was carried out already."""
         asked = [m for m in moves if is_id(m.job_id)]
         attempts = [m.attempt + 1 if isinstance(m, Take) else m.attempt for m in asked]
-        rows = run(Statement(self.queries["present"], {"job_id": array(m.job_id for m in asked), "attempt": array(attempts)}))
-        found = {row[0]: row for row in rows if row[0] is not None}
+        given = {"job_id": array(m.job_id for m in asked), "attempt": array(attempts)}
+        found = {row[0]: row for row in run(self.session.statement("present", given)) if row[0] is not None}
         return [refusal(move, found.get(move.job_id)) for move in moves]
 
     # ------------------------------------------------------------ many
     def _move(self, batch: Sequence[Move]) -> list[Refusal]:
-        """One transaction: each move's hops in turn."""
-        paths = [hops(move) for move in batch]
+        """Write the batch in one transaction, the steps of each move in turn."""
+        session = self.session
+        paths = [move_steps(move) for move in batch]
         if all(len(path) == 1 for path in paths):
-            given = columns.hops([path[0] for path in paths])
-            ids = [move.job_id for move in batch]
-            write = partial(self._remarking, "lock_live", ids) if _remarks(paths) else self._steadily
-            missing = _missing(batch, write("move", given))
-            return self._refused(missing) if missing else []
-        return self.pool.transact(lambda conn: self._walk(conn, batch, paths))
+            given = columns.steps([path[0] for path in paths])
+            if _writes_notes(paths):
+                rows = session.run_locked("lock_live", [move.job_id for move in batch], "move", given)
+            else:
+                rows = session.run_with_fixed_plan("move", given)
+            return self._read_refusals(_missing(batch, rows))
+        return session.pool.transact(lambda conn: self._write_steps(conn, batch, paths))
 
-    def _walk(self, conn: psycopg.Connection[Any], batch: Sequence[Move], paths: Sequence[Sequence[Any]]) -> list[Refusal]:
-        run = runner(conn)
-        run(Statement(self.queries["steady"], {}))
-        if _remarks(paths):
-            run(Statement(self.queries["lock_live"], {"id": array(move.job_id for move in batch)}))
+    def _write_steps(
+        self, conn: psycopg.Connection[Any], batch: Sequence[Move], paths: Sequence[Sequence[MoveStep]]
+    ) -> list[Refusal]:
+        session, run = self.session, runner(conn)
+        run(session.statement("fixed_plans", {}))
+        if _writes_notes(paths):
+            run(session.statement("lock_live", {"id": array(move.job_id for move in batch)}))
         missing: list[Move] = []
-        walking = list(zip(batch, paths, strict=True))
-        for step in range(2):
-            walking = [(move, path) for move, path in walking if len(path) > step]
-            if walking:
-                moves = [move for move, _ in walking]
-                missed = _missing(moves, run(Statement(self.queries["move"], columns.hops([path[step] for _, path in walking]))))
-                if missed and step:
-                    # The first arrow is written already: all or nothing, so the batch is undone and the culprit found alone.
-                    raise InterlockError(f"the second arrow of a move of job {missed[0].job_id} does not begin where the first one ends")
+        pending = list(zip(batch, paths, strict=True))
+        for number in range(2):
+            pending = [(move, path) for move, path in pending if len(path) > number]
+            if pending:
+                steps = columns.steps([path[number] for _, path in pending])
+                missed = _missing([move for move, _ in pending], run(session.statement("move", steps)))
+                if missed and number:
+                    # The first transition is written already: the batch is rolled back, and the culprit is found alone.
+                    raise InterlockError(
+                        f"the second transition of a move of job {missed[0].job_id} does not begin where the first ends"
+                    )
                 missing += missed
-                walking = [(move, path) for move, path in walking if move not in missed]
-        return [stands for stands in self._standing(run, missing) if stands is not None] if missing else []
+                pending = [(move, path) for move, path in pending if move not in missed]
+        return [refused for refused in self._find_refusals(run, missing) if refused is not None] if missing else []
 
     def _take(self, batch: Sequence[Take]) -> list[Refusal]:
-        missing = _missing(batch, self._steadily("take", columns.takes(batch)))
-        return self._refused(missing) if missing else []
+        return self._read_refusals(_missing(batch, self.session.run_with_fixed_plan("take", columns.takes(batch))))
 
-    def _refused(self, moves: Sequence[Move | Take]) -> list[Refusal]:
-        return self.pool.transact(lambda conn: [r for r in self._standing(runner(conn), moves) if r is not None])
+    def _read_refusals(self, moves: Sequence[Move | Take]) -> list[Refusal]:
+        if not moves:
+            return []
+        found = self.session.pool.transact(lambda conn: self._find_refusals(runner(conn), moves))
+        return [refused for refused in found if refused is not None]
 
     def _unstorable(self, move: Move | Take, error: Exception) -> Refusal:
-        stands = self.pool.transact(lambda conn: self._standing(runner(conn), [move]))[0]
-        shown = stands or Refusal(move.job_id, 0, 0, None, None, None)
+        present = self.session.pool.transact(lambda conn: self._find_refusals(runner(conn), [move]))[0]
+        shown = present or Refusal(move.job_id, 0, 0, None, None, None)
         return replace(shown, error=str(error), collided=collides(error))
 
-    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int, **more: str) -> list[Lease]:
-        given = {"by": by, "kinds": columns.names(kinds), "lease": seconds, "limit": limit} | more
-        return [adopted(row, as_is, owner=by, seconds=seconds, missing_for=row[JOB_WIDTH + 5]) for row in self._steadily(query, given)]
 
-    # ------------------------------------------------------------ running
-    def _steadily(self, query: str, params: dict[str, Any]) -> Rows:
-        return self.pool.steadily(self.queries["steady"], Statement(self.queries[query], params))[0]
-
-    def _remarking(
-        self, lock: str, ids: Sequence[str], query: str, params: dict[str, Any], *, answers: bool = True,
-    ) -> Rows:
-        """Lock the jobs, then run a statement that writes remarks, so that its snapshot is newer than the lock."""
-        locked = Statement(self.queries[lock], {"id": array(ids)})
-        writing = Statement(self.queries[query], params, answers=answers)
-        return self.pool.steadily(self.queries["steady"], locked, writing)[1]
-
-
-def _remarks(paths: Sequence[Sequence[Hop]]) -> bool:
-    """Whether any of these moves writes a remark."""
-    every = (hop for path in paths for hop in path)
-    return any(hop.held_reason is not None or (hop.event is None and hop.ended_by is not None) for hop in every)
+def _writes_notes(paths: Sequence[Sequence[MoveStep]]) -> bool:
+    """Whether any of these moves writes an audit note."""
+    every = (step for path in paths for step in path)
+    return any(step.held_reason is not None or (step.event is None and step.ended_by is not None) for step in every)
 
 
 def _missing(batch: Sequence[T], rows: Rows) -> list[T]:

@@ -1,12 +1,13 @@
--- What brings an older schema to this code's: the statements of each version, in order. Whoever has a new database gets `schema.sql` instead.
+-- Upgrades of an older schema: the statements of each version, in order. A new database is created by schema.sql.
 
 -- version: 2
--- Handed-over work, and how the outside fares. Until then only workers committed, each as the first holder of its execution.
+-- Handed-over work and the health of external systems. In version 1 only an execution's first holder committed.
 ALTER TABLE interlock.kinds ADD COLUMN check_every float8;
 ALTER TABLE interlock.kinds ADD COLUMN check_batch int;
-ALTER TABLE interlock.kinds ADD COLUMN outside_failures int NOT NULL DEFAULT 0;
-ALTER TABLE interlock.kinds ADD COLUMN outside_error text;
-ALTER TABLE interlock.kinds ADD COLUMN outside_down_at timestamptz;
+ALTER TABLE interlock.kinds ADD COLUMN external_failures int NOT NULL DEFAULT 0;
+ALTER TABLE interlock.kinds ADD COLUMN external_error text;
+ALTER TABLE interlock.kinds ADD COLUMN external_down_at timestamptz;
 ALTER TABLE interlock.executions ADD COLUMN committed_holder int;
 UPDATE interlock.executions SET committed_holder = 1 WHERE status = 'COMMITTED';
-CREATE INDEX jobs_stopping ON interlock.jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL AND phase = 'running';
+CREATE INDEX jobs_stopping ON interlock.jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL
+  AND phase = 'running';

@@ -1,62 +1,52 @@
 """Workers and schedules on PostgreSQL."""
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
-from ...records import ScheduleFacts, WorkerFacts, WorkerSeen
 from .. import codec
-from ..enqueue import Rows, Statement
-from .pool import Pool, execute, runner
-from .settle import as_is
+from ..types import ScheduleFacts, WorkerFacts, WorkerSeen
+from .pool import execute, runner
+from .session import PostgresSession, as_is
 
 
-class Workers:
-    """The part of the store that knows who works, and what comes round. It needs `queries`, `pool` and `check`."""
+class PostgresWorkers:
+    def __init__(self, session: PostgresSession) -> None:
+        self._session = session
 
-    queries: dict[str, str]
-    pool: Pool
-    renewing: Pool
-    _ask: Callable[[str, dict[str, Any]], Rows]
-
-    def check(self) -> None:
-        raise NotImplementedError
-
-    def report_worker(self, worker: WorkerFacts) -> None:
-        self.check()
+    def report(self, worker: WorkerFacts) -> None:
+        session = self._session
+        session.check()
         given = codec.worker_columns(worker)
-        self.renewing.transact(lambda conn: execute(conn, self.queries["report_worker"], given))
+        session.renewing.transact(lambda conn: execute(conn, session.queries["report_worker"], given))
 
-    def remove_worker(self, name: str) -> None:
-        self._changed("remove_worker", {"name": name})
+    def remove(self, name: str) -> None:
+        self._session.count_changed("remove_worker", {"name": name})
 
-    def workers(self) -> list[WorkerSeen]:
-        return [codec.worker(row, as_is, silent=row[10]) for row in self._ask("workers", {})]
+    def all(self) -> list[WorkerSeen]:
+        return [codec.worker(row, as_is, silent=row[10]) for row in self._session.read("workers", {})]
 
-    def forget_workers(self, silent: float) -> int:
-        return self._changed("forget_workers", {"silent": silent})
+    def forget(self, silent: float) -> int:
+        return self._session.count_changed("forget_workers", {"silent": silent})
 
-    def schedule(self, facts: ScheduleFacts) -> datetime | None:
-        self.check()
+
+class PostgresSchedules:
+    def __init__(self, session: PostgresSession) -> None:
+        self._session = session
+
+    def save(self, facts: ScheduleFacts) -> datetime | None:
+        session = self._session
+        session.check()
         given = codec.schedule_columns(facts)
 
         def work(conn: psycopg.Connection[Any]) -> datetime | None:
             run = runner(conn)
-            run(Statement(self.queries["schedule"], given, answers=False))
-            kept = run(Statement(self.queries["schedule.kept"], given))
-            return kept[0][0] if kept else None
+            run(session.statement("save_schedule", given, answers=False))
+            stored = run(session.statement("save_schedule.stored", given))
+            return stored[0][0] if stored else None
 
-        return self.pool.transact(work)
+        return session.pool.transact(work)
 
-    def ticked(self, name: str, tick: datetime) -> None:
-        self._changed("ticked", {"name": name, "tick": tick})
-
-    def report_outside(self, kind: str, error: str | None) -> None:
-        self._changed("report_outside", {"kind": kind, "error": error})
-
-    def _changed(self, query: str, params: dict[str, Any]) -> int:
-        """How many rows a statement changed."""
-        self.check()
-        return self.pool.transact(lambda conn: execute(conn, self.queries[query], params).rowcount)
+    def mark_tick(self, name: str, tick: datetime) -> None:
+        self._session.count_changed("mark_tick", {"name": name, "tick": tick})

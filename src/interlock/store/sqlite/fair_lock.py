@@ -1,4 +1,4 @@
-"""Turns: the writers of one process go one after the other in the order they came, so that none has to poll for the file's lock."""
+"""A fair lock for the writers of one process, so that none has to poll for the file's lock."""
 
 import threading
 from collections import deque
@@ -10,16 +10,16 @@ from types import TracebackType
 from ...errors import Unavailable
 
 
-class Turn:
+class FairLock:
     """A fair lock: the thread that has waited longest gets it next. It is not reentrant, and refuses its owner.
 
-    If one thread holds it for longer than `patience` seconds, waiting threads give up, since it may wait for them.
+    If one thread owns it for longer than `timeout` seconds, waiting threads give up, since it may wait for them.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._since = 0.0
-        """When the turn last changed hands."""
+        """When the lock last changed owners."""
         self._guard = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
         self._owner: int | None = None
@@ -32,7 +32,7 @@ class Turn:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """How many threads wait."""
         return len(self._waiting)
 
     def __enter__(self) -> None:
@@ -49,11 +49,14 @@ class Turn:
 
     def _take(self, join: Callable[[threading.Lock], None]) -> None:
         if self._owner == threading.get_ident():
-            raise Unavailable("this thread has an open transaction on the file already: hand that on with conn=, or call after it has ended")
+            raise Unavailable(
+                "this thread has an open transaction on the file already: pass it with conn=, or call after it has "
+                "ended"
+            )
         gate = threading.Lock()
         with self._guard:
             if self._taken:
-                gate.acquire()  # held until the one before hands the turn over
+                gate.acquire()  # until the previous owner passes the lock on
                 join(gate)
             else:
                 self._since = monotonic()
@@ -65,7 +68,9 @@ class Turn:
             raise
         self._owner = threading.get_ident()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._give()
 
     def _give(self) -> None:
@@ -73,12 +78,13 @@ class Turn:
         self._pass_on()
 
     def _wait(self, gate: threading.Lock) -> None:
-        while not gate.acquire(timeout=max(self._since + self._patience - monotonic(), 0.01)):
-            if monotonic() - self._since >= self._patience:
+        while not gate.acquire(timeout=max(self._since + self._timeout - monotonic(), 0.01)):
+            if monotonic() - self._since >= self._timeout:
                 raise Unavailable(
-                    f"another thread of this process has kept a transaction open for {self._patience:.0f} s, so "
+                    f"another thread of this process has kept a transaction open for {self._timeout:.0f} s, so "
                     "nothing was stored. If that thread waits for this one, call the verb in that thread, or pass its "
-                    "transaction with conn=; if it is stuck, end it")
+                    "transaction with conn=; if it is stuck, end it"
+                )
 
     def _pass_on(self) -> None:
         with self._guard:
@@ -89,7 +95,7 @@ class Turn:
                 self._taken = False
 
     def _give_up(self, gate: threading.Lock) -> None:
-        """An interrupted wait: leave the line, or, if the turn came meanwhile, pass it on."""
+        """Leave the queue after an interrupted wait; if the lock came in the meantime, pass it on."""
         with self._guard:
             if gate in self._waiting:
                 self._waiting.remove(gate)

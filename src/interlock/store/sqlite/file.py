@@ -2,10 +2,8 @@
 
 import logging
 import os
-import random
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -14,23 +12,24 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ...errors import Unavailable
-from ..commit import Run
-from ..enqueue import Rows, Statement
+from ..commit_boundary import Run
+from ..enqueue_plan import Rows, Statement
+from ..retry import retry
 from ..tx import check_process
+from .fair_lock import FairLock
 from .fork_safety import FileId, Use, file_id, uses
 from .library import Library
-from .turn import Turn
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds that SQLite itself waits for another process's lock."""
 TRIES = 4
 _log = logging.getLogger("interlock")
 
 
 def runner(conn: sqlite3.Connection) -> Run:
-    """What runs statements on this connection."""
+    """A function that runs statements on this connection."""
 
     def run(statement: Statement) -> Rows:
         if statement.many:
@@ -52,15 +51,18 @@ class Opened:
 
 
 class File:
-    """Opens at the first verb, and again after `close`. Each thread has its own connection, which is closed some time after the thread ended."""
+    """A SQLite file, opened at the first verb and again after `close`.
+
+    Each thread has its own connection, which is closed some time after the thread has ended.
+    """
 
     users = 0
 
-    def __init__(self, path: str, library: Library, *, patience: float = PATIENCE) -> None:
+    def __init__(self, path: str, library: Library, *, lock_timeout: float = LOCK_TIMEOUT) -> None:
         self.path = path
         self.library = library
-        self._patience = patience
-        self._turn = Turn(patience * TRIES)
+        self._lock_timeout = lock_timeout
+        self._turn = FairLock(lock_timeout * TRIES)
         self._guard = threading.Lock()
         self._mine = threading.local()
         self._opened: list[Opened] = []
@@ -80,7 +82,7 @@ class File:
 
     @property
     def journal(self) -> str:
-        """`wal`, or `truncate` where the library, or the file system, is not safe for that."""
+        """`wal`, or `truncate` if the library or the file system is not safe for a write-ahead log."""
         self.connection()
         return self._journal or ""
 
@@ -92,22 +94,25 @@ class File:
         If the file fails, it raises `Unavailable`. With `first` it goes ahead of every other writer that waits in this
         process: renewal must not wait behind users' transactions.
         """
-        with self.lend(first=first) as conn, self.telling():
+        with self.lend(first=first) as conn, self.converting():
             yield conn
 
     @contextmanager
     def lend(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
-        """The same for a block in which a caller's code runs: what it raises is its own, and goes through as it is. Our statements run by `careful`."""
+        """`write` for a block in which a caller's code runs: its errors propagate unchanged.
+
+        Our statements use `careful`.
+        """
         with self._turn.first() if first else self._turn:
-            use, conn = self._patiently(self._begin)
+            use, conn = self._retry_while_locked(self._begin)
             try:
                 yield conn
                 check_process(use.pid)
-                # A COMMIT that finds readers in its way leaves the transaction as it was: it is asked for again.
-                self._patiently(lambda: conn.execute("COMMIT"))
+                # A COMMIT that readers block leaves the transaction as it was, and is retried.
+                self._retry_while_locked(lambda: conn.execute("COMMIT"))
                 self.check_place()
             except BaseException:
-                # A connection that is closed, or a full disk, has rolled back by itself.
+                # A closed connection or a full disk has rolled back already.
                 with suppress(self.library.module.Error):
                     if use.pid == os.getpid() and conn.in_transaction:
                         conn.execute("ROLLBACK")
@@ -121,11 +126,11 @@ class File:
         return uses.begin(self), conn
 
     def read(self, work: Callable[[Run], T]) -> T:
-        """`work` on one statement's snapshot each; inside this thread's own transaction, on that."""
-        return self._patiently(lambda: work(runner(self._connection())))
+        """Run `work` outside of a transaction, or inside this thread's own one. Each statement has its own snapshot."""
+        return self._retry_while_locked(lambda: work(runner(self._connection())))
 
     def snapshot(self, work: Callable[[Run], T]) -> T:
-        """`work` on one snapshot."""
+        """Run `work` on one snapshot."""
 
         def once() -> T:
             conn = self._connection()
@@ -138,45 +143,50 @@ class File:
                 with suppress(self.library.module.Error):
                     conn.execute("ROLLBACK")
 
-        return self._patiently(once)
+        return self._retry_while_locked(once)
 
     def careful(self, conn: sqlite3.Connection) -> Run:
-        """What runs our own statements beside a caller's code."""
+        """A function that runs our own statements in a block that also runs a caller's code."""
         plain = runner(conn)
 
         def run(statement: Statement) -> Rows:
-            with self.telling():
+            with self.converting():
                 return plain(statement)
 
         return run
 
     @contextmanager
-    def telling(self) -> Generator[None]:
-        """A block of statements on our connection. It raises `Unavailable` if the file or the disk fails."""
+    def converting(self) -> Generator[None]:
+        """A block of our own statements: an error of the file or the disk becomes `Unavailable`."""
         try:
             yield
         except self.library.module.Error as error:
             self.check_place()
-            # Where another holds the lock, the same may be sent again.
+            # If another connection has the lock, the statement can be retried.
             if self.library.is_gone(error) and not self.library.is_busy(error):
-                raise Unavailable(f"{self.path} cannot be used now ({error}): is its disk there and not full, and may this process write to it?") from error
+                raise Unavailable(
+                    f"{self.path} cannot be used now ({error}): is its disk mounted and not full, and may this process "
+                    "write to it?"
+                ) from error
             raise
 
-    def _patiently(self, work: Callable[[], T]) -> T:
+    def _retry_while_locked(self, work: Callable[[], T]) -> T:
         """Run `work`, and retry while another process has the lock. Between two tries this process may fork."""
-        for tried in range(TRIES):
-            try:
-                with uses.of(self), self.telling():
-                    return work()
-            except self.library.module.OperationalError as error:
-                if not self.library.is_busy(error):
-                    raise
-                if tried == TRIES - 1:
-                    raise Unavailable(
-                        f"{self.path} has been locked for {self._patience * TRIES:.0f} s, so this was not done. If the lock is a transaction of your own, "
-                        f"hand its connection on with conn=; if it is a process that stopped inside its transaction, that one must go on or end.") from error
-                time.sleep(random.uniform(0, 0.02 * 2**tried))
-        raise AssertionError("unreachable")
+
+        def once() -> T:
+            with uses.of(self), self.converting():
+                return work()
+
+        try:
+            return retry(once, self.library.is_busy, tries=TRIES)
+        except self.library.module.OperationalError as error:
+            if not self.library.is_busy(error):
+                raise
+            raise Unavailable(
+                f"{self.path} has been locked for {self._lock_timeout * TRIES:.0f} s, so nothing was done. If the lock "
+                "is a transaction of your own, pass its connection with conn=; if it is a process that stopped inside "
+                "its transaction, resume or end that process."
+            ) from error
 
     # ------------------------------------------------------------ connections
     def connection(self) -> sqlite3.Connection:
@@ -199,10 +209,11 @@ class File:
             if known is not None and known != _found(path):
                 raise Unavailable(
                     f"{path} was deleted, moved or replaced while this process had it open, so this process neither "
-                    "reads nor writes it. Put the file back, or restart this process to use the new file.")
+                    "reads nor writes it. Put the file back, or restart this process to use the new file."
+                )
 
     def watcher(self) -> sqlite3.Connection:
-        """This thread's connection, for a thread that only looks for changes: it waits for no lock."""
+        """This thread's connection, for a thread that only polls for changes: it waits for no lock."""
         with uses.of(self):
             opened: Opened | None = getattr(self._mine, "opened", None)
             if opened is not None:
@@ -214,9 +225,9 @@ class File:
         uses.check_inherited(self.path)
         self.check_place()
         before = _found(self.path)
-        conn = self._connect(self._patience)
+        conn = self._connect(self._lock_timeout)
         try:
-            journal = self._patiently(lambda: self._choose_journal(conn))
+            journal = self._retry_while_locked(lambda: self._choose_journal(conn))
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", "cache_size=-8000"):
                 conn.execute(f"PRAGMA {pragma}")
         except BaseException:
@@ -226,7 +237,7 @@ class File:
         self._id = self._id or before or _found(self.path)
         self._keep(Opened(conn, threading.current_thread(), self._log_of(conn, journal)))
         if fresh and journal != "wal":
-            _log.info("%s keeps a rollback journal (journal_mode=TRUNCATE): %s", self.path, self._why_no_wal())
+            _log.info("%s uses a rollback journal (journal_mode=TRUNCATE): %s", self.path, self._why_no_wal())
         self.check_place()
         return conn
 
@@ -238,7 +249,7 @@ class File:
         return _found(f"{self.path}-wal")
 
     def _keep(self, opened: Opened) -> sqlite3.Connection:
-        """Remember a connection, and close those of threads that have ended."""
+        """Keep a connection, and close those of threads that have ended."""
         with self._guard:
             self._mine.opened = opened
             ended = [known for known in self._opened if not known.thread.is_alive()]
@@ -254,10 +265,10 @@ class File:
         finally:
             conn.close()
 
-    def _connect(self, patience: float) -> sqlite3.Connection:
+    def _connect(self, lock_timeout: float) -> sqlite3.Connection:
         uses.check_library(self.library.name, self._touch)
         try:
-            return self.library.connect(self.path, patience)
+            return self.library.connect(self.path, lock_timeout)
         except self.library.module.DatabaseError as error:
             raise Unavailable(
                 f"{self.path} cannot be opened ({error}). Check that its directory exists and is writable."
@@ -275,14 +286,19 @@ class File:
             mode = "wal"
         if mode == "wal" and not self.library.wal_safe:
             raise Unavailable(
-                f"{self.path} keeps a write-ahead log and is open elsewhere, but {self.library} can corrupt such a file when several connections use it. "
-                f"Close the others once, so that it can be changed to a rollback journal, or open it by sqlite+pysqlite3:// everywhere (pip install pysqlite3)")
+                f"{self.path} has a write-ahead log and is open elsewhere, but {self.library} can corrupt such a file "
+                "when several connections use it. Close the others once, so that it can be changed to a rollback "
+                "journal, or open it by sqlite+pysqlite3:// everywhere (pip install pysqlite3)"
+            )
         return mode
 
     def _why_no_wal(self) -> str:
         if self.library.wal_safe:
             return "a write-ahead log is not possible there"
-        return f"{self.library} can corrupt a write-ahead log; it is safe from 3.51.3 on, and sqlite+pysqlite3:// (pip install pysqlite3) brings that"
+        return (
+            f"{self.library} can corrupt a write-ahead log; it is safe from 3.51.3 on, "
+            "and sqlite+pysqlite3:// (pip install pysqlite3) brings that"
+        )
 
     def close(self) -> None:
         """Close every connection. The next call opens the file that is at the path then."""

@@ -155,8 +155,8 @@ class Uses:
                     f"{path} cannot be used in this process, which was forked while a connection to the file was open: "
                     "SQLite's locks do not survive a fork. Fork outside of transactions, close your own connections to "
                     "the file first (Django: connections.close_all(), SQLAlchemy: engine.dispose()), or start the "
-                    "process by spawn.")
-
+                    "process by spawn."
+                )
 
     def check_library(self, name: str, touch: Callable[[], object]) -> None:
         """`UsageError` if this process was forked while another thread used SQLite for another file.
@@ -171,8 +171,9 @@ class Uses:
             threading.Thread(target=_probe, args=(touch, passed), name="interlock-fork-probe", daemon=True).start()
         if not passed.wait(PROBE):
             raise UsageError(
-                f"SQLite ({name}) cannot be used in this process, which was forked while another thread was using SQLite. "
-                "Fork before such threads start, or while they are idle, or start the process by spawn.")
+                f"SQLite ({name}) cannot be used in this process, which was forked while another thread was using "
+                "SQLite. Fork before such threads start, or while they are idle, or start the process by spawn."
+            )
 
 
 def _probe(touch: Callable[[], object], passed: threading.Event) -> None:

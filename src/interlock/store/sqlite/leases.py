@@ -1,66 +1,111 @@
-"""Leases on SQLite: renewed by list, and adopted when they have ended."""
+"""Leases on SQLite: renewal, and takeover of executions whose lease has ended."""
 
 from collections.abc import Sequence
 
-from ...records import Beat, Fence, Lease, Renewal
 from ..codec import JOB_WIDTH, adopted
-from ..enqueue import Statement
+from ..types import Fence, Heartbeat, Lease, Renewal
 from . import rows
-from .file import File, runner
-from .moment import Moment, when
+from .file import runner
+from .session import SqliteSession
+from .timestamps import Timestamp, when
 
 
-class Leases:
-    """The half of the store that renews and adopts. It needs `queries`, `file` and `moment`."""
+class SqliteLeases:
+    def __init__(self, session: SqliteSession) -> None:
+        self._session = session
 
-    queries: dict[str, str]
-    file: File
-
-    def moment(self) -> Moment:
-        raise NotImplementedError
-
-    def _renew(self, beats: Sequence[Beat]) -> Renewal:
+    def renew(self, heartbeats: Sequence[Heartbeat]) -> Renewal:
+        session = self._session
+        session.check()
         renewal = Renewal()
-        ids = {"ids": rows.array(beat.fence.job_id for beat in beats)}
-        if beats:
-            with self.file.write(first=True) as conn:
-                now = self.moment()
-                renewed = conn.executemany(self.queries["renew"], [rows.beat(beat, now) for beat in beats]).rowcount
-                run = runner(conn)
-                fences = [beat.fence for beat in beats]
-                lost: set[int] = set()
-                resting: set[int] = set()
-                if renewed < len(fences):
-                    asked = rows.array((fence.job_id, fence.attempt, fence.holder) for fence in fences)
-                    found = run(Statement(self.queries["unrenewed"], {"fences": asked}))
-                    lost, resting = {n for n, ours, _ in found if not ours}, {n for n, ours, rests in found if ours and rests}
-                asked_to_stop = {row[0] for row in run(Statement(self.queries["renew.cancels"], ids))}
-            renewal.renewed = [fence for n, fence in enumerate(fences) if n not in lost | resting]
-            renewal.lost, renewal.busy = [fences[n] for n in sorted(lost)], [fences[n] for n in sorted(resting)]
-            renewal.cancels = [fence for fence in renewal.renewed if fence.job_id in asked_to_stop]
+        if not heartbeats:
+            return renewal
+        fences = [heartbeat.fence for heartbeat in heartbeats]
+        lost: set[int] = set()
+        handed_over: set[int] = set()
+        with session.file.write(first=True) as conn:
+            now = session.timestamp()
+            batch = [rows.heartbeat(heartbeat, now) for heartbeat in heartbeats]
+            renewed = conn.executemany(session.queries["renew"], batch).rowcount
+            run = runner(conn)
+            if renewed < len(fences):
+                listed = rows.array((fence.job_id, fence.attempt, fence.holder) for fence in fences)
+                found = run(session.statement("unrenewed", {"fences": listed}))
+                lost = {n for n, ours, _ in found if not ours}
+                handed_over = {n for n, ours, unowned in found if ours and unowned}
+            ids = {"ids": rows.array(fence.job_id for fence in fences)}
+            cancelled = {row[0] for row in run(session.statement("renew.cancels", ids))}
+        renewal.renewed = [fence for n, fence in enumerate(fences) if n not in lost | handed_over]
+        renewal.lost, renewal.busy = [fences[n] for n in sorted(lost)], [fences[n] for n in sorted(handed_over)]
+        renewal.cancels = [fence for fence in renewal.renewed if fence.job_id in cancelled]
         return renewal
 
-    def _strays(self, by: str, held: Sequence[Fence]) -> list[Fence]:
-        given = {"ids": rows.array(fence.job_id for fence in held), "by": by}
-        return [Fence(*row) for row in self.file.read(lambda run: run(Statement(self.queries["strays"], given)))]
+    def lost_claims(self, by: str, known: Sequence[Fence]) -> list[Fence]:
+        self._session.check()
+        given = {"ids": rows.array(fence.job_id for fence in known), "by": by}
+        return [Fence(*row) for row in self._session.read_own("lost_claims", given)]
 
-    def _adopt(self, query: str, by: str, kinds: Sequence[str], seconds: float, limit: int, *, external_id: str | None = None,
-               committed: Sequence[str] = ()) -> list[Lease]:
-        # The clock is read before the write lock is asked for, so that waiting for it ends nobody's lease.
-        now = self.moment()
-        asked = {"kinds": rows.array(sorted(set(kinds))), "now": now.text, "limit": limit, "external_id": external_id, "committed": rows.array(committed)}
-        if not self.file.read(lambda run: run(Statement(self.queries[query], asked | {"limit": 1}))):
+    def adopt(
+        self,
+        by: str,
+        kinds: Sequence[str],
+        lease: float,
+        limit: int,
+        *,
+        external: bool = False,
+        committed: Sequence[str] | None = None,
+    ) -> list[Lease]:
+        query, past = "adopt_external" if external else "adopt", kinds if committed is None else committed
+        return self._take_over(query, by, kinds, lease, limit, committed=past)
+
+    def recall(
+        self, by: str, kinds: Sequence[str], lease: float, limit: int, *, external_id: str | None = None
+    ) -> list[Lease]:
+        query = "recall" if external_id is None else "recall_named"
+        return self._take_over(query, by, kinds, lease, limit, external_id=external_id)
+
+    def _take_over(
+        self,
+        query: str,
+        by: str,
+        kinds: Sequence[str],
+        seconds: float,
+        limit: int,
+        *,
+        external_id: str | None = None,
+        committed: Sequence[str] = (),
+    ) -> list[Lease]:
+        session = self._session
+        session.check()
+        if not kinds or limit < 1:
             return []
-        with self.file.write() as conn:
+        # The clock is read before the wait for the write lock, so that no lease ends because of the wait.
+        given = {
+            "kinds": rows.array(sorted(set(kinds))),
+            "now": session.timestamp().text,
+            "limit": limit,
+            "external_id": external_id,
+            "committed": rows.array(committed),
+        }
+        if not session.read_own(query, given | {"limit": 1}):
+            return []
+        with session.file.write() as conn:
             run = runner(conn)
-            ended = run(Statement(self.queries[query], asked))
-            taken = self.moment()
-            given = {"by": by, "now": taken.text, "until": taken.plus(seconds), "ended": rows.array((id, attempt) for id, attempt in ended)}
-            run(Statement(self.queries["adopt.execution"], given, answers=False))
-            found = run(Statement(self.queries["adopt.adopted"], {"ids": rows.array(row[0] for row in ended)}))
-        return [adopted(row, when, owner=by, seconds=seconds, missing_for=_ago(row[JOB_WIDTH + 5], taken)) for row in found]
+            ended = run(session.statement(query, given))
+            taken = session.timestamp()
+            owner = {
+                "by": by,
+                "now": taken.text,
+                "until": taken.plus(seconds),
+                "ended": rows.array((id, attempt) for id, attempt in ended),
+            }
+            run(session.statement("adopt.execution", owner, answers=False))
+            found = run(session.statement("adopt.adopted", {"ids": rows.array(row[0] for row in ended)}))
+        return [
+            adopted(row, when, owner=by, seconds=seconds, missing_for=_ago(row[JOB_WIDTH + 5], taken)) for row in found
+        ]
 
 
-def _ago(text: str | None, now: Moment) -> float | None:
+def _ago(text: str | None, now: Timestamp) -> float | None:
     since = when(text)
     return None if since is None else (now.at - since).total_seconds()

@@ -1,6 +1,6 @@
-"""Which SQLite library opens which file: the standard `sqlite3`, or, where the URL asks for it, the newer one of the `pysqlite3` wheel.
+"""The SQLite library that opens a file: the standard `sqlite3`, or, if the URL names it, the newer `pysqlite3`.
 
-Two SQLite libraries in one process that open one file drop each other's locks, so the choice is the URL's and never made behind the user's back.
+Two SQLite libraries in one process that open one file drop each other's locks, so only the URL chooses.
 """
 
 import os
@@ -15,16 +15,19 @@ MODULES = {"sqlite": "sqlite3", "sqlite+pysqlite3": "pysqlite3"}
 # STRICT tables came with 3.37, RETURNING with 3.35.
 OLDEST = (3, 37, 0)
 STATEMENTS = 256
-"""How many prepared statements a connection keeps: all of ours, and room for a caller's."""
+"""How many prepared statements a connection caches: enough for all of ours and some of a caller's."""
 
-# Primary result codes that speak of the file or the connection, never of a row: busy, locked, out of memory, read-only, interrupted, I/O error, corrupt, full,
-# cannot open, locking protocol, no database.
-_UNWELL = frozenset({5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 26})
+# Primary result codes that concern the file or the connection, never a row: busy, locked, out of memory, read-only,
+# interrupted, I/O error, corrupt, full, cannot open, locking protocol, no database.
+_FILE_CODES = frozenset({5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 26})
 _BUSY = frozenset({5, 6})
 
 
 def wal_safe(version: tuple[int, ...]) -> bool:
-    """Is a write-ahead log safe with this version? Until 3.51.2, but for two repaired branches, it can corrupt the file when several connections checkpoint."""
+    """Whether a write-ahead log is safe with this version.
+
+    Up to 3.51.2, except in two repaired branches, concurrent checkpoints can corrupt the file.
+    """
     return version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
 
 
@@ -48,24 +51,26 @@ class Library:
 
     def connect(self, path: str, timeout: float) -> sqlite3.Connection:
         """A connection that begins and ends no transaction by itself."""
-        connection = self.module.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS)
+        connection = self.module.connect(
+            path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS
+        )
         # pysqlite3 is the standard module under another name.
         return cast(sqlite3.Connection, connection)
 
     def is_busy(self, error: BaseException) -> bool:
-        """Does another connection hold the file, so that the same statement may be sent again?"""
+        """Whether another connection has locked the file, so that the same statement can be retried."""
         return isinstance(error, self.module.OperationalError) and _code(error) in _BUSY
 
-    def asks_again(self, error: Exception) -> bool:
-        """Is it busy, also through a caller's library, which wraps what the driver raised?"""
+    def should_retry(self, error: Exception) -> bool:
+        """`is_busy`, also for a caller's library that wraps the driver's error."""
         return any(each is not None and self.is_busy(each) for each in (error, error.__cause__))
 
     def is_gone(self, error: BaseException) -> bool:
-        """Is it the file, the disk or the connection, so that nothing could be done with them now, whatever is asked?"""
-        return isinstance(error, self.module.Error) and (_code(error) in _UNWELL or "closed database" in str(error))
+        """Whether the file, the disk or the connection failed."""
+        return isinstance(error, self.module.Error) and (_code(error) in _FILE_CODES or "closed database" in str(error))
 
-    def is_unwell(self, error: BaseException) -> bool:
-        """Is it the file or the connection that failed, and not a row?"""
+    def is_database_error(self, error: BaseException) -> bool:
+        """Whether the file, the connection or the schema is to blame, not a row."""
         # A missing table has no code of its own.
         missing = isinstance(error, self.module.Error) and str(error).startswith("no such ")
         return isinstance(error, Unavailable) or self.is_gone(error) or missing
@@ -76,25 +81,37 @@ def _code(error: BaseException) -> int:
 
 
 def library(name: str) -> Library:
-    """The library behind a module's name. `UsageError`, saying what to install, if there is none, or it is too old."""
+    """The library of this module. `UsageError`, with the package to install, if it is missing or too old."""
     try:
         found = Library(name, import_module(name))
     except ModuleNotFoundError:
         raise UsageError(f"a sqlite+{name} URL needs {name}, which is not installed; run: pip install {name}") from None
     if found.version < OLDEST:
-        raise UsageError(f"{found} is too old: Interlock needs {'.'.join(map(str, OLDEST))}. Run: pip install pysqlite3, and write the URL as sqlite+pysqlite3:///…")
+        raise UsageError(
+            f"{found} is too old: Interlock needs {'.'.join(map(str, OLDEST))}. Run: pip install pysqlite3, and write "
+            "the URL as sqlite+pysqlite3:///…"
+        )
     return found
 
 
 def locate(url: str) -> tuple[str, Library]:
-    """The file and the library that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`, and the same with `sqlite+pysqlite3`."""
+    """The file and the library of a URL: `sqlite:///relative.db` or `sqlite:////absolute.db`, or `sqlite+pysqlite3`."""
     scheme, _, rest = url.partition("://")
     if scheme not in MODULES or not rest.startswith("/"):
-        raise UsageError(f"{url!r} names no SQLite file: write sqlite:///jobs.db for one beside you, sqlite:////var/lib/jobs.db for an absolute path")
+        raise UsageError(
+            f"{url!r} names no SQLite file: write sqlite:///jobs.db for a file in the current directory, "
+            "sqlite:////var/lib/jobs.db for an absolute path"
+        )
     path = rest[1:]
     if path in ("", ":memory:") or path.startswith("file:"):
-        raise UsageError(f"{url!r} is a database in memory, or in no plain file: its several connections could not see the same jobs; name a file, as in sqlite:///jobs.db")
+        raise UsageError(
+            f"{url!r} is a database in memory, or in no plain file: its connections could not see the same jobs; "
+            "name a file, as in sqlite:///jobs.db"
+        )
     if "?" in path:
-        raise UsageError(f"{url!r} has options after `?`, and there are none: Interlock sets what it needs by itself")
-    # Now, so that a later change of directory does not change the database.
-    return os.path.abspath(path), library(MODULES[scheme])  # noqa: PTH100  # resolving a link would move the journal away from the name that others open
+        raise UsageError(
+            f"{url!r} has options after `?`, which are not supported: Interlock sets the options that it needs"
+        )
+    # Now, so that a later change of directory does not change the database. Resolving a link would move the journal
+    # away from the name that others open.
+    return os.path.abspath(path), library(MODULES[scheme])  # noqa: PTH100

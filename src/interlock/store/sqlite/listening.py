@@ -1,75 +1,45 @@
-"""When to claim next, on SQLite: how long until something is due, and a look at the file's counter of changes."""
+"""Wake-ups on SQLite: polls the file's counter of changes."""
 
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable
 
 from ...errors import Unavailable
-from ...records import Way
-from ...store import Listening
-from ..ear import Ear, Ears
-from ..enqueue import Statement
-from . import rows
+from ..listener import Listener
 from .file import File
 from .fork_safety import uses
-from .moment import Moment, when
 
-LOOK = 0.02
-"""Seconds between two looks at the file."""
-_AGAIN = 1.0
-"""Seconds until a file that failed us is opened again."""
+POLL_EVERY = 0.02
+"""Seconds between two reads of the counter."""
+_REOPEN_AFTER = 1.0
+"""Seconds until a file that could not be read is opened again."""
 _log = logging.getLogger("interlock")
 
 
-class Wake:
-    """The part of the store that says when to claim. It needs `queries`, `file`, `check`, `moment` and what is set aside."""
-
-    queries: dict[str, str]
-    file: File
-    look: float = LOOK
-    _aside: dict[str, datetime]
-    _ears: Ears
-
-    def check(self) -> None:
-        raise NotImplementedError
-
-    def moment(self) -> Moment:
-        raise NotImplementedError
-
-    def due_in(self, ways: Sequence[Way], queues: Sequence[str]) -> float | None:
-        self.check()
-        now = self.moment()
-        aside = [id for id, until in list(self._aside.items()) if until > now.at]
-        given = {
-            "queues": rows.array(sorted(set(queues))), "kinds": rows.kinds(ways), "now": now.text, "suspects": 1, "aside": rows.array(aside)}
-        due = when(self.file.read(lambda run: run(Statement(self.queries["due_in"], given))[0][0]))
-        return None if due is None else max(0.0, (due - now.at).total_seconds())
-
-    def listen(self, wake: Callable[[], None]) -> Listening:
-        self.check()
-        return self._ears.open(SqliteEar(self.file, self.look, wake, self._ears.forget))
-
-
-class SqliteEar(Ear):
+class SqliteListener(Listener):
     """Polls `PRAGMA data_version`, which changes when another connection commits. It never takes the write lock."""
 
-    def __init__(self, file: File, look: float, wake: Callable[[], None], gone: Callable[[Ear], None]) -> None:
-        super().__init__(wake, gone)
-        self._file, self._look = file, look
+    def __init__(
+        self, file: File, poll_every: float, wake: Callable[[], None], on_close: Callable[[Listener], None]
+    ) -> None:
+        super().__init__(wake, on_close)
+        self._file, self._poll_every = file, poll_every
 
-    def _hear(self) -> None:
+    def _listen(self) -> None:
         while not self._closed.is_set():
             try:
-                # A file that is not there is not made by looking.
+                # A missing file is not created.
                 if self._file.exists():
                     self._watch()
             except (Unavailable, self._file.library.module.Error) as error:
-                _log.warning("the listener's look at %s failed and is tried again: %s", self._file.path, error)
-            self._closed.wait(_AGAIN)
+                _log.warning("The listener could not read %s and tries again: %s", self._file.path, error)
+            self._closed.wait(_REOPEN_AFTER)
 
     def _watch(self) -> None:
-        """Until closed, or the file fails us. What changed before the first look is not known, so that is a call too."""
+        """Watch until closed, or until the file cannot be read.
+
+        Changes before the first read are unknown, so the first read calls `wake` too.
+        """
         known: sqlite3.Connection | None = None
         seen: int | None = None
         try:
@@ -83,7 +53,7 @@ class SqliteEar(Ear):
                 if version is not None and version != seen:
                     seen = version
                     self._call()
-                self._closed.wait(self._look)
+                self._closed.wait(self._poll_every)
         finally:
             self._file.close_mine()
 
@@ -91,7 +61,7 @@ class SqliteEar(Ear):
         try:
             return int(conn.execute("PRAGMA data_version").fetchone()[0])
         except self._file.library.module.OperationalError as error:
-            # Somebody is just writing: the next look sees it.
+            # Another connection is writing: the next read sees its change.
             if self._file.library.is_busy(error):
                 return None
             raise

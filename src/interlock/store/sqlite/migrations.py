@@ -1,24 +1,24 @@
-"""What `migrate` does on SQLite: the schema, and the registered lifecycles and kinds as rows. The triggers look these up, so nothing is ever created anew."""
+"""Migrations on SQLite: the schema, and the registered lifecycles and kinds as rows, which the triggers look up."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from ...core.lifecycle import Lifecycle
 from ...errors import InterlockError
-from ...lifecycle import Lifecycle
-from ...records import KindFacts, Migrated
 from ..codec import kind_columns
-from ..commit import Run
-from ..enqueue import Statement
+from ..commit_boundary import Run
+from ..enqueue_plan import Statement
 from ..queryfile import PARAMETER, upgrade
+from ..types import KindFacts, Migrated
 from . import rows
 
 VERSION = 2
 
 
 def schema_text(schema: str) -> str:
-    return _text("schema.sql", schema)
+    return _text("schema.sql", schema) + "\n" + _text("triggers.sql", schema)
 
 
 def _text(file: str, schema: str) -> str:
@@ -33,7 +33,9 @@ def version_in(run: Run, queries: Mapping[str, str], schema: str) -> int | None:
     return found
 
 
-def migrate(run: Run, queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:
+def migrate(
+    run: Run, queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]
+) -> Migrated:
     notes: list[str] = []
     found = version_in(run, queries, schema)
     if found is None:
@@ -55,7 +57,10 @@ def migrate(run: Run, queries: Mapping[str, str], schema: str, lifecycles: Seque
 
 
 def newer(schema: str, found: int) -> str:
-    return f"the database's tables {schema}_… are of version {found}, newer than this code, which knows {VERSION}: upgrade interlock. Nothing was changed."
+    return (
+        f"the database's tables {schema}_… are of version {found}, newer than this code, which knows {VERSION}: "
+        "upgrade interlock. Nothing was changed."
+    )
 
 
 def _register(run: Run, queries: Mapping[str, str], lifecycle: Lifecycle, notes: list[str]) -> int:
@@ -66,19 +71,28 @@ def _register(run: Run, queries: Mapping[str, str], lifecycle: Lifecycle, notes:
     notes.append(f"registered lifecycle {lifecycle.name}, version {version}")
     for name, batch in registration(lifecycle, version).items():
         run(Statement(queries[name], batch, many=True, answers=False))
-    for state, count in run(Statement(queries["stranded"], {"name": lifecycle.name, "states": rows.array(lifecycle.states)})):
+    for state, count in run(
+        Statement(queries["stranded"], {"name": lifecycle.name, "states": rows.array(lifecycle.states)})
+    ):
         lacks = f"which version {version} of {lifecycle.name} lacks"
         notes.append(f"{count} live jobs are in state {state}, {lacks}; only a worker with an older version moves them")
     return version
 
 
 def registration(lifecycle: Lifecycle, version: int) -> dict[str, list[dict[str, Any]]]:
-    """The rows that say all of a lifecycle, by the query that stores them."""
+    """The rows of a lifecycle, by the query that stores them."""
     pinned = {"name": lifecycle.name, "version": version}
     return {
-        "register_edges": [pinned | {"source": a.source, "event": a.event, "target": a.target} for a in lifecycle.arrows],
-        "register_hops": [pinned | {"source": h.source, "target": h.target, "attempts": h.attempts, "arrows": h.arrows} for h in lifecycle.hops()],
-        "register_phases": [pinned | {"state": state, "phase": phase} for state in lifecycle.states for phase in lifecycle.phases(state)],
+        "register_edges": [
+            pinned | {"source": a.source, "event": a.event, "target": a.target} for a in lifecycle.arrows
+        ],
+        "register_changes": [
+            pinned | {"source": h.source, "target": h.target, "attempts": h.attempts, "arrows": h.arrows}
+            for h in lifecycle.state_changes()
+        ],
+        "register_phases": [
+            pinned | {"state": state, "phase": phase} for state in lifecycle.states for phase in lifecycle.phases(state)
+        ],
     }
 
 
@@ -87,7 +101,7 @@ def _given(lifecycle: Lifecycle) -> dict[str, Any]:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """The statements of a script. The driver's own way to run a script would commit first."""
+    """The statements of a script. The driver's own `executescript` would commit first."""
     lines: list[str] = []
     for line in text.splitlines():
         if not line.lstrip().startswith("--"):
@@ -97,7 +111,9 @@ def _statements(text: str) -> Iterator[str]:
             lines = []
 
 
-def as_text(queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> str:
+def as_text(
+    queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]
+) -> str:
     """The same migration as SQL to read, or to run on an empty database by other means."""
     parts = ["BEGIN IMMEDIATE;", schema_text(schema), _inlined(queries["instance.first"], {"version": VERSION})]
     for lifecycle in lifecycles:
@@ -108,7 +124,7 @@ def as_text(queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecy
 
 
 def _inlined(statement: str, params: Mapping[str, Any]) -> str:
-    """For reading only: parameters written as literals. What runs is always sent with parameters."""
+    """A statement with its parameters as literals, for reading only."""
     return PARAMETER.sub(lambda m: _literal(params[m[1]]), statement) + ";"
 
 

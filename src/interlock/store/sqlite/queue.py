@@ -1,113 +1,209 @@
-"""Claims on SQLite: what is due is picked by one read, and written in the same transaction, all jobs of one way at once."""
+"""Enqueue and claim on SQLite.
+
+A claim picks due jobs with one read and writes them in the same transaction, all jobs of one claim rule at once.
+"""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...records import Lease, Way
+from ...core.driver import drive
+from .. import caller_connection
+from ..bisect import bisect
 from ..codec import lease
-from ..commit import Run
-from ..enqueue import Statement
-from ..halve import halved
+from ..commit_boundary import Run
+from ..contract import Subscription
+from ..enqueue_plan import enqueueing
+from ..listener import Listeners
+from ..tx import PlainTx
+from ..types import ClaimRule, Enqueued, Lease, NewJob
 from . import rows
-from .file import File, runner
-from .moment import Moment, when
+from .control import SqliteControl
+from .file import runner
+from .listening import POLL_EVERY, SqliteListener
+from .session import SqliteSession
+from .timestamps import Timestamp, when
 
-ASIDE = timedelta(seconds=60)
+SKIP_FOR = timedelta(seconds=60)
+"""How long a claim skips a job that cannot be claimed."""
 _log = logging.getLogger("interlock")
 
+Admit = Callable[[Any, NewJob], None]
 
-class Claims:
-    """The half of the store that claims. It needs `queries`, `file`, `moment` and `remark`."""
 
-    queries: dict[str, str]
-    file: File
-    _aside: dict[str, datetime]
+class SqliteQueue:
+    def __init__(self, session: SqliteSession, control: SqliteControl, listeners: Listeners) -> None:
+        self._session = session
+        self._control = control
+        self._listeners = listeners
+        self._skipped: dict[str, datetime] = {}
+        self.poll_every = POLL_EVERY
 
-    def moment(self) -> Moment:
-        raise NotImplementedError
+    # ------------------------------------------------------------ enqueue
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Admit | None = None
+    ) -> list[Enqueued]:
+        session = self._session
+        session.check()
+        if conn is not None:
+            session.file.check_place()
+            return caller_connection.enqueue(session, conn, jobs, admit)
+        if not jobs:
+            return []
+        with session.file.lend() as own:
+            admitted = caller_connection.admitting(session, admit, PlainTx(own, session.file.converting))
+            return drive(enqueueing(session.dialect, jobs, admitted), session.file.careful(own))
 
-    def remark(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
-        raise NotImplementedError
+    async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Admit | None = None) -> list[Enqueued]:
+        self._session.check()
+        self._session.file.check_place()
+        return await caller_connection.aenqueue(self._session, conn, jobs, admit)
 
-    def _claim_due(self, by: str, ways: Sequence[Way], queues: Sequence[str], limit: int, suspects: int, *, alone: bool) -> list[Lease]:
-        now = self.moment()
-        self._aside = {id: until for id, until in list(self._aside.items()) if until > now.at}
-        asked = {
-            "queues": rows.array(sorted(set(queues))), "kinds": rows.kinds(ways), "now": now.text, "limit": limit, "most": limit, "suspects": suspects,
-            "most_suspects": suspects, "alone": alone,
+    # ------------------------------------------------------------ claim
+    def claim(
+        self,
+        by: str,
+        claim_rules: Sequence[ClaimRule],
+        queues: Sequence[str],
+        limit: int,
+        *,
+        suspects: int | None = None,
+        alone: bool = True,
+    ) -> list[Lease]:
+        self._session.check()
+        if not claim_rules or not queues or limit < 1:
+            return []
+        most = limit if suspects is None else max(0, min(suspects, limit))
+        now = self._session.timestamp()
+        self._skipped = {id: until for id, until in list(self._skipped.items()) if until > now.at}
+        wanted = {
+            "queues": rows.array(sorted(set(queues))),
+            "kinds": rows.kinds(claim_rules),
+            "now": now.text,
+            "limit": limit,
+            "most": limit,
+            "suspects": most,
+            "most_suspects": most,
+            "alone": alone,
         }
-        # A read first: an idle worker that asked for the write lock would wake the others by it.
-        if not self.file.read(lambda run: self._within_limits(run, asked | {"limit": 1, "most": 1, "suspects": min(suspects, 1)}, None)):
+        # Read first: an idle worker that took the write lock would wake the others.
+        one = wanted | {"limit": 1, "most": 1, "suspects": min(most, 1)}
+        if not self._session.file.read(lambda run: self._within_limits(run, one, None)):
             return []
         try:
-            return self._claim(asked, ways, by, None)
+            return self._claim(wanted, claim_rules, by, None)
         except Exception as error:
-            if self.file.library.is_unwell(error):
+            if self._session.file.library.is_database_error(error):
                 raise
-        return self._claim_around(asked, ways, by)
+        return self._claim_around(wanted, claim_rules, by)
 
-    def _claim_around(self, asked: dict[str, Any], ways: Sequence[Way], by: str) -> list[Lease]:
-        """A row spoils its batch: claim the others, and set it aside."""
+    def _claim_around(self, wanted: dict[str, Any], claim_rules: Sequence[ClaimRule], by: str) -> list[Lease]:
+        """Claim the other jobs of a batch in which some rows cannot be claimed, and skip those rows for a while."""
+        library = self._session.file.library
         leases: list[Lease] = []
-        picked = [row[0] for row in self.file.read(lambda run: self._pick(run, asked))]
-        culprits = halved(picked, lambda ids: leases.extend(self._claim(asked, ways, by, frozenset(ids))), self.file.library.is_unwell)
+        picked = [row[0] for row in self._session.file.read(lambda run: self._pick(run, wanted))]
+        culprits = bisect(
+            picked,
+            lambda ids: leases.extend(self._claim(wanted, claim_rules, by, frozenset(ids))),
+            library.is_database_error,
+        )
         for id, error in culprits:
-            self._aside[id] = self.moment().at + ASIDE
-            _log.error("job %s cannot be claimed and is set aside for %d s: %s", id, ASIDE.total_seconds(), error)
+            self._skipped[id] = self._session.timestamp().at + SKIP_FOR
+            _log.error(
+                "Job %s cannot be claimed: %s. This worker skips it for %d s.", id, error, SKIP_FOR.total_seconds()
+            )
             try:
-                self.remark(id, attempt=None, event="set_aside", actor="store", reason=str(error))
-            except self.file.library.module.Error:
-                _log.exception("job %s: that it is set aside could not be remarked", id)
+                self._control.add_note(id, attempt=None, event="set_aside", actor="store", reason=str(error))
+            except library.module.Error:
+                _log.exception("Job %s: the audit note about the failed claim could not be stored.", id)
         return leases
 
-    def _claim(self, asked: dict[str, Any], ways: Sequence[Way], by: str, only: Collection[str] | None) -> list[Lease]:
-        with self.file.write() as conn:
+    def _claim(
+        self, wanted: dict[str, Any], claim_rules: Sequence[ClaimRule], by: str, only: Collection[str] | None
+    ) -> list[Lease]:
+        with self._session.file.write() as conn:
             run = runner(conn)
-            # Read when the file is ours: a lease that began before the wait for it might end before it is known.
-            now = self.moment()
-            due = self._within_limits(run, asked | {"now": now.text}, only)
+            # The clock is read after the wait for the write lock, so that the wait does not shorten the lease.
+            now = self._session.timestamp()
+            due = self._within_limits(run, wanted | {"now": now.text}, only)
             places = {id: place for place, (id, _) in enumerate(due)}
             waiting: dict[tuple[str, str], list[str]] = {}
             for id, where in due:
                 waiting.setdefault(where, []).append(id)
-            claimed = [leased for way in ways if (ids := waiting.get((way.kind, way.state))) for leased in self._claim_by(run, way, ids, by, now)]
+            claimed = [
+                leased
+                for rule in claim_rules
+                if (ids := waiting.get((rule.kind, rule.state)))
+                for leased in self._claim_by(run, rule, ids, by, now)
+            ]
         return sorted(claimed, key=lambda leased: places[leased.job.id])
 
-    def _claim_by(self, run: Run, way: Way, ids: Sequence[str], by: str, now: Moment) -> list[Lease]:
-        """The jobs that wait where this way begins."""
+    def _claim_by(self, run: Run, rule: ClaimRule, ids: Sequence[str], by: str, now: Timestamp) -> list[Lease]:
+        """Claim the jobs that wait in the rule's state."""
+        session = self._session
         given = {
-            "ids": rows.array(ids), "kind": way.kind, "lifecycle": way.lifecycle, "state": way.state, "target": way.target, "status": way.status,
-            "arrows": len(way.path),
-            "lifecycle_version": way.version, "by": by, "now": now.text, "until": now.plus(way.lease),
+            "ids": rows.array(ids),
+            "kind": rule.kind,
+            "lifecycle": rule.lifecycle,
+            "state": rule.state,
+            "target": rule.target,
+            "status": rule.status,
+            "arrows": len(rule.path),
+            "lifecycle_version": rule.version,
+            "by": by,
+            "now": now.text,
+            "until": now.plus(rule.lease),
         }
-        claimed = run(Statement(self.queries["claim"], given))
+        claimed = run(session.statement("claim", given))
         if claimed:
             given["ids"] = rows.array(row[0] for row in claimed)
-            run(Statement(self.queries["claim.execution"], given, answers=False))
-            for ahead, arrow in zip(range(len(way.path) - 1, -1, -1), way.path, strict=True):
-                walked = {"ahead": ahead, "event": arrow.event, "source": arrow.source, "target": arrow.target}
-                run(Statement(self.queries["claim.audit"], given | walked, answers=False))
-            if not way.path:
-                run(Statement(self.queries["claim.remark"], given, answers=False))
-        return [lease(row, when, holder=1, status=way.status, owner=by, seconds=way.lease) for row in claimed]
+            run(session.statement("claim.execution", given, answers=False))
+            for ahead, arrow in zip(range(len(rule.path) - 1, -1, -1), rule.path, strict=True):
+                step = {"ahead": ahead, "event": arrow.event, "source": arrow.source, "target": arrow.target}
+                run(session.statement("claim.audit", given | step, answers=False))
+            if not rule.path:
+                run(session.statement("claim.note", given, answers=False))
+        return [lease(row, when, holder=1, status=rule.status, owner=by, seconds=rule.lease) for row in claimed]
 
-    def _within_limits(self, run: Run, asked: dict[str, Any], only: Collection[str] | None) -> list[tuple[str, tuple[str, str]]]:
-        """What to claim, in order: id, and kind and state. Where there are limits, all candidates are read, since the first may have to be passed over."""
-        room = {(what, name): free for what, name, free in run(Statement(self.queries["limits"], {}))}
-        picked = self._pick(run, asked | {"most": -1, "most_suspects": -1} if room else asked)
-        room["suspect", 1] = asked["suspects"]
+    def _within_limits(
+        self, run: Run, wanted: dict[str, Any], only: Collection[str] | None
+    ) -> list[tuple[str, tuple[str, str]]]:
+        """The jobs to claim, in order: id, and kind and state.
+
+        If there are limits, all candidates are read, since the first ones may have to be passed over.
+        """
+        free = {(what, name): left for what, name, left in run(self._session.statement("limits", {}))}
+        picked = self._pick(run, wanted | {"most": -1, "most_suspects": -1} if free else wanted)
+        free["suspect", 1] = wanted["suspects"]
         due: list[tuple[str, tuple[str, str]]] = []
         for id, kind, state, queue, suspect in picked:
             if only is not None and id not in only:
                 continue
-            limited = [line for line in (("kind", kind), ("queue", queue), ("suspect", suspect)) if line in room]
-            if all(room[line] > 0 for line in limited):
+            limited = [limit for limit in (("kind", kind), ("queue", queue), ("suspect", suspect)) if limit in free]
+            if all(free[limit] > 0 for limit in limited):
                 due.append((id, (kind, state)))
-                for line in limited:
-                    room[line] -= 1
-        return due[: asked["limit"]]
+                for limit in limited:
+                    free[limit] -= 1
+        return due[: wanted["limit"]]
 
-    def _pick(self, run: Run, asked: dict[str, Any]) -> Sequence[Sequence[Any]]:
-        return run(Statement(self.queries["pick"], asked | {"aside": rows.array(self._aside)}))
+    def _pick(self, run: Run, wanted: dict[str, Any]) -> Sequence[Sequence[Any]]:
+        return run(self._session.statement("pick", wanted | {"skipped": rows.array(self._skipped)}))
+
+    # ------------------------------------------------------------ when to claim
+    def due_in(self, claim_rules: Sequence[ClaimRule], queues: Sequence[str]) -> float | None:
+        self._session.check()
+        now = self._session.timestamp()
+        given = {
+            "queues": rows.array(sorted(set(queues))),
+            "kinds": rows.kinds(claim_rules),
+            "now": now.text,
+            "suspects": 1,
+            "skipped": rows.array(id for id, until in list(self._skipped.items()) if until > now.at),
+        }
+        due = when(self._session.read_own("due_in", given)[0][0])
+        return None if due is None else max(0.0, (due - now.at).total_seconds())
+
+    def listen(self, wake: Callable[[], None]) -> Subscription:
+        self._session.check()
+        return self._listeners.open(SqliteListener(self._session.file, self.poll_every, wake, self._listeners.forget))

@@ -1,30 +1,35 @@
-"""Values as the parameters of the statements in `queries.sql`, one mapping per row."""
+"""Parameters of the statements, as JSON or as one mapping per row."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...records import Beat, NewJob, Way
-from .moment import Moment, text_of
+from ..types import ClaimRule, Heartbeat, NewJob
+from .timestamps import Timestamp, text_of
 
 LONGEST = 4_000_000
-"""Characters of payload in one list: SQLite takes a thousand million bytes in a value, and parses the list in memory."""
+"""Characters of payload in one list: SQLite parses the list in memory and allows a billion bytes in a value."""
 
 
 def array(values: Iterable[object]) -> str:
-    """What `json_each` walks."""
+    """A JSON array for `json_each`."""
     return json.dumps(list(values), ensure_ascii=False)
 
 
-def beat(beat: Beat, now: Moment) -> dict[str, Any]:
-    fence = beat.fence
+def heartbeat(heartbeat: Heartbeat, now: Timestamp) -> dict[str, Any]:
+    fence = heartbeat.fence
     return {
-        "job_id": fence.job_id, "attempt": fence.attempt, "holder": fence.holder, "now": now.text, "until": now.plus(beat.lease), "progress": beat.progress,
-        "usage": beat.usage,
+        "job_id": fence.job_id,
+        "attempt": fence.attempt,
+        "holder": fence.holder,
+        "now": now.text,
+        "until": now.plus(heartbeat.lease),
+        "progress": heartbeat.progress,
+        "usage": heartbeat.usage,
     }
 
 
-def new_jobs(jobs: Sequence[NewJob], now: Moment) -> Iterator[str]:
+def new_jobs(jobs: Sequence[NewJob], now: Timestamp) -> Iterator[str]:
     """The jobs as the query `enqueue` reads them, in lists of a bounded length."""
     batch: list[tuple[Any, ...]] = []
     length = 0
@@ -37,21 +42,40 @@ def new_jobs(jobs: Sequence[NewJob], now: Moment) -> Iterator[str]:
     yield array(batch)
 
 
-def _new_job(job: NewJob, now: Moment) -> tuple[Any, ...]:
-    start = Moment(job.run_at) if job.run_at else now
+def _new_job(job: NewJob, now: Timestamp) -> tuple[Any, ...]:
+    start = Timestamp(job.run_at) if job.run_at else now
     return (
-        job.id, job.kind, job.queue, job.priority, job.lifecycle, job.lifecycle_version, job.state, job.tries, start.plus(job.delay), now.after(job.ttl),
-        job.idempotency_key, job.unique_key, job.payload, job.tags, job.trace, job.scheduled_for and text_of(job.scheduled_for), job.redrive_of,
-        job.root)
+        job.id,
+        job.kind,
+        job.queue,
+        job.priority,
+        job.lifecycle,
+        job.lifecycle_version,
+        job.state,
+        job.tries,
+        start.plus(job.delay),
+        now.after(job.ttl),
+        job.idempotency_key,
+        job.unique_key,
+        job.payload,
+        job.tags,
+        job.trace,
+        job.scheduled_for and text_of(job.scheduled_for),
+        job.redrive_of,
+        job.root,
+    )
 
 
 def keys(jobs: Sequence[NewJob]) -> str:
     return array((job.kind, job.idempotency_key, job.unique_key) for job in jobs)
 
 
-def kinds(ways: Sequence[Way]) -> str:
-    """Each kind with its states, every one behind its lifecycle's name and between spaces, which no name has: they are looked up by `instr`."""
+def kinds(claim_rules: Sequence[ClaimRule]) -> str:
+    """Each kind with its states as one text, which `instr` searches.
+
+    Each state follows its lifecycle's name and stands between spaces, which no name contains.
+    """
     states: dict[str, str] = {}
-    for way in ways:
-        states[way.kind] = states.get(way.kind, " ") + f"{way.lifecycle}/{way.state} "
+    for rule in claim_rules:
+        states[rule.kind] = states.get(rule.kind, " ") + f"{rule.lifecycle}/{rule.state} "
     return array(sorted(states.items()))

@@ -1,4 +1,4 @@
-"""Times as SQLite stores them: texts of one width, in UTC, so that they sort as they follow each other."""
+"""Times as SQLite stores them: texts of one width, in UTC, so that they sort in order."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,8 +14,8 @@ def when(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-class Moment:
-    """One reading of the clock, and what lies before and after it."""
+class Timestamp:
+    """One reading of the clock, as a time and as text."""
 
     __slots__ = ("at", "text")
 

@@ -1,124 +1,189 @@
-"""Moves and takes on SQLite, one by one inside a commit or in batches."""
+"""Moves and takes on SQLite: in batches, or one inside a commit."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from ...core.job import Job
+from ...core.transition import Move, Take
 from ...errors import InterlockError
-from ...job import Job
-from ...move import Move, Take
-from ...records import Refusal
-from ..codec import Hop, hops, refusal, take_columns
+from .. import caller_connection
+from ..bisect import bisect
+from ..codec import MoveStep, each_once, move_steps, refusal, take_columns
 from ..codec import job as job_of
-from ..commit import Run
-from ..enqueue import Statement
+from ..commit_boundary import FenceRefused, Run, committing
+from ..retry import COMMIT_TRIES, retry
+from ..tx import PlainTx
+from ..types import Refusal
 from . import rows
-from .file import File, runner
-from .moment import Moment, when
+from .file import runner
+from .session import SqliteSession
+from .timestamps import Timestamp, when
 
 Row = dict[str, Any]
 
 LONG = 16_384
-_RESULT = Hop._fields.index("result")
-_SHOWN = Hop._fields.index("progress")
-_COMMON = (*Hop._fields[1:_RESULT], *Hop._fields[_RESULT + 1:_SHOWN])
+_RESULT = MoveStep._fields.index("result")
+_SHOWN = MoveStep._fields.index("progress")
+_COMMON = (*MoveStep._fields[1:_RESULT], *MoveStep._fields[_RESULT + 1 : _SHOWN])
 
 
-class Settle:
-    """The half of the store that settles. It needs `queries`, `file` and `moment`."""
+class SqliteTransitions:
+    def __init__(self, session: SqliteSession) -> None:
+        self.session = session
 
-    queries: dict[str, str]
-    file: File
+    def move(self, moves: Sequence[Move]) -> list[Refusal]:
+        return self._write_all(moves)
 
-    def moment(self) -> Moment:
-        raise NotImplementedError
+    def take(self, takes: Sequence[Take]) -> list[Refusal]:
+        return self._write_all(takes)
+
+    def commit(
+        self,
+        move: Move | Take,
+        body: Callable[[Any, Job], None],
+        *,
+        transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+        timeout: float = 60.0,
+    ) -> Refusal | None:
+        self.session.check()
+        file = self.session.file
+
+        def once() -> None:
+            if transaction is not None:
+                file.check_place()
+                caller_connection.commit(self.session, self, transaction, move, body, timeout)
+                file.check_place()
+                return
+            with file.lend() as conn:
+                committing(self, file.careful(conn), move, body, PlainTx(conn, file.converting), timeout)
+
+        try:
+            retry(once, file.library.should_retry, tries=COMMIT_TRIES)
+        except FenceRefused as refused:
+            return refused.refusal
+        return None
 
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:
-        run(Statement(self.queries["lock.file"], {}, answers=False))
+        session = self.session
+        run(session.statement("lock.file", {}, answers=False))
         if isinstance(move, Take):
-            found = run(Statement(self.queries["lock_waiting"], {"job_id": move.job_id, "version": move.version, "source": move.arrow.source}))
+            given: Row = {"job_id": move.job_id, "version": move.version, "source": move.arrow.source}
+            found = run(session.statement("lock_waiting", given))
         else:
-            found = run(Statement(self.queries["lock"], {
-                "job_id": move.job_id, "attempt": move.attempt, "holder": move.holder, "from_status": move.from_status, "source": move.source}))
+            given = {
+                "job_id": move.job_id,
+                "attempt": move.attempt,
+                "holder": move.holder,
+                "from_status": move.from_status,
+                "source": move.source,
+            }
+            found = run(session.statement("lock", given))
         return job_of(found[0], when) if found else None
 
     def write(self, run: Run, move: Move | Take) -> bool:
-        return not self._carry_out(run, [move], self.moment())
+        return not self._carry_out(run, [move], self.session.timestamp())
 
-    def standing(self, run: Run, move: Move | Take) -> Refusal | None:
-        return self._standing(run, [move])[0]
+    def find_refusal(self, run: Run, move: Move | Take) -> Refusal | None:
+        return self._find_refusals(run, [move])[0]
 
-    def _standing(self, run: Run, moves: Sequence[Move | Take]) -> list[Refusal | None]:
-        """Per move what stands in its place, or None where that is what it asked for."""
+    def _find_refusals(self, run: Run, moves: Sequence[Move | Take]) -> list[Refusal | None]:
+        """For each move its refusal, or None if it was carried out already."""
         asked = [(move.job_id, move.attempt + 1 if isinstance(move, Take) else move.attempt) for move in moves]
-        found = {row[0]: row for row in run(Statement(self.queries["present"], {"asked": rows.array(asked)}))}
+        found = {row[0]: row for row in run(self.session.statement("present", {"asked": rows.array(asked)}))}
         return [refusal(move, found.get(move.job_id)) for move in moves]
 
     # ------------------------------------------------------------ many
-    def _settle(self, batch: Sequence[Move | Take]) -> list[Refusal]:
-        """One transaction for all of them; a refused one does not touch the others."""
-        with self.file.write() as conn:
-            run = runner(conn)
-            missing = self._carry_out(run, batch, self.moment())
-            return [stands for stands in self._standing(run, missing) if stands is not None] if missing else []
+    def _write_all(self, moves: Sequence[Move] | Sequence[Take]) -> list[Refusal]:
+        self.session.check()
+        each_once(moves)
+        refusals: list[Refusal] = []
+        culprits = bisect(
+            list[Move | Take](moves),
+            lambda batch: refusals.extend(self._write_batch(batch)),
+            self.session.file.library.is_database_error,
+        )
+        return refusals + [self._unstorable(move, error) for move, error in culprits]
 
-    def _carry_out(self, run: Run, batch: Sequence[Move | Take], now: Moment) -> list[Move | Take]:
-        """Write each; answers those whose rows are not what they were decided on."""
-        missing: list[Move | Take] = [take for take in batch if isinstance(take, Take) and not self._take(run, take, now)]
-        walking = [(move, hops(move)) for move in batch if isinstance(move, Move)]
-        step = 0
-        while walking:
-            walked = self._walk(run, [path[step] for _, path in walking], now)
-            missed = [move for move, _ in walking if move.job_id not in walked]
-            if missed and step:
-                # The first arrow is written already: all or nothing, so the transaction is undone and the culprit found alone.
-                raise InterlockError(f"the second arrow of a move of job {missed[0].job_id} does not begin where the first one ends")
+    def _write_batch(self, batch: Sequence[Move | Take]) -> list[Refusal]:
+        """Write the batch in one transaction; a refused move does not affect the others."""
+        with self.session.file.write() as conn:
+            run = runner(conn)
+            missing = self._carry_out(run, batch, self.session.timestamp())
+            if not missing:
+                return []
+            return [refused for refused in self._find_refusals(run, missing) if refused is not None]
+
+    def _carry_out(self, run: Run, batch: Sequence[Move | Take], now: Timestamp) -> list[Move | Take]:
+        """Write each move; returns those whose rows have changed since they were decided."""
+        missing: list[Move | Take] = [
+            take for take in batch if isinstance(take, Take) and not self._take(run, take, now)
+        ]
+        pending = [(move, move_steps(move)) for move in batch if isinstance(move, Move)]
+        number = 0
+        while pending:
+            written = self._write_steps(run, [steps[number] for _, steps in pending], now)
+            missed = [move for move, _ in pending if move.job_id not in written]
+            if missed and number:
+                # The first transition is written already: the batch is rolled back, and the culprit is found alone.
+                raise InterlockError(
+                    f"the second transition of a move of job {missed[0].job_id} does not begin where the first ends"
+                )
             missing += missed
-            step += 1
-            walking = [(move, path) for move, path in walking if len(path) > step and move.job_id in walked]
+            number += 1
+            pending = [(move, steps) for move, steps in pending if len(steps) > number and move.job_id in written]
         return missing
 
-    def _take(self, run: Run, take: Take, now: Moment) -> bool:
+    def _take(self, run: Run, take: Take, now: Timestamp) -> bool:
         row = take_columns(take) | {"now": now.text}
-        if not run(Statement(self.queries["take"], row)):
+        if not run(self.session.statement("take", row)):
             return False
-        run(Statement(self.queries["take.execution"], row, answers=False))
-        run(Statement(self.queries["take.audit"], row, answers=False))
+        run(self.session.statement("take.execution", row, answers=False))
+        run(self.session.statement("take.audit", row, answers=False))
         return True
 
-    def _walk(self, run: Run, step: Sequence[Hop], now: Moment) -> set[str]:
-        """One hop of each; answers the jobs that made it."""
+    def _write_steps(self, run: Run, steps: Sequence[MoveStep], now: Timestamp) -> set[str]:
+        """Write one step of each move; returns the ids of the jobs that matched."""
         groups: dict[tuple[Any, ...], dict[str, str | None]] = {}
-        shown = {hop.job_id: hop[_SHOWN:] for hop in step if hop.progress is not None or hop.usage is not None}
-        for hop in step:
-            # A long result stands alone: the list of a group's results is one value.
-            alone = hop.job_id if hop.result is not None and len(hop.result) > LONG else None
-            groups.setdefault((alone, *hop[1:_RESULT], *hop[_RESULT + 1:_SHOWN]), {})[hop.job_id] = hop.result
-        walked: set[str] = set()
+        shown = {step.job_id: step[_SHOWN:] for step in steps if step.progress is not None or step.usage is not None}
+        for step in steps:
+            # A long result gets a group of its own, since a group's results are one JSON value.
+            alone = step.job_id if step.result is not None and len(step.result) > LONG else None
+            groups.setdefault((alone, *step[1:_RESULT], *step[_RESULT + 1 : _SHOWN]), {})[step.job_id] = step.result
+        written: set[str] = set()
         for common, results in groups.items():
             given: Row = dict(zip(_COMMON, common[1:], strict=True))
-            given |= {"now": now.text, "now_us": now.us, "due_at": now.after(given["delay"]), "check_at": now.after(given["check_in"])}
+            given |= {
+                "now": now.text,
+                "now_us": now.us,
+                "due_at": now.after(given["delay"]),
+                "check_at": now.after(given["check_in"]),
+            }
             given["results"] = json.dumps(results, ensure_ascii=False)
-            given["shown"] = json.dumps({id: shown[id] for id in results if id in shown}, ensure_ascii=False) if shown else None
-            ids = [row[0] for row in run(Statement(self.queries["move"], given))]
+            given["shown"] = (
+                json.dumps({id: shown[id] for id in results if id in shown}, ensure_ascii=False) if shown else None
+            )
+            ids = [row[0] for row in run(self.session.statement("move", given))]
             if ids:
-                self._walk_jobs(run, given | {"ids": rows.array(ids)})
-                walked.update(ids)
-        return walked
+                self._write_jobs(run, given | {"ids": rows.array(ids)})
+                written.update(ids)
+        return written
 
-    def _walk_jobs(self, run: Run, given: Row) -> None:
+    def _write_jobs(self, run: Run, given: Row) -> None:
         if given["moves_job"]:
-            run(Statement(self.queries["move.job"], given, answers=False))
+            run(self.session.statement("move.job", given, answers=False))
         if given["event"] is not None:
-            run(Statement(self.queries["move.audit"], given, answers=False))
-        # What a hop says beside its arrow: that a job is held, or how an execution ended that walked none.
+            run(self.session.statement("move.audit", given, answers=False))
+        # A hold, and an execution that ended without a transition, are audit notes.
         if given["held_reason"] is not None:
-            run(Statement(self.queries["remark"], given | {"event": "hold", "reason": given["held_reason"]}, answers=False))
+            note = {"event": "hold", "reason": given["held_reason"]}
+            run(self.session.statement("add_note", given | note, answers=False))
         elif given["event"] is None and given["ended_by"] is not None:
-            run(Statement(self.queries["remark"], given | {"event": given["ended_by"]}, answers=False))
+            run(self.session.statement("add_note", given | {"event": given["ended_by"]}, answers=False))
 
     def _unstorable(self, move: Move | Take, error: Exception) -> Refusal:
-        stands = self.file.read(lambda run: self.standing(run, move)) or Refusal(move.job_id, 0, 0, None, None, None)
-        return replace(stands, error=str(error))
+        present = self.session.file.read(lambda run: self.find_refusal(run, move))
+        return replace(present or Refusal(move.job_id, 0, 0, None, None, None), error=str(error))

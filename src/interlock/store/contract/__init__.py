@@ -1,0 +1,94 @@
+"""The store contract: what a database must do for Interlock.
+
+A store is composed of parts, one small protocol for each group of callers. Each docstring is a requirement, which the
+tests in `tests/contract` check on every store. A store makes no decisions: it carries out the moves that `decide` made
+and reports the result. Four rules hold for every method:
+
+- A method is one transaction: all of it is stored, or none.
+- `move`, `commit` and `renew` match the fence `(job_id, attempt, holder)` in their own WHERE clause. They check who
+  owns the execution, never the time.
+- After insert, only `claim`, `move`, `commit` (a move with a function in its transaction) and `take` assign a job's
+  state.
+- Only `adopt` and `recall` take over another owner's execution.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from ..tx import Cursor, Tx
+from .reading import ExternalPart, InspectPart
+from .records import ControlPart, ReceiptsPart, RegistryPart, RetentionPart, SchedulesPart, WorkersPart
+from .running import LeasesPart, QueuePart, Subscription, TransitionsPart
+
+__all__ = [
+    "PARTS",
+    "ControlPart",
+    "Cursor",
+    "ExternalPart",
+    "InspectPart",
+    "LeasesPart",
+    "QueuePart",
+    "ReceiptsPart",
+    "RegistryPart",
+    "RetentionPart",
+    "SchedulesPart",
+    "Store",
+    "Subscription",
+    "TransitionsPart",
+    "Tx",
+    "WorkersPart",
+]
+
+
+class Store(Protocol):
+    """One database that stores jobs, composed of parts."""
+
+    @property
+    def registry(self) -> RegistryPart: ...
+    @property
+    def queue(self) -> QueuePart: ...
+    @property
+    def transitions(self) -> TransitionsPart: ...
+    @property
+    def leases(self) -> LeasesPart: ...
+    @property
+    def control(self) -> ControlPart: ...
+    @property
+    def receipts(self) -> ReceiptsPart: ...
+    @property
+    def inspect(self) -> InspectPart: ...
+    @property
+    def external(self) -> ExternalPart: ...
+    @property
+    def workers(self) -> WorkersPart: ...
+    @property
+    def schedules(self) -> SchedulesPart: ...
+    @property
+    def retention(self) -> RetentionPart: ...
+
+    def transaction(self) -> AbstractContextManager[Tx]:
+        """Open a transaction on this database: committed at the end of the block, rolled back if the block raises.
+
+        It can be passed as `conn` to `enqueue`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close every connection. The next call opens new ones."""
+        ...
+
+
+PARTS = {
+    "registry": RegistryPart,
+    "queue": QueuePart,
+    "transitions": TransitionsPart,
+    "leases": LeasesPart,
+    "control": ControlPart,
+    "receipts": ReceiptsPart,
+    "inspect": InspectPart,
+    "external": ExternalPart,
+    "workers": WorkersPart,
+    "schedules": SchedulesPart,
+    "retention": RetentionPart,
+}
+"""The parts of a store by attribute name."""

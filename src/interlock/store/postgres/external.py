@@ -1,0 +1,18 @@
+"""Work that was handed over to external systems, on PostgreSQL."""
+
+from ..types import ExternalWork
+from .session import PostgresSession
+
+
+class PostgresExternal:
+    def __init__(self, session: PostgresSession) -> None:
+        self._session = session
+
+    def work(self) -> list[ExternalWork]:
+        return [ExternalWork(*row) for row in self._session.read_with_fixed_plan("external_work", {})]
+
+    def count(self, kind: str, external_id: str) -> int:
+        return int(self._session.read("count_external", {"kind": kind, "external_id": external_id})[0][0])
+
+    def report_check(self, kind: str, error: str | None) -> None:
+        self._session.count_changed("report_check", {"kind": kind, "error": error})

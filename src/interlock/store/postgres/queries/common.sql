@@ -1,0 +1,52 @@
+-- The statements of the PostgreSQL store, by name: one file for each part of the store, and here the fragments that
+-- several files use. `:name` is a parameter, `{name}` a fragment.
+--
+-- Batches are array literals in text parameters, one array per column: every driver can send them, and no plan depends
+-- on their length. Rows are always locked in the order of (job_id, attempt). Conditions are written as comparisons of
+-- rows, which the planner cannot use for an index: otherwise they would look selective, and the plan would not use the
+-- primary key.
+
+-- fragment: job
+j.id::text, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt,
+  j.tries, j.tries_left, j.lease_losses,
+j.payload::text, j.tags::text, j.trace::text, j.result::text, j.last_error, j.due_at, j.expires_at, j.scheduled_for,
+  j.created_at, j.updated_at, j.finished_at,
+j.idempotency_key, j.key_freed, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at,
+  j.held_reason, j.redrive_of::text,
+j.root::text
+
+-- fragment: summary
+-- The same without payload and result, which may be a megabyte each.
+j.id::text, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt,
+  j.tries,
+j.tries_left, j.lease_losses, '{}'::text, j.tags::text, j.trace::text, NULL::text, j.last_error, j.due_at, j.expires_at,
+j.scheduled_for, j.created_at, j.updated_at, j.finished_at, j.idempotency_key, j.key_freed, j.unique_key,
+j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of::text,
+  j.root::text
+
+-- fragment: execution
+e.job_id::text, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state,
+  e.ended_by, e.error, e.external_id,
+e.missing_since, e.next_check_at, e.progress::text, e.usage::text, e.result::text, e.leased_at, e.started_at,
+  e.committed_at, e.finished_at
+
+-- fragment: refreshed
+greatest(c.now, j.updated_at + interval '1 microsecond')
+
+-- fragment: notify
+-- Sent to listeners when this transaction commits, once per transaction.
+pg_notify('interlock.jobs', '')
+
+-- fragment: leased
+e.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (e.external_id IS NULL OR e.status = 'COMMITTED')
+
+-- fragment: handed_over
+e.status IN ('LEASED', 'IN_PROGRESS') AND e.external_id IS NOT NULL
+
+-- fragment: unowned
+-- No worker owns it: `lease_expires_at` is not the end of a lease, but the time of its next check.
+e.lease_owner = 'external:' || e.kind
+
+-- fragment: cancellable
+EXISTS (SELECT 1 FROM interlock.lifecycle_edges d WHERE d.lifecycle = j.lifecycle AND d.version = j.lifecycle_version
+  AND d.source = j.state AND d.event = 'cancel')

@@ -1,0 +1,135 @@
+-- The triggers that refuse invalid writes from any client.
+--
+-- The WHEN clause of a row trigger accepts valid rows. It calls immutable functions, which PostgreSQL inlines, so a
+-- valid write costs almost nothing; the trigger's function only raises the error. Row triggers run AFTER the write,
+-- because a BEFORE trigger would lock every row once more.
+
+-- Every migration replaces the three accepts_ functions from the registered rows; until then they accept nothing.
+CREATE FUNCTION interlock.accepts_change(lifecycle text, version int, source text, target text, attempts int,
+  arrows int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false';
+CREATE FUNCTION interlock.accepts_phase(lifecycle text, version int, state text, phase text) RETURNS boolean
+  LANGUAGE sql IMMUTABLE AS 'SELECT false';
+CREATE FUNCTION interlock.accepts_start(lifecycle text, version int, state text) RETURNS boolean
+  LANGUAGE sql IMMUTABLE AS 'SELECT false';
+
+CREATE FUNCTION interlock.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'interlock refuses this % on %: %', TG_OP, TG_TABLE_NAME,
+    TG_ARGV[0] USING ERRCODE = 'check_violation';
+END $$;
+
+CREATE FUNCTION interlock.refuse_job() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'interlock refuses this change of job % (% -> %): %', OLD.id, OLD.state, NEW.state, CASE
+    WHEN OLD.finished_at IS NOT NULL THEN 'the job has ended'
+    WHEN NEW.state <> OLD.state AND NEW.version = OLD.version THEN 'version must increase with each change of state'
+    WHEN NEW.updated_at <= OLD.updated_at THEN 'updated_at must increase'
+    WHEN NEW.attempt < OLD.attempt THEN 'attempt never decreases'
+    WHEN NOT interlock.accepts_phase(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase)
+      THEN 'phase ' || NEW.phase || ' does not fit the state'
+    WHEN NEW.lifecycle_version <> OLD.lifecycle_version AND NEW.attempt = OLD.attempt
+      THEN 'only a claim changes the lifecycle version'
+    WHEN NEW.state <> OLD.state THEN 'lifecycle ' || NEW.lifecycle || ' (version ' || NEW.lifecycle_version
+      || ') does not allow this transition'
+    ELSE 'identity, keys and created_at never change, version only with the state' END
+  USING ERRCODE = 'check_violation';
+END $$;
+
+CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW WHEN ((
+    interlock.accepts_start(NEW.lifecycle, NEW.lifecycle_version, NEW.state)
+    AND NEW.phase = 'pending' AND NEW.version = 0 AND NEW.attempt = 0 AND NEW.tries_left = NEW.tries
+      AND NEW.lease_losses = 0
+    AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL AND NEW.result IS NULL
+      AND NOT NEW.key_freed) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse('a new job must be pending, in its initial state, version 0, attempt 0');
+
+CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW WHEN ((
+    OLD.finished_at IS NULL
+    AND NEW.updated_at > OLD.updated_at
+    AND CASE WHEN NEW.state = OLD.state THEN NEW.version = OLD.version AND NEW.attempt - OLD.attempt IN (0, 1)
+        ELSE interlock.accepts_change(NEW.lifecycle, NEW.lifecycle_version, OLD.state, NEW.state,
+          NEW.attempt - OLD.attempt, NEW.version - OLD.version) END
+    AND interlock.accepts_phase(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase)
+    AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
+    AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
+    AND NEW.idempotency_key IS NOT DISTINCT FROM OLD.idempotency_key AND NEW.unique_key IS NOT DISTINCT
+      FROM OLD.unique_key
+    AND NEW.root IS NOT DISTINCT FROM OLD.root AND NEW.redrive_of IS NOT DISTINCT FROM OLD.redrive_of
+    AND NEW.key_freed >= OLD.key_freed) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse_job();
+
+-- A trigger on this column alone, so that other updates do not run it.
+CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('a payload never changes');
+CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
+  EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');
+
+CREATE TRIGGER executions_insert AFTER INSERT ON interlock.executions FOR EACH ROW WHEN ((
+    NEW.holder = 1 AND NEW.external_id IS NULL
+    AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED'
+      AND NEW.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse('it must be LEASED, IN_PROGRESS, or ABORTED by a take, with holder 1');
+
+CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW WHEN ((
+    OLD.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
+    AND CASE OLD.status
+      WHEN 'LEASED'      THEN NEW.status IN ('LEASED', 'IN_PROGRESS', 'ABORTED')
+      WHEN 'IN_PROGRESS' THEN NEW.status IN ('IN_PROGRESS', 'COMMITTED', 'DONE', 'ABORTED')
+      ELSE NEW.status IN ('COMMITTED', 'DONE') END
+    AND NEW.job_id = OLD.job_id AND NEW.attempt = OLD.attempt AND NEW.kind = OLD.kind AND NEW.leased_at = OLD.leased_at
+    AND NEW.holder - OLD.holder IN (0, 1)
+    AND (OLD.started_at IS NULL OR NEW.started_at = OLD.started_at)
+    AND (OLD.committed_at IS NULL OR (NEW.committed_at = OLD.committed_at AND NEW.result::text IS NOT DISTINCT
+      FROM OLD.result::text))) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse('status and holder only advance; identity and commit never change');
+
+CREATE FUNCTION interlock.refuse_orphaning() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM interlock.jobs WHERE id = OLD.job_id) THEN
+    RAISE EXCEPTION 'interlock refuses this DELETE on %: the row is deleted only together with its job',
+      TG_TABLE_NAME USING ERRCODE = 'check_violation';
+  END IF;
+  RETURN OLD;
+END $$;
+CREATE TRIGGER executions_delete BEFORE DELETE ON interlock.executions FOR EACH ROW
+  EXECUTE FUNCTION interlock.refuse_orphaning();
+-- An effect that has begun may be discarded or begun again; its result is final. A step's value may be replaced.
+CREATE TRIGGER receipts_delete BEFORE DELETE ON interlock.receipts FOR EACH ROW WHEN (OLD.applied_at IS NOT NULL)
+  EXECUTE FUNCTION interlock.refuse_orphaning();
+CREATE TRIGGER receipts_update AFTER UPDATE ON interlock.receipts FOR EACH ROW WHEN ((
+    NEW.job_id = OLD.job_id AND NEW.name = OLD.name AND NEW.kind = OLD.kind
+    AND (OLD.kind = 'step' OR OLD.applied_at IS NULL
+      OR (NEW.attempt, NEW.holder, NEW.args_hash, NEW.value::text, NEW.begun_at, NEW.applied_at, NEW.decided_by)
+        IS NOT DISTINCT FROM (OLD.attempt, OLD.holder, OLD.args_hash, OLD.value::text, OLD.begun_at, OLD.applied_at,
+          OLD.decided_by))) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse('the result of an effect never changes');
+
+CREATE FUNCTION interlock.refuse_unarchived() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM interlock.archived WHERE job_id = OLD.job_id) OR EXISTS (SELECT FROM interlock.jobs
+    WHERE id = OLD.job_id) THEN
+    RAISE EXCEPTION 'interlock refuses this DELETE on audit: only archived entries of deleted jobs can be deleted'
+      USING ERRCODE = 'check_violation';
+  END IF;
+  RETURN OLD;
+END $$;
+CREATE TRIGGER audit_delete BEFORE DELETE ON interlock.audit FOR EACH ROW
+  EXECUTE FUNCTION interlock.refuse_unarchived();
+CREATE TRIGGER audit_update BEFORE UPDATE ON interlock.audit FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('audit entries never change');
+CREATE TRIGGER edges_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_edges FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('registered transitions never change');
+CREATE TRIGGER changes_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_changes FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('registered transitions never change');
+CREATE TRIGGER phases_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycle_phases FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('registered transitions never change');
+CREATE TRIGGER lifecycles_update BEFORE UPDATE OR DELETE OR TRUNCATE ON interlock.lifecycles FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('registered lifecycles never change');
+CREATE TRIGGER jobs_truncate BEFORE TRUNCATE ON interlock.jobs FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');
+CREATE TRIGGER executions_truncate BEFORE TRUNCATE ON interlock.executions FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('executions are deleted only together with their job');
+CREATE TRIGGER receipts_truncate BEFORE TRUNCATE ON interlock.receipts FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('receipts are deleted only together with their job');
+CREATE TRIGGER audit_truncate BEFORE TRUNCATE ON interlock.audit FOR EACH STATEMENT
+  EXECUTE FUNCTION interlock.refuse('audit entries never change');
