@@ -1,85 +1,103 @@
-"""Enqueueing: calls become jobs in one transaction, and each kind's `admit` may refuse there."""
+"""Enqueueing: requests become jobs in one transaction, in which the `admit` function of their kind may refuse them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .call import Call
-from .errors import NotFound, Refused, UsageError
-from .ids import uuid7
-from .payload import encode
-from .records import Enqueued, NewJob
-from .stores import OpenStore
-from .stores.inside import handle_here, open_transactions
-from .taxonomy import headline
+from ..core.error_policy import headline
+from ..core.ids import uuid7
+from ..core.payload import encode
+from ..errors import NotFound, Refused, UsageError
+from ..store import OpenStore
+from ..store.open_transactions import handle_here, open_transactions
+from ..store.types import Enqueued, NewJob
+from .request import JobRequest
 
 Transaction = Callable[[], AbstractContextManager[Any]]
+Requests = Sequence[JobRequest[Any]]
 
 
-def enqueue(store: OpenStore, calls: Sequence[Call], *, conn: Any, transaction: Transaction | None) -> list[Enqueued]:
-    """Store each call's job, or find the holder of its key; answers stand in the order of the calls.
+def enqueue(store: OpenStore, requests: Requests, *, conn: Any, transaction: Transaction | None) -> list[Enqueued]:
+    """Store the job of each request, or find the job that has its key. The results are in the order of the requests.
 
-    Without a `conn`, code that runs inside a transaction of the app enqueues in that transaction.
-    Where the app has its own `transaction`, `admit` gets a handle of that kind: the caller's `conn`, or one opened here.
+    Without a `conn`, code that runs inside a transaction of the app enqueues in that transaction. If the app has its
+    own `transaction`, `admit` receives its handle: the caller's `conn`, or one opened here.
     """
     conn = handle_here(store) if conn is None else conn
-    jobs = [call.job(store) for call in calls]
-    admit = _admission(calls, jobs)
+    jobs = [request.job(store) for request in requests]
+    admit = _admission(requests, jobs)
     if admit is None or transaction is None or conn is not None:
-        return store.enqueue(jobs, conn=conn, admit=admit)
+        return store.queue.enqueue(jobs, conn=conn, admit=admit)
     with transaction() as handle:
-        return store.enqueue(jobs, conn=handle, admit=admit)
+        return store.queue.enqueue(jobs, conn=handle, admit=admit)
 
 
-def handle_of(find_store: Callable[[], OpenStore]) -> Any | None:
-    """The handle of the open transaction that this code runs in; None if there is none on this database."""
+def current_connection(find_store: Callable[[], OpenStore]) -> Any | None:
+    """Return the connection of the open transaction that this code runs in; None without one on this database."""
     return handle_here(find_store()) if open_transactions() else None
 
 
-def enqueue_job(store: OpenStore, job: NewJob, call: Call | None, *, transaction: Transaction | None) -> Enqueued:
-    """Store one job that was made by hand of a call, or, without one, of a kind whose code is elsewhere; its kind's `admit` is asked."""
-    admit = None if call is None else _admission([call], [job])
+def enqueue_job(
+    store: OpenStore, job: NewJob, request: JobRequest[Any] | None, *, transaction: Transaction | None
+) -> Enqueued:
+    """Store one prepared job. Its kind's `admit` decides; without a `request`, the kind belongs to another program."""
+    admit = None if request is None else _admission([request], [job])
     if admit is None or transaction is None:
-        return store.enqueue([job], admit=admit)[0]
+        return store.queue.enqueue([job], admit=admit)[0]
     with transaction() as handle:
-        return store.enqueue([job], conn=handle, admit=admit)[0]
+        return store.queue.enqueue([job], conn=handle, admit=admit)[0]
 
 
 def enqueue_foreign(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> Enqueued:
-    """Store a job of a kind whose code is elsewhere, as that code was last migrated."""
-    return store.enqueue([foreign_job(store, kind, payload)], conn=handle_here(store))[0]
+    """Store a job of a kind that another program declares, as that program last migrated it."""
+    return store.queue.enqueue([foreign_job(store, kind, payload)], conn=handle_here(store))[0]
 
 
 def foreign_job(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> NewJob:
-    """A job of a kind whose code is elsewhere, as that code was last migrated."""
-    facts = store.kind(kind)
+    """Build a job of a kind that another program declares, as that program last migrated it."""
+    facts = store.registry.kind(kind)
     if facts is None or facts.lifecycle_version is None:
-        raise NotFound(f"Nobody has declared a kind {kind!r} here: import the module that declares it, or run its migration (interlock migrate -A module:app).")
+        raise NotFound(
+            f"This database knows no kind {kind!r}: import the module that declares it, "
+            "or run its migration (interlock migrate -A module:app)."
+        )
     if facts.admits:
-        raise UsageError(f"{kind} judges every new job by a function of its own, which this process does not have: enqueue it where it is declared.")
-    lifecycle = store.lifecycle(facts.lifecycle, facts.lifecycle_version)
+        raise UsageError(
+            f"{kind} has an admit function, which this process does not have: "
+            "enqueue the job in the program that declares it."
+        )
+    lifecycle = store.registry.lifecycle(facts.lifecycle, facts.lifecycle_version)
     return NewJob(
-        uuid7(), kind, lifecycle.name, facts.lifecycle_version, lifecycle.initial, encode(payload), facts.tries, queue=facts.queue,
-        resting=tuple(sorted(lifecycle.resting)))
+        uuid7(),
+        kind,
+        lifecycle.name,
+        facts.lifecycle_version,
+        lifecycle.initial,
+        encode(payload),
+        facts.tries,
+        queue=facts.queue,
+        resting=tuple(sorted(lifecycle.resting)),
+    )
 
 
-async def aenqueue(store: OpenStore, calls: Sequence[Call], conn: Any) -> list[Enqueued]:
-    """The same inside the caller's own transaction, whose connection, being async, is used in its own thread and loop."""
-    jobs = [call.job(store) for call in calls]
-    return await store.aenqueue(jobs, conn=conn, admit=_admission(calls, jobs))
+async def aenqueue(store: OpenStore, requests: Requests, conn: Any) -> list[Enqueued]:
+    """`enqueue` inside the caller's transaction. An async connection is used in its own thread and event loop."""
+    jobs = [request.job(store) for request in requests]
+    return await store.queue.aenqueue(jobs, conn=conn, admit=_admission(requests, jobs))
 
 
-def _admission(calls: Sequence[Call], jobs: Sequence[NewJob]) -> Callable[[Any, NewJob], None] | None:
-    asked = {job.id: call for call, job in zip(calls, jobs, strict=True) if call.declaration.admit}
-    return (lambda tx, job: _ask(asked.get(job.id), tx, Enqueued(job.id, True))) if asked else None
+def _admission(requests: Requests, jobs: Sequence[NewJob]) -> Callable[[Any, NewJob], None] | None:
+    """Return a function that calls `admit` for each new job; None if no kind has one."""
+    admitted = {job.id: request for request, job in zip(requests, jobs, strict=True) if request.spec.admit}
+    return (lambda tx, job: _call_admit(admitted.get(job.id), tx, Enqueued(job.id, True))) if admitted else None
 
 
-def _ask(call: Call | None, tx: Any, job: Enqueued) -> None:
-    if call is None or call.declaration.admit is None:
+def _call_admit(request: JobRequest[Any] | None, tx: Any, job: Enqueued) -> None:
+    if request is None or request.spec.admit is None:
         return
-    args, kwargs = call.declaration.signature.spread(call.arguments)
+    args, kwargs = request.spec.signature.spread(request.arguments)
     try:
-        call.declaration.admit(tx, job, *args, **kwargs)
+        request.spec.admit(tx, job, *args, **kwargs)
     except Refused:
         raise
     except Exception as error:
@@ -89,5 +107,5 @@ def _ask(call: Call | None, tx: Any, job: Enqueued) -> None:
 def _reason(error: Exception) -> str:
     try:
         return str(error) or type(error).__name__
-    except BaseException:  # noqa: BLE001 - an error without a readable text refuses, too
+    except BaseException:  # noqa: BLE001 - an error whose text raises refuses the job, too
         return headline(error)

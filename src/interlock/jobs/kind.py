@@ -1,28 +1,28 @@
-"""A kind of job: what `@app.job` makes of a function."""
+"""A kind of job: the object that `@app.job` returns for a handler."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, overload
 
 from typing_extensions import TypeVar
 
-from .answers import Complete, External, Failed, Going, Gone
-from .call import Call, Options, options
-from .callback import complete
-from .clock import Seconds, seconds
-from .declaration import Declaration, Reconcile
-from .enqueue import Transaction, aenqueue, enqueue, handle_of
-from .errors import JobFailed, NotFound, UsageError
-from .job import Job
-from .move import Policy
-from .records import Enqueued, KindFacts, Way
+from ..core.clock import Seconds, seconds
+from ..core.job import Job
+from ..core.transition import Policy
+from ..errors import UsageError
+from ..store.contract import Tx
+from ..store.open_transactions import open_transactions, refuse_inside
+from ..store.types import ClaimRule, Enqueued, KindFacts
+from .backend import Backend
+from .enqueue import aenqueue, current_connection, enqueue
+from .handle import JobHandle
+from .options import Options, check_options, check_type
+from .request import JobRequest
+from .results import Completed, Failed, Gone, InProgress
 from .run import Run, SyncRun
-from .signature import admission, check_run
-from .store import Tx
-from .stores import OpenStore
-from .stores.inside import open_transactions, refuse_inside
-from .waits import SystemWaits, Waits, pauses
+from .signature import check_run, with_job
+from .spec import KindSpec, Reconcile
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,132 +31,141 @@ TxT = TypeVar("TxT", default=Tx)
 
 
 class Ask(Protocol[R_co]):
-    """Asks the outside about a batch of external ids; one that it does not name is *missing*."""
+    """Asks an external system about a batch of external ids. An id that the answer leaves out is *missing*."""
 
-    def __call__(self, external_ids: Sequence[str], /) -> Awaitable[Mapping[str, Going[R_co] | Complete[R_co] | Failed[R_co] | Gone[R_co]]]: ...
+    def __call__(
+        self, external_ids: Sequence[str], /
+    ) -> Awaitable[Mapping[str, InProgress[R_co] | Completed[R_co] | Failed[R_co] | Gone[R_co]]]: ...
 
 
 class Kind(Generic[P, R, TxT]):
-    """A function as a kind of job: enqueue it, wait for its value, and give it its other functions. Called, it is the plain function."""
+    """A kind of job: enqueue it, wait for results, and register its other functions. Calling it calls the handler."""
 
     name: str
 
     def __init__(
-        self, declaration: Declaration, store: Callable[[], OpenStore], *, transaction: Transaction | None = None, waits: Waits | None = None,
+        self,
+        spec: KindSpec,
+        backend: Backend,
+        *,
         options: Options | None = None,
     ) -> None:
-        self.name = declaration.name
-        self.declaration = declaration
-        self._store = store
-        self._transaction = transaction
-        self._waits = waits or SystemWaits()
+        self.name = spec.name
+        self.spec = spec
+        self._backend = backend
         self._options = options or Options()
 
     def __repr__(self) -> str:
-        return f"<Kind {self.name} of lifecycle {self.declaration.lifecycle.name}>"
+        return f"<Kind {self.name} of lifecycle {self.spec.lifecycle.name}>"
 
-    def __call__(self, run: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return self.declaration.signature.fn(run, *args, **kwargs)
+    @overload
+    def __call__(self, run: object, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the handler as a plain function, with a run if it takes one."""
+        return self.spec.signature.fn(*args, **kwargs)
 
     # ------------------------------------------------------------ enqueue
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Store a job with these arguments, or find the one that holds its key. `PayloadError` if they do not fit the signature; nothing is stored then."""
-        call = self._call(args, kwargs)
-        return enqueue(self._store(), [call], conn=self._options.conn, transaction=self._transaction)[0]
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Store a job with these arguments, or find the job that has its key. `PayloadError` if they do not fit."""
+        return self._enqueue(self._request(args, kwargs), self._options.conn)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """`enqueue` for asyncio. With `using(conn=…)` the connection may be an async one, and is used in this thread."""
-        call = self._call(args, kwargs)
-        conn = self._options.conn if self._options.conn is not None else handle_of(self._store)
-        if conn is not None:
-            store = await asyncio.to_thread(self._store)
-            return (await aenqueue(store, [call], conn))[0]
-        return await asyncio.to_thread(lambda: enqueue(self._store(), [call], conn=None, transaction=self._transaction)[0])
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue` for asyncio. With `using(conn=…)` the connection may be async; it is used in this thread."""
+        request, backend = self._request(args, kwargs), self._backend
+        conn = self._options.conn if self._options.conn is not None else current_connection(backend.store)
+        if conn is None:
+            return await asyncio.to_thread(self._enqueue, request, None)
+        store = await asyncio.to_thread(backend.store)
+        return JobHandle((await aenqueue(store, [request], conn))[0], backend, self.name)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
-        """These arguments, checked, with the present options: for `enqueue_many` and `schedule`."""
+    def _enqueue(self, request: JobRequest[R], conn: Any) -> JobHandle[R]:
+        backend = self._backend
+        stored = enqueue(backend.store(), [request], conn=conn, transaction=backend.transaction)[0]
+        return JobHandle(stored, backend, self.name)
+
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+        """Check these arguments and return a request for `enqueue_many` or `schedule`, with the current options."""
         if self._options.conn is not None:
-            raise UsageError("A call keeps no connection: leave conn out of using(), and give it to enqueue_many.")
-        return self._call(args, kwargs)
+            raise UsageError("A request has no connection: leave conn out of using(), and pass it to enqueue_many.")
+        return self._request(args, kwargs)
 
-    def named(self, payload: Mapping[str, Any]) -> Call:
-        """A call from a payload by name, as one who has no Python function writes it."""
-        signature = self.declaration.signature
+    def request_from_payload(self, payload: Mapping[str, Any]) -> JobRequest[R]:
+        """Return a request for a payload that maps argument names to values."""
+        signature = self.spec.signature
         arguments = signature.check(payload)
-        return Call(self.declaration, arguments, signature.dump(arguments), self._options)
+        return JobRequest(self.spec, arguments, signature.dump(arguments), self._options)
 
     def using(
-        self, *, idempotency_key: str | None = None, unique_key: str | None = None, queue: str | None = None, priority: int | None = None,
-        delay: Seconds | None = None, run_at: datetime | None = None, ttl: Seconds | None = None, tags: Mapping[str, str] | None = None, conn: Any = None,
+        self,
+        *,
+        idempotency_key: str | None = None,
+        unique_key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        tags: Mapping[str, str] | None = None,
+        conn: Any = None,
     ) -> "Kind[P, R, TxT]":
-        """The same kind, enqueued with these options. The kind itself stays as it is."""
-        given = options(
-            self.declaration, idempotency_key=idempotency_key, unique_key=unique_key, queue=queue, priority=priority,
-            delay=delay, run_at=run_at, ttl=ttl, tags=tags, conn=conn,
+        """Return the same kind, enqueued with these options. The kind itself does not change."""
+        given = check_options(
+            self.spec,
+            idempotency_key=idempotency_key,
+            unique_key=unique_key,
+            queue=queue,
+            priority=priority,
+            delay=delay,
+            run_at=run_at,
+            ttl=ttl,
+            tags=tags,
+            conn=conn,
         )
-        return Kind(self.declaration, self._store, transaction=self._transaction, waits=self._waits, options=self._options.with_(given))
+        return Kind(self.spec, self._backend, options=self._options.merge(given))
 
-    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        signature = self.declaration.signature
+    def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobRequest[R]:
+        signature = self.spec.signature
         arguments = signature.bind(args, kwargs)
-        return Call(self.declaration, arguments, signature.dump(arguments), self._options)
+        return JobRequest(self.spec, arguments, signature.dump(arguments), self._options)
 
-    # ------------------------------------------------------------ its value
+    # ------------------------------------------------------------ results
     def result(self, id: str, /, *, timeout: Seconds = 60.0) -> R:
-        """Wait for the job's value. `JobFailed` if it ended without one, `TimeoutError` if it has not ended in time; the job goes on then."""
-        self._alone("result")
-        for pause in self._looks(timeout):
-            if self._ended(job := self._store().get(id)):
-                return self._value(job)
-            self._waits.sleep(pause)
-        raise self._late(id, timeout)
+        """Wait for the result of a job.
 
-    async def aresult(self, id: str, /, *, timeout: Seconds = 60.0) -> R:  # noqa: ASYNC109 - the same verb as `result`, which cannot be cancelled
+        `JobFailed` if it ends without one, `TimeoutError` if it does not end in time.
+        """
+        return self._handle(id).result(timeout=timeout)
+
+    async def aresult(self, id: str, /, *, timeout: Seconds = 60.0) -> R:  # noqa: ASYNC109 - the twin of `result`
         """`result` for asyncio."""
-        self._alone("aresult")
-        for pause in self._looks(timeout):
-            if self._ended(job := await asyncio.to_thread(lambda: self._store().get(id))):
-                return self._value(job)
-            await self._waits.asleep(pause)
-        raise self._late(id, timeout)
+        return await self._handle(id).aresult(timeout=timeout)
 
-    def _looks(self, timeout: Seconds) -> Iterator[float]:
-        """One pause per look at the job, the last of them none: there is always a look, and one at the very end."""
-        yield from pauses(self._waits, seconds(timeout, "timeout"))
-        yield 0.0
-
-    def _ended(self, job: Job) -> bool:
-        if job.kind != self.name:
-            raise NotFound(f"Job {job.id} is a {job.kind}, not a {self.name}: ask {job.kind} for its result.")
-        return job.ended
-
-    def _value(self, job: Job) -> R:
-        if job.phase != "succeeded":
-            raise JobFailed(job)
-        return cast("R", self.declaration.signature.load_value(job.result))
-
-    def _late(self, id: str, timeout: Seconds) -> TimeoutError:
-        return TimeoutError(f"Job {id} has not ended within {seconds(timeout):g} s. It goes on: ask again later, or give a longer timeout.")
+    def _handle(self, id: str) -> JobHandle[R]:
+        return JobHandle(Enqueued(id, created=False), self._backend, self.name)
 
     def complete(self, external_id: str, value: R, /) -> bool:
-        """A provider that calls back: the work that it knows by this id is done, and this is its value. False if no job waits for it."""
-        self._alone("complete")
-        return complete(self._store, self.declaration, external_id, value, transaction=self._transaction, waits=self._waits)
+        """Complete the job that waits for this external id. Call it when a provider calls back.
+
+        False if no job waits for this id.
+        """
+        if open_transactions():
+            refuse_inside(self._backend.store(), f"{self.name}.complete")
+        return self._backend.complete(self.spec, external_id, value)
 
     async def acomplete(self, external_id: str, value: R, /) -> bool:
         """`complete` for asyncio."""
         return await asyncio.to_thread(self.complete, external_id, value)
 
-    def _alone(self, verb: str) -> None:
-        """Refuse a verb inside a transaction of the app, since it would wait for that transaction to end."""
-        if open_transactions():
-            refuse_inside(self._store(), f"{self.name}.{verb}")
-
     # ------------------------------------------------------------ the other functions of the job
     def commit(self, fn: Callable[[TxT, Job, R], None], /) -> Callable[[TxT, Job, R], None]:
-        """Called in the transaction that marks the job's value as committed: once, or not at all."""
-        self.declaration.once("commit", self.declaration.commit)
-        self.declaration.commit = self.declaration.plain("commit", fn)
+        """Register the function that runs in the transaction that commits the job's result.
+
+        Its writes are stored exactly once, together with the result, or not at all.
+        """
+        self.spec.require_unset("commit", self.spec.commit)
+        self.spec.commit = self.spec.require_sync("commit", fn)
         return fn
 
     @overload
@@ -164,86 +173,86 @@ class Kind(Generic[P, R, TxT]):
     @overload
     def finish(self, fn: Callable[[SyncRun, R], None], /) -> Callable[[SyncRun, R], None]: ...
     def finish(self, fn: Callable[..., Any], /) -> Callable[..., Any]:
-        """Called after the commit until it returns, and never before it."""
-        self.declaration.once("finish", self.declaration.finish)
+        """Register the function that runs after the commit. It is retried until it returns."""
+        self.spec.require_unset("finish", self.spec.finish)
         check_run(f"the finish function of {self.name}", fn)
-        self.declaration.finish = fn
+        self.spec.finish = fn
         return fn
 
-    def guard(self, fn: Callable[Concatenate[Job, P], Awaitable[None] | None], /) -> Callable[Concatenate[Job, P], Awaitable[None] | None]:
-        """Called when work begins, with the lease held: raises `Reject` or `Fail` to turn the job away."""
-        self.declaration.once("guard", self.declaration.guard)
-        self.declaration.guard = fn
+    def guard(
+        self, fn: Callable[Concatenate[Job, P], Awaitable[None] | None], /
+    ) -> Callable[Concatenate[Job, P], Awaitable[None] | None]:
+        """Register the function that runs before the handler. It raises `Reject` or `Fail` to refuse the job."""
+        self.spec.require_unset("guard", self.spec.guard)
+        self.spec.guard = fn
         return fn
 
     @overload
-    def admit(self, fn: Callable[Concatenate[TxT, Enqueued, P], None], /) -> Callable[Concatenate[TxT, Enqueued, P], None]: ...
+    def admit(
+        self, fn: Callable[Concatenate[TxT, Enqueued, P], None], /
+    ) -> Callable[Concatenate[TxT, Enqueued, P], None]: ...
     @overload
     def admit(self, fn: Callable[Concatenate[TxT, P], None], /) -> Callable[Concatenate[TxT, P], None]: ...
     def admit(self, fn: Callable[..., Any], /) -> Callable[..., Any]:
-        """Called in the transaction of the enqueue, for a job that is new: raises to refuse it, and the caller gets `Refused`.
+        """Register the function that runs in the transaction that enqueues a new job.
 
-        With a second parameter `job: Enqueued` it is told the new job's id, under which it may keep what belongs to the job.
+        If it raises, the caller gets `Refused`. With a second parameter `job: Enqueued` it receives the new job's id.
         """
-        self.declaration.once("admit", self.declaration.admit)
-        self.declaration.admit = admission(self.name, self.declaration.plain("admit", fn))
+        self.spec.require_unset("admit", self.spec.admit)
+        self.spec.admit = with_job(self.name, self.spec.require_sync("admit", fn))
         return fn
 
     def on_enter(self, state: str, /) -> Callable[[Callable[[TxT, Job], None]], Callable[[TxT, Job], None]]:
-        """Called in the transaction of every move into this state. Not for the insert of a new job, which `admit` sees."""
-        self.declaration.check_hook(state)
-        return lambda fn: self.declaration.hook(state, fn)
+        """Register a function that runs in the transaction of every move into this state. For new jobs, use `admit`."""
+        self.spec.check_hook(state)
+        return lambda fn: self.spec.add_hook(state, fn)
 
-    def reconcile(self, *, every: Seconds = 15.0, batch: int = 100, grace: Seconds = 60.0) -> Callable[[Ask[R]], Ask[R]]:
-        """Asks the outside about handed-over work: every so often, about a batch of ids at once, those looked at longest ago first.
+    def reconcile(
+        self, *, every: Seconds = 15.0, batch: int = 100, grace: Seconds = 60.0
+    ) -> Callable[[Ask[R]], Ask[R]]:
+        """Register the function that asks an external system about handed-over work, every `every` seconds.
 
-        What it does not name is missing; the job fails with `missing_external_job` if that lasts for as long as `grace`. If it raises, or answers too
-        late for the kind's lease, no job changes, and the next question comes later.
+        It receives a batch of ids, those checked longest ago first. An id that the answer leaves out is missing; if it
+        stays missing for `grace` seconds, the job fails with `missing_external_job`. If the function raises, or
+        answers after the kind's lease, no job changes, and the next check comes later.
         """
 
         def register(ask: Ask[R]) -> Ask[R]:
-            self.declaration.once("reconcile", self.declaration.reconcile)
+            self.spec.require_unset("reconcile", self.spec.reconcile)
+            check_type("batch", batch, int, "a whole number, such as 100")
             if batch < 1:
                 raise UsageError(f"The batch of {self.name}'s reconcile is {batch}: give a whole number from 1 on.")
             if seconds(every, "every") <= 0:
-                raise UsageError(f"{self.name} would ask the outside without a pause: give reconcile(every=…) in seconds, above zero.")
-            self.declaration.reconcile = Reconcile(self.declaration.awaited("reconcile", ask), seconds(every, "every"), batch, seconds(grace, "grace"))
+                raise UsageError(
+                    f"every of {self.name}'s reconcile is zero, so it would ask the external system without a pause: "
+                    "give seconds above zero."
+                )
+            self.spec.reconcile = Reconcile(
+                self.spec.require_async("reconcile", ask), seconds(every, "every"), batch, seconds(grace, "grace")
+            )
             return ask
 
         return register
 
     def on_cancel(self, fn: Callable[[str], Awaitable[None]], /) -> Callable[[str], Awaitable[None]]:
-        """Called with the external id of handed-over work that is to be cancelled: tells the outside. The job is cancelled when it has returned.
+        """Register the function that cancels handed-over work, by its external id. The job ends when it returns.
 
-        It may be called again for the same work, after a crash or after it raised.
+        After a crash or an error, it is called again for the same work.
         """
-        self.declaration.once("on_cancel", self.declaration.on_cancel)
-        self.declaration.on_cancel = self.declaration.awaited("on_cancel", fn)
+        self.spec.require_unset("on_cancel", self.spec.on_cancel)
+        self.spec.on_cancel = self.spec.require_async("on_cancel", fn)
         return fn
 
-    # ------------------------------------------------------------ for those who carry jobs
-    def ways(self, version: int) -> list[Way]:
-        """How a claimer takes jobs of this kind, from each state that they wait in, under this version of its lifecycle."""
-        return self.declaration.ways(version)
+    # ------------------------------------------------------------ for workers
+    def claim_rules(self, version: int) -> list[ClaimRule]:
+        """Return how a worker claims jobs of this kind, for each waiting state of this lifecycle version."""
+        return self.spec.claim_rules(version)
 
     def facts(self) -> KindFacts:
-        """What `migrate` writes down about this kind."""
-        return self.declaration.facts()
+        """Return the facts about this kind that `migrate` stores."""
+        return self.spec.facts()
 
     @property
     def policy(self) -> Policy:
-        """What `decide` needs to know of this kind."""
-        return self.declaration.policy
-
-
-class JobDecorator(Protocol[TxT]):
-    """What `app.job(…)` gives: it makes a kind of a handler, typed by the handler's own signature."""
-
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Run, P], Awaitable[External[R]]], /) -> Kind[P, R, TxT]: ...
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /) -> Kind[P, R, TxT]: ...
-    @overload
-    def __call__(self, fn: Callable[Concatenate[SyncRun, P], External[R]], /) -> Kind[P, R, TxT]: ...
-    @overload
-    def __call__(self, fn: Callable[Concatenate[SyncRun, P], R], /) -> Kind[P, R, TxT]: ...
+        """The part of the declaration that `decide` needs."""
+        return self.spec.policy

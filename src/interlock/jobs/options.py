@@ -1,23 +1,20 @@
-"""A job about to be enqueued: a kind with its arguments and options."""
+"""The options of one job: its keys, queue, priority, start time, lifetime and tags."""
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from .clock import Seconds, seconds
-from .declaration import Declaration
-from .errors import UsageError
-from .ids import uuid7
-from .payload import check_key, check_name, encode_tags
-from .records import NewJob
-from .store import Store
-from .telemetry.tracing import carrier
+from ..core.clock import Seconds, seconds
+from ..core.payload import check_key, check_name, encode_tags
+from ..errors import UsageError
+from .spec import KindSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a job is enqueued. What is None is left to its kind."""
+    """How a job is enqueued. An option that is None takes the value of the kind."""
 
     idempotency_key: str | None = None
     unique_key: str | None = None
@@ -30,76 +27,85 @@ class Options:
     conn: Any = None
     scheduled_for: datetime | None = None
 
-    def with_(self, other: "Options") -> "Options":
-        """These, with what the other gives put in."""
+    def __post_init__(self) -> None:
+        if self.delay is not None and self.run_at is not None:
+            raise UsageError("Both delay and run_at are given: give only one of them.")
+
+    def merge(self, other: "Options") -> "Options":
+        """Return these options, replaced by those that `other` sets. `UsageError` if the two contradict."""
         given = {one.name: value for one in fields(other) if (value := getattr(other, one.name)) is not None}
         return replace(self, **given)
 
 
-def options(
-    declaration: Declaration, *, idempotency_key: str | None, unique_key: str | None, queue: str | None, priority: int | None,
-    delay: Seconds | None, run_at: datetime | None, ttl: Seconds | None, tags: Mapping[str, str] | None, conn: Any,
+def check_options(
+    spec: KindSpec,
+    *,
+    idempotency_key: str | None,
+    unique_key: str | None,
+    queue: str | None,
+    priority: int | None,
+    delay: Seconds | None,
+    run_at: datetime | None,
+    ttl: Seconds | None,
+    tags: Mapping[str, str] | None,
+    conn: Any,
 ) -> Options:
-    """Options as a caller gives them, checked."""
-    if delay is not None and run_at is not None:
-        raise UsageError("Both delay and run_at are given: give the one that you mean.")
-    if run_at is not None and run_at.tzinfo is None:
-        raise UsageError(f"run_at is {run_at.isoformat()} and has no time zone: give an aware datetime, such as one made with tzinfo=UTC.")
-    if priority is not None and not -(2**31) <= priority < 2**31:
-        raise UsageError(f"priority is {priority}: give a whole number of at most 32 bits; the higher one goes first.")
-    lifecycle = declaration.lifecycle
-    # Past its TTL no job is claimed, so that it must be able to expire wherever it waits.
-    lasting = [state for state in lifecycle.states if state in lifecycle.waiting and lifecycle.target(state, "expire") is None]
-    if ttl is not None and lasting:
-        where = f"{lifecycle.name} draws no `expire` from {lasting[0]}"
-        raise UsageError(f"{declaration.name} cannot have a ttl, since its lifecycle {where}: draw it, or leave the ttl out.")
+    """Return the options that a caller gave. `UsageError` for one of a wrong type or value."""
+    for name, text in (("idempotency_key", idempotency_key), ("unique_key", unique_key), ("queue", queue)):
+        check_type(name, text, str, "a string")
+    check_type("tags", tags, Mapping, "a dict of strings, such as {'user': '7'}")
+    if ttl is not None:
+        _check_expiry(spec)
     return Options(
         idempotency_key=None if idempotency_key is None else check_key("idempotency_key", idempotency_key),
         unique_key=None if unique_key is None else check_key("unique_key", unique_key),
         queue=None if queue is None else check_name("queue", queue),
-        priority=priority,
+        priority=_check_priority(priority),
         delay=None if delay is None else seconds(delay, "delay"),
-        run_at=run_at,
+        run_at=_check_run_at(run_at),
         ttl=None if ttl is None else seconds(ttl, "ttl"),
-        tags=None if tags is None else encode_tags(tags),
+        tags=None if tags is None else _check_tags(tags),
         conn=conn,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A kind with its arguments and options: what bulk enqueue and schedules take. Its arguments were checked when it was made."""
+def check_type(option: str, value: object, wanted: type | tuple[type, ...], advice: str) -> None:
+    """Raise `UsageError` if an option has a value of another type. None means the default, so it passes."""
+    # A bool is an int to isinstance, and no option takes it as a number.
+    if value is None or (isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))):
+        return
+    raise UsageError(f"{option} is {reprlib.repr(value)}: give {advice}.")
 
-    declaration: Declaration
-    arguments: Mapping[str, Any]
-    payload: str
-    options: Options
 
-    def scheduled(self, key: str, tick: datetime) -> "Call":
-        """The same call, as the one job of a schedule's tick."""
-        return replace(self, options=replace(self.options, idempotency_key=key, scheduled_for=tick))
+def _check_priority(priority: int | None) -> int | None:
+    check_type("priority", priority, int, "a whole number, such as 10; jobs with a higher one run first")
+    if priority is not None and not -(2**31) <= priority < 2**31:
+        raise UsageError(f"priority is {priority}: give a whole number of at most 32 bits.")
+    return priority
 
-    def job(self, store: Store) -> NewJob:
-        """The job that this call stores there. `NotMigrated` if that database does not know the kind's lifecycle."""
-        declaration, chosen = self.declaration, self.options
-        lifecycle = declaration.lifecycle
-        return NewJob(
-            id=uuid7(),
-            kind=declaration.name,
-            lifecycle=lifecycle.name,
-            lifecycle_version=declaration.version(store),
-            state=lifecycle.initial,
-            payload=self.payload,
-            tries=declaration.tries,
-            queue=chosen.queue or declaration.queue,
-            priority=chosen.priority or 0,
-            delay=chosen.delay or 0.0,
-            run_at=chosen.run_at,
-            ttl=chosen.ttl,
-            idempotency_key=chosen.idempotency_key,
-            unique_key=chosen.unique_key,
-            tags=chosen.tags,
-            trace=carrier(),
-            scheduled_for=chosen.scheduled_for,
-            resting=tuple(sorted(lifecycle.resting)),
-        )
+
+def _check_run_at(run_at: datetime | None) -> datetime | None:
+    aware = "a datetime with a time zone, such as datetime(2030, 1, 31, 12, tzinfo=UTC)"
+    check_type("run_at", run_at, datetime, aware)
+    if run_at is not None and run_at.tzinfo is None:
+        raise UsageError(f"run_at is {run_at.isoformat()} and has no time zone: give {aware}.")
+    return run_at
+
+
+def _check_tags(tags: Mapping[str, str]) -> str:
+    for name, value in tags.items():
+        check_type("The name of a tag", name, str, "a string")
+        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without a type checker
+            raise UsageError(f"The value of tag {name} is {reprlib.repr(value)}: give a string.")
+    return encode_tags(tags)
+
+
+def _check_expiry(spec: KindSpec) -> None:
+    """Refuse a TTL if the job could wait in a state that has no `expire` transition: no worker would claim it there."""
+    lifecycle = spec.lifecycle
+    for state in lifecycle.states:
+        if state in lifecycle.waiting and lifecycle.target(state, "expire") is None:
+            raise UsageError(
+                f"{spec.name} cannot have a ttl: its lifecycle {lifecycle.name} has no `expire` transition from "
+                f"{state}. Add one, or leave the ttl out."
+            )

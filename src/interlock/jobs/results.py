@@ -1,4 +1,4 @@
-"""What a handler and a reconciler can answer, beside returning a value."""
+"""The exceptions that a handler raises to retry, snooze, fail or reject, and the answers of a reconcile function."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,15 +6,15 @@ from typing import Generic
 
 from typing_extensions import TypeVar
 
-from .clock import Seconds, seconds
-from .errors import UsageError
+from ..core.clock import Seconds, seconds
+from ..errors import UsageError
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
 class Retry(Exception):
-    """Try again, `after` this long, or after the kind's backoff. Spends a try."""
+    """Raise it to retry the job `after` this long, or after the kind's backoff. It spends a try."""
 
     def __init__(self, reason: str = "", *, after: Seconds | None = None) -> None:
         super().__init__(reason)
@@ -23,20 +23,23 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Not now: come back `after` this long, or at `until`. Spends no try."""
+    """Raise it to run the job again `after` this long, or at `until`. It spends no try."""
 
     def __init__(self, reason: str = "", *, after: Seconds = 60.0, until: datetime | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.after = seconds(after, "after")
         if until is not None and until.tzinfo is None:
-            raise UsageError(f"Snooze until {until.isoformat()} has no time zone: give an aware datetime, such as one made with tzinfo=UTC.")
+            raise UsageError(
+                f"Snooze until {until.isoformat()} has no time zone: give an aware datetime, such as one made with "
+                "tzinfo=UTC."
+            )
         self.until = until
-        """Where given, it holds, and `after` does not."""
+        """If given, it replaces `after`."""
 
 
 class Fail(Exception):
-    """The job has failed, and trying again would not help."""
+    """Raise it to fail the job without a retry."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -44,7 +47,7 @@ class Fail(Exception):
 
 
 class Reject(Exception):
-    """Policy says no. Never retried."""
+    """Raise it to reject the job by a rule of your own, without a retry."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -53,15 +56,18 @@ class Reject(Exception):
 
 @dataclass(frozen=True)
 class External(Generic[R_co]):
-    """Returned by a handler: the work goes on elsewhere, and its value will be an R."""
+    """Return it from a handler to hand the work over to an external system. The result will be an R."""
 
     external_id: str
 
 
-# Per execution; one that a reconciler does not name is *missing*.
+# The answers about one external id. An id that the answer leaves out is *missing*.
 @dataclass(frozen=True)
-class Going(Generic[R_co]):
-    """The work goes on. With `done` it has begun, which walks `start` where that is drawn; without, it is known there and waits for its turn."""
+class InProgress(Generic[R_co]):
+    """The work continues.
+
+    With `done`, the work has begun, and the job takes its `start` transition if it has one. Without, the work waits.
+    """
 
     done: float | None = None
     total: float | None = None
@@ -69,24 +75,24 @@ class Going(Generic[R_co]):
 
 
 @dataclass(frozen=True)
-class Complete(Generic[R_co]):
-    """The work is done, and this is its value."""
+class Completed(Generic[R_co]):
+    """The work is done, with this result."""
 
     value: R_co
 
 
 @dataclass(frozen=True)
 class Failed(Generic[R_co]):
-    """The work has failed outside."""
+    """The work has failed in the external system."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Gone(Generic[R_co]):
-    """Cancelled outside."""
+    """The work was cancelled in the external system."""
 
     reason: str = ""
 
 
-Answer = Going[R] | Complete[R] | Failed[R] | Gone[R]
+Answer = InProgress[R] | Completed[R] | Failed[R] | Gone[R]

@@ -1,7 +1,9 @@
-"""What a handler holds while it works: the contracts, which the worker fulfils."""
+"""The run that a handler receives: `Run` for async def, `SyncRun` for def. The worker implements both."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from ..core.clock import Seconds
 
 Q = ParamSpec("Q")
 T = TypeVar("T")
@@ -9,7 +11,7 @@ Doubt = Literal["retry", "hold"]
 
 
 class RunFacts(Protocol):
-    """What `Run` and `SyncRun` share."""
+    """The attributes and methods that `Run` and `SyncRun` share."""
 
     job_id: str
     exec_id: str
@@ -17,20 +19,16 @@ class RunFacts(Protocol):
     cancelled: bool
     payload: Mapping[str, Any]
 
-    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far the work is. It travels with the next renewal of the lease; the last word holds."""
-        ...
-
     def measure(self, name: str, value: float) -> None:
-        """Keep a figure about this execution. It travels with the next renewal of the lease."""
+        """Add to a usage figure of this execution. The next renewal of the lease stores it."""
         ...
 
 
 class Effect(Protocol):
-    """An outside call with a receipt: once applied, never called again for its job."""
+    """An external call with a receipt. Once the receipt is stored, the job never makes the call again."""
 
     key: str
-    """The same in every attempt: hand it to the outside as its idempotency key."""
+    """The same in every attempt: pass it to the external system as its idempotency key."""
 
     @overload
     async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
@@ -39,7 +37,7 @@ class Effect(Protocol):
 
 
 class SkipEffect(Protocol):
-    """An outside call that happens at most once: in doubt it is skipped, and its value is None."""
+    """An external call that happens at most once. If it may have happened, it is skipped and returns None."""
 
     key: str
 
@@ -50,7 +48,7 @@ class SkipEffect(Protocol):
 
 
 class LookupEffect(Protocol[T]):
-    """An outside call whose doubt is settled by looking the truth up."""
+    """An external call that looks up in the external system whether it may already have happened."""
 
     key: str
 
@@ -73,18 +71,42 @@ class SyncSkipEffect(Protocol):
     def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T | None: ...
 
 
+class Step(Protocol):
+    """A step whose saved value is used only up to an age."""
+
+    @overload
+    async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    async def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+
+
+class SyncStep(Protocol):
+    """`Step`, without await."""
+
+    def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+
+
 class Run(RunFacts, Protocol):
-    """For `async def` handlers."""
+    """The run of an `async def` handler."""
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> Awaitable[None]:
+        """Report how far the work is. The worker stores the last report within a second. It need not be awaited."""
+        ...
 
     @overload
     async def step(self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
     @overload
-    async def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
-        """Call `fn`, or give back the value that an earlier attempt got from it."""
+    async def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    def step(self, name: str, /, *, max_age: Seconds) -> Step:
+        """Call `fn` and save its value, or return the value that an earlier attempt saved.
+
+        `run.step(name, max_age=300)(fn, …)` calls `fn` again if the saved value is older than that.
+        """
         ...
 
     async def advance(self, stage: str, /) -> None:
-        """Go on to a named stage, fenced and audited. `TransitionRefused` where it is not drawn."""
+        """Advance the job to a stage. `TransitionRefused` if the lifecycle does not allow it."""
         ...
 
     @overload
@@ -93,24 +115,40 @@ class Run(RunFacts, Protocol):
     def effect(self, name: str, /, *, on_doubt: Literal["skip"]) -> SkipEffect: ...
     @overload
     def effect(self, name: str, /, *, on_doubt: Callable[[str], Awaitable[T | None]]) -> LookupEffect[T]:
-        """Prepare an outside call. `on_doubt` says what to do where an earlier attempt asked and no receipt came back."""
+        """Prepare an external call.
+
+        `on_doubt` says what to do if an earlier attempt made the call and got no answer.
+        """
         ...
 
 
 class SyncRun(RunFacts, Protocol):
-    """For `def` handlers (threads, processes): the same verbs, without await."""
+    """The run of a `def` handler, in a thread or a process: the same methods, without await."""
 
-    def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
-        """Call `fn`, or give back the value that an earlier attempt got from it."""
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Report how far the work is. The worker stores the last report within a second."""
+        ...
+
+    @overload
+    def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    def step(self, name: str, /, *, max_age: Seconds) -> SyncStep:
+        """Call `fn` and save its value, or return the value that an earlier attempt saved.
+
+        `run.step(name, max_age=300)(fn, …)` calls `fn` again if the saved value is older than that.
+        """
         ...
 
     def advance(self, stage: str, /) -> None:
-        """Go on to a named stage, fenced and audited. `TransitionRefused` where it is not drawn."""
+        """Advance the job to a stage. `TransitionRefused` if the lifecycle does not allow it."""
         ...
 
     @overload
     def effect(self, name: str, /, *, on_doubt: Doubt) -> SyncEffect: ...
     @overload
     def effect(self, name: str, /, *, on_doubt: Literal["skip"]) -> SyncSkipEffect:
-        """Prepare an outside call. `on_doubt` says what to do where an earlier attempt asked and no receipt came back."""
+        """Prepare an external call.
+
+        `on_doubt` says what to do if an earlier attempt made the call and got no answer.
+        """
         ...

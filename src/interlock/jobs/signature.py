@@ -1,7 +1,8 @@
-"""A handler's signature as the type of its payload and of its value: pydantic checks both, and JSON stores them."""
+"""The payload and result types of a handler, read from its signature. Pydantic checks both; JSON stores them."""
 
 import functools
 import inspect
+import re
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -12,36 +13,45 @@ import pydantic
 from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
-from .answers import External
-from .errors import PayloadError, UsageError
-from .payload import encode
-from .records import Enqueued
+from ..core.payload import encode
+from ..errors import PayloadError, UsageError
+from ..store.types import Enqueued
+from .results import External
 from .run import Run, SyncRun
 
 _NONE = inspect.Parameter.empty
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _VALUES = (int, float, bool, str, bytes, list, dict, tuple, set)
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NAMES_RUN = re.compile(r"\b(Sync)?Run\b")
+_FORMS = "(run: Run, …) for async def, or (run: SyncRun, …) for def"
 
 
 class Signature:
-    """What one handler takes after its run, and what it gives."""
+    """The parameters of one handler, without its run, and its return type."""
 
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
         self.name = name
         self.fn = fn
         self.is_async = inspect.iscoroutinefunction(fn)
-        self._inner = check_run(name, fn)
+        self.takes_run = takes_run(name, fn)
+        self.handler = fn if self.takes_run else _ignore_run(fn)
+        """The function as the worker calls it: always with a run first."""
+        self._inner = _payload_part(fn, self.takes_run)
         self._by_name = all(parameter.kind in _BY_NAME for parameter in self._inner.parameters.values())
-        self._defaults = {parameter.name: _default(parameter) for parameter in self._inner.parameters.values() if _default(parameter) is not _NONE}
+        self._defaults = {
+            parameter.name: _default(parameter)
+            for parameter in self._inner.parameters.values()
+            if _default(parameter) is not _NONE
+        }
         self._adapters: tuple[pydantic.TypeAdapter[dict[str, Any]], pydantic.TypeAdapter[Any]] | None = None
-        # A class that is defined further down in the module is known at the first use.
+        # An annotation may name a class that the module defines later: it is resolved at the first use.
         with suppress(NameError):
             self._adapters = self._build()
 
     # ------------------------------------------------------------ payload
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The checked arguments of a call, by name. `PayloadError` naming each one that does not fit."""
+        """Check the arguments of a call and return them by name. `PayloadError` names each one that does not fit."""
         try:
             bound = self._inner.bind(*args, **kwargs)
         except TypeError as error:
@@ -49,47 +59,59 @@ class Signature:
         return self.check(bound.arguments)
 
     def check(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """A payload, as given or as stored, as checked arguments by name. Defaults are filled in: a stored one may be older than a parameter."""
+        """Check a payload and return its arguments by name.
+
+        Missing ones get their defaults, since a stored payload may be older than the signature.
+        """
         try:
             return self._payload.validate_python({**self._defaults, **payload})
         except pydantic.ValidationError as error:
             raise PayloadError(f"The payload does not fit {self.name}{self._inner}: {_sentences(error)}.") from None
 
     def dump(self, arguments: dict[str, Any]) -> str:
-        """Checked arguments as canonical JSON."""
+        """Return checked arguments as canonical JSON."""
         try:
             return encode(self._payload.dump_python(arguments, mode="json"), what=f"payload of {self.name}")
         except PydanticSerializationError as error:
             raise PayloadError(f"The payload of {self.name} cannot be stored: {error}.") from None
 
     def spread(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Checked arguments as a call takes them, after whatever comes first."""
+        """Return checked arguments as positional and keyword arguments of a call."""
         bound = inspect.BoundArguments(self._inner, OrderedDict(arguments))
         return bound.args, bound.kwargs
 
     def bound(self, run: Any, arguments: Mapping[str, Any]) -> Callable[[], Any]:
-        """The handler, ready to be called with checked arguments."""
-        if self._by_name:  # as nearly all are, and much quicker
-            return functools.partial(self.fn, run, **arguments)
+        """Return the handler, ready to be called with a run and checked arguments."""
+        if self._by_name:  # faster, and possible for nearly every handler
+            return functools.partial(self.handler, run, **arguments)
         args, kwargs = self.spread(arguments)
-        return functools.partial(self.fn, run, *args, **kwargs)
+        return functools.partial(self.handler, run, *args, **kwargs)
 
-    # ------------------------------------------------------------ value
+    # ------------------------------------------------------------ result
     def dump_value(self, value: Any) -> str:
-        """What the handler returned, as canonical JSON. `PayloadError` if it is not what its annotation says, or cannot be stored."""
+        """Return the handler's value as canonical JSON.
+
+        `PayloadError` if it contradicts the annotation or cannot be stored.
+        """
         try:
-            return encode(self._value.dump_python(self._value.validate_python(value), mode="json"), what=f"result of {self.name}")
+            return encode(
+                self._value.dump_python(self._value.validate_python(value), mode="json"), what=f"result of {self.name}"
+            )
         except pydantic.ValidationError as error:
-            raise PayloadError(f"{self.name} returned what its annotation does not allow: {_sentences(error)}.") from None
+            raise PayloadError(
+                f"{self.name} returned a value that its annotation does not allow: {_sentences(error)}."
+            ) from None
         except PydanticSerializationError as error:
             raise PayloadError(f"The result of {self.name} cannot be stored: {error}.") from None
 
     def load_value(self, stored: Any) -> Any:
-        """A stored result as the handler's own type."""
+        """Return a stored result as the type that the handler returns."""
         try:
             return self._value.validate_python(stored)
         except pydantic.ValidationError as error:
-            raise PayloadError(f"The stored result no longer fits what {self.name} returns: {_sentences(error)}.") from None
+            raise PayloadError(
+                f"The stored result no longer fits the return annotation of {self.name}: {_sentences(error)}."
+            ) from None
 
     # ------------------------------------------------------------ types
     @property
@@ -105,12 +127,18 @@ class Signature:
             try:
                 self._adapters = self._build()
             except NameError as error:
-                raise UsageError(f"An annotation of {self.name} cannot be read: {error}. Define or import it at the top level of its module.") from None
+                raise UsageError(
+                    f"An annotation of {self.name} cannot be read: {error}. Define or import it at the top level of "
+                    "its module."
+                ) from None
         return self._adapters
 
     def _build(self) -> tuple[pydantic.TypeAdapter[dict[str, Any]], pydantic.TypeAdapter[Any]]:
         hints = get_type_hints(self.fn, include_extras=True)
-        fields = {parameter.name: _field(parameter, hints.get(parameter.name, Any)) for parameter in self._inner.parameters.values()}
+        fields = {
+            parameter.name: _field(parameter, hints.get(parameter.name, Any))
+            for parameter in self._inner.parameters.values()
+        }
         payload = _typed_dict(fields)
         returned = hints.get("return", Any)
         if get_origin(returned) is External:
@@ -118,60 +146,148 @@ class Signature:
         try:
             return pydantic.TypeAdapter(payload), pydantic.TypeAdapter(returned)
         except pydantic.PydanticSchemaGenerationError as error:
-            raise UsageError(f"{self.name} takes or returns what pydantic cannot turn into JSON: {error.message.splitlines()[0]}") from None
+            raise UsageError(
+                f"{self.name} has a parameter or return type that pydantic cannot turn into JSON: "
+                f"{error.message.splitlines()[0]}"
+            ) from None
 
 
-def check_run(name: str, fn: Callable[..., Any]) -> inspect.Signature:
-    """What a function takes after its run. `UsageError` if it takes none, or the wrong one of the two."""
-    whole = inspect.signature(fn)
-    parameters = list(whole.parameters.values())
+def check_run(name: str, fn: Callable[..., Any]) -> None:
+    """Raise `UsageError` unless the function can take a run first: `Run` for async def, `SyncRun` for def."""
+    if takes_run(name, fn):
+        return
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    if first is None or first.kind not in _BY_PLACE or _annotation(fn, first) in _VALUES:
+        raise UsageError(f"{name} takes no run: write it as {_FORMS}.")
+
+
+def takes_run(name: str, fn: Callable[..., Any]) -> bool:
+    """Whether the function takes a run: its first parameter is annotated as `Run` or `SyncRun`, or is named run.
+
+    `UsageError` if an async def takes a `SyncRun`, a def takes a `Run`, or the run is not the first parameter.
+    """
+    parameters = list(inspect.signature(fn).parameters.values())
+    for parameter in parameters[1:] if parameters and parameters[0].kind in _BY_PLACE else parameters:
+        if _run_class(name, fn, parameter) is not None:
+            raise UsageError(
+                f"{name} takes its run as {parameter.name}, which is not its first parameter: write it as {_FORMS}."
+            )
     if not parameters or parameters[0].kind not in _BY_PLACE:
-        raise UsageError(f"{name} takes no run: write it as (run: Run, …) for async def, or (run: SyncRun, …) for def.")
-    try:
-        annotation = _annotation(fn, parameters[0])
-    except NameError as error:
-        raise UsageError(f"The annotation of {name}'s run cannot be read: {error}. Import Run or SyncRun from interlock.") from None
-    if annotation in _VALUES:
-        first = f"its first parameter is {annotation.__name__}"
-        raise UsageError(f"{name} takes no run, since {first}: write it as (run: Run, …) for async def, or (run: SyncRun, …) for def.")
+        return False
+    first = parameters[0]
+    found = _run_class(name, fn, first, must_read=True)
+    if found is None:
+        if first.name == "run":
+            _refuse_value(name, fn, first)
+        return first.name == "run"
     wrong, right, form = (SyncRun, "Run", "async def") if inspect.iscoroutinefunction(fn) else (Run, "SyncRun", "def")
-    if annotation is wrong:
-        raise UsageError(f"{name} is written with {form}, so it holds a {right}, not a {wrong.__name__}: change one of the two.")
-    return whole.replace(parameters=parameters[1:], return_annotation=inspect.Signature.empty)
+    if found is wrong:
+        raise UsageError(
+            f"{name} is written with {form}, so it takes a {right}, not a {wrong.__name__}: change one of the two."
+        )
+    return True
 
 
-def admission(name: str, fn: Callable[..., None]) -> Callable[..., None]:
-    """An `admit` function as it is called: with the transaction, the new job, and the payload. One that names no `Enqueued` second is not told of the job."""
+def _run_class(
+    name: str, fn: Callable[..., Any], parameter: inspect.Parameter, *, must_read: bool = False
+) -> type | None:
+    """Return `Run` or `SyncRun` if the parameter is annotated as one of them."""
+    try:
+        annotation: object = _annotation(fn, parameter)
+    except Exception as error:  # noqa: BLE001 - an annotation is any expression
+        # It may name a class that the module defines later, which is part of the payload.
+        if not must_read or (parameter.name != "run" and not _NAMES_RUN.search(str(parameter.annotation))):
+            return None
+        raise UsageError(
+            f"The annotation of {parameter.name} in {name} cannot be read: {error}. Import Run or SyncRun from "
+            "interlock."
+        ) from None
+    runs: tuple[type, ...] = (Run, SyncRun)
+    for run in runs:
+        if annotation is run:
+            return run
+        if run in get_args(annotation):
+            raise UsageError(
+                f"{parameter.name} in {name} is a {run.__name__} or something else: annotate it as {run.__name__}."
+            )
+    return None
+
+
+def _refuse_value(name: str, fn: Callable[..., Any], parameter: inspect.Parameter) -> None:
+    """Raise `UsageError` if a parameter named run is annotated as a plain value."""
+    annotation = _annotation(fn, parameter)
+    if annotation in _VALUES:
+        raise UsageError(
+            f"The first parameter of {name} is named run, but is annotated as {annotation.__name__}: "
+            f"give a value another name, or write {_FORMS}."
+        )
+
+
+def _ignore_run(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler without a run as one that takes and ignores it."""
+    if inspect.iscoroutinefunction(fn):
+
+        async def ahandler(_run: object, /, *args: Any, **kwargs: Any) -> Any:
+            return await fn(*args, **kwargs)
+
+        return ahandler
+
+    def handler(_run: object, /, *args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return handler
+
+
+def with_job(name: str, fn: Callable[..., None]) -> Callable[..., None]:
+    """Return `admit` as a function of the transaction, the new job and the payload.
+
+    The job is passed on only if the second parameter of `fn` is annotated as `Enqueued`.
+    """
     parameters = list(inspect.signature(fn).parameters.values())[:2]
     if len(parameters) == 2 and parameters[1].kind in _BY_PLACE and _is_enqueued(name, fn, parameters[1]):
         return fn
 
-    def unaware(tx: object, job: Enqueued, *args: object, **kwargs: object) -> None:
+    def without_job(tx: object, job: Enqueued, *args: object, **kwargs: object) -> None:
         del job
         fn(tx, *args, **kwargs)
 
-    return unaware
+    return without_job
 
 
 def _is_enqueued(name: str, fn: Callable[..., None], parameter: inspect.Parameter) -> bool:
-    """Whether a parameter is for the new job. What cannot be read is part of the payload, unless it names the class."""
+    """Whether a parameter takes the new job.
+
+    A parameter with an unreadable annotation belongs to the payload, unless the annotation names `Enqueued`.
+    """
     try:
         annotation = _annotation(fn, parameter)
     except Exception as error:  # noqa: BLE001 - an annotation is any expression
         if Enqueued.__name__ not in str(parameter.annotation):
             return False
-        raise UsageError(f"The annotation of {parameter.name} in {name}'s admit cannot be read: {error}. Import Enqueued from interlock.") from None
+        raise UsageError(
+            f"The annotation of {parameter.name} in {name}'s admit cannot be read: {error}. Import Enqueued from "
+            "interlock."
+        ) from None
     if annotation is not Enqueued and Enqueued in get_args(annotation):
-        raise UsageError(f"{parameter.name} in {name}'s admit may be an Enqueued and may be none: annotate it as Enqueued, since there always is a new job.")
+        raise UsageError(
+            f"{parameter.name} in {name}'s admit is an Enqueued or something else: annotate it as Enqueued."
+        )
     return annotation is Enqueued
 
 
 def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     if not isinstance(parameter.annotation, str):
         return parameter.annotation
-    # Alone, since another annotation may name a class that comes later.
+    # Resolve only this annotation: others may name a class that the module defines later.
     alone = types.SimpleNamespace(__annotations__={"this": parameter.annotation})
     return get_type_hints(alone, globalns=getattr(inspect.unwrap(fn), "__globals__", {}))["this"]
+
+
+def _payload_part(fn: Callable[..., Any], takes_run: bool) -> inspect.Signature:
+    """Return the signature without the run and the return annotation."""
+    whole = inspect.signature(fn)
+    parameters = list(whole.parameters.values())
+    return whole.replace(parameters=parameters[1 if takes_run else 0 :], return_annotation=inspect.Signature.empty)
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> Any:
@@ -187,13 +303,13 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _typed_dict(fields: dict[str, Any]) -> Any:
-    make: Any = TypedDict  # made at run time, which no checker follows
+    make: Any = TypedDict  # built at run time, which no type checker follows
     made = make("Payload", fields)
     made.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")
     return made
 
 
 def _sentences(error: pydantic.ValidationError) -> str:
-    # Without the input: a sentence goes to logs, where payloads do not belong.
+    # Leave the input out: the sentence is logged, and payloads may be private.
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(str(part) for part in one['loc']) or 'value'}: {one['msg']}" for one in found)

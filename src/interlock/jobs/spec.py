@@ -1,4 +1,4 @@
-"""All that is declared of one kind of job: its lifecycle, its options, its functions."""
+"""The declaration of one kind of job: its lifecycle, its options and its functions."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
-from .backoff import Backoff
-from .errors import UsageError
-from .job import Job
-from .lifecycle import Lifecycle
-from .machine import Arrow
-from .move import Move, Policy, Take
-from .records import KindFacts, Way
+from ..core.backoff import Backoff
+from ..core.error_policy import ErrorPolicy
+from ..core.job import Job
+from ..core.lifecycle import Lifecycle
+from ..core.machine import Arrow
+from ..core.transition import Move, Policy, Take
+from ..errors import UsageError
+from ..store.contract import Store
+from ..store.types import ClaimRule, KindFacts
 from .signature import Signature
-from .store import Store
-from .taxonomy import Taxonomy
 from .user_code import Around
 
 LostLease = Literal["rerun", "fail", "hold"]
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Reconcile:
-    """Who asks the outside about a kind's executions, and how often."""
+    """The function that asks an external system about a kind's executions, and how often it runs."""
 
     ask: Callable[..., Any]
     every: float
@@ -33,8 +33,8 @@ class Reconcile:
 
 
 @dataclass(eq=False)
-class Declaration:
-    """What `@app.job` and a kind's own decorators declared. Refuses, in one sentence, what can never work."""
+class KindSpec:
+    """The declaration of one kind, by `@app.job` and the kind's own decorators. `UsageError` if it can never work."""
 
     name: str
     signature: Signature
@@ -48,7 +48,7 @@ class Declaration:
     on_lost_lease: LostLease
     key_until: frozenset[str]
     commit_timeout: float
-    taxonomy: Taxonomy | None = None
+    error_policy: ErrorPolicy | None = None
     commit: Callable[..., Any] | None = None
     finish: Callable[..., Any] | None = None
     guard: Callable[..., Any] | None = None
@@ -57,7 +57,7 @@ class Declaration:
     reconcile: Reconcile | None = None
     hooks: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     notify: Callable[[Any, Job], None] | None = None
-    """Called, as a hook is, in the transaction of every move into a final state."""
+    """A hook that runs in the transaction of every move into a final state, and enqueues webhook messages."""
     around: list[Around] = field(default_factory=list[Around])
     """The app's list of context managers that workers enter around every function of this kind."""
     _pinned: tuple[Store, int] | None = None
@@ -65,50 +65,68 @@ class Declaration:
     def __post_init__(self) -> None:
         if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"tries of {self.name} is {self.tries!r}: give a whole number from 1 on.")
-        for what, seconds in (("lease", self.lease), ("max_runtime", self.max_runtime), ("commit_timeout", self.commit_timeout)):
+        for what, seconds in (
+            ("lease", self.lease),
+            ("max_runtime", self.max_runtime),
+            ("commit_timeout", self.commit_timeout),
+        ):
             if seconds == 0:
                 raise UsageError(f"{what} of {self.name} is zero: give seconds above zero.")
         if self.on_lost_lease not in get_args(LostLease):
-            raise UsageError(f"on_lost_lease of {self.name} is {self.on_lost_lease!r}: give one of {', '.join(get_args(LostLease))}.")
+            raise UsageError(
+                f"on_lost_lease of {self.name} is {self.on_lost_lease!r}: give one of {', '.join(get_args(LostLease))}."
+            )
         self._check_states("key_until", self.key_until)
 
     def version(self, store: Store) -> int:
-        """The lifecycle's version in this database: looked up once, since a registered version never changes."""
+        """Return the lifecycle's version in this database. It is looked up once: a registered version never changes."""
         if self._pinned is None or self._pinned[0] is not store:
-            self._pinned = store, store.version_of(self.lifecycle)
+            self._pinned = store, store.registry.version_of(self.lifecycle)
         return self._pinned[1]
 
     @cached_property
     def policy(self) -> Policy:
-        """What `decide` needs to know of this kind."""
+        """The part of the declaration that `decide` needs."""
         return Policy(self.tries, self.backoff, self.on_lost_lease, tuple(sorted(self.key_until)))
 
     @property
-    def alone(self) -> bool:
-        """Whether its moves run code of their own, so that none is batched with others."""
+    def settles_alone(self) -> bool:
+        """Whether the kind has functions that run inside its moves, so that its moves are not batched with others."""
         return self.commit is not None or self.notify is not None or bool(self.hooks)
 
-    def entering(self, state: str) -> list[Callable[[Any, Job], None]]:
-        """What runs in the transaction of a move into this state."""
+    def hooks_entering(self, state: str) -> list[Callable[[Any, Job], None]]:
+        """Return the functions that run in the transaction of a move into this state."""
         own = [self.hooks[state]] if state in self.hooks else []
         return [*own, self.notify] if self.notify is not None and state in self.lifecycle.finals else own
 
-    def moving(self, move: Move, value: object, *, commits: bool) -> Callable[[Any, Job], None] | None:
-        """What runs in the transaction of a held job's move; None if nothing does: the commit function, where it `commits`, then the hooks on its way."""
+    def move_body(self, move: Move, value: object, *, commits: bool) -> Callable[[Any, Job], None] | None:
+        """Return the function that runs in the transaction of a running job's move; None if there is nothing to run.
+
+        It calls the commit function, if the move `commits`, then the hooks of the states on the move's path.
+        """
         commit = self.commit if commits and move.to_status in ("COMMITTED", "DONE") else None
-        entered = [(arrow.target, hook) for arrow in move.path for hook in self.entering(arrow.target)]
+        entered = [(arrow.target, hook) for arrow in move.path for hook in self.hooks_entering(arrow.target)]
 
         def body(tx: Any, job: Job) -> None:
             if commit is not None:
                 commit(tx, job, value)
             for state, hook in entered:
-                hook(tx, replace(job, state=state, phase=move.phase, tries_left=move.tries_left, last_error=move.error or job.last_error))
+                hook(
+                    tx,
+                    replace(
+                        job,
+                        state=state,
+                        phase=move.phase,
+                        tries_left=move.tries_left,
+                        last_error=move.error or job.last_error,
+                    ),
+                )
 
         return body if commit is not None or entered else None
 
-    def taking(self, take: Take) -> Callable[[Any, Job], None] | None:
-        """What runs in the transaction that carries a waiting job out; None if nothing does."""
-        hooks = self.entering(take.arrow.target)
+    def take_body(self, take: Take) -> Callable[[Any, Job], None] | None:
+        """Return the function that runs in the transaction that ends a waiting job; None if there is nothing to run."""
+        hooks = self.hooks_entering(take.arrow.target)
 
         def body(tx: Any, job: Job) -> None:
             for hook in hooks:
@@ -116,59 +134,91 @@ class Declaration:
 
         return body if hooks else None
 
-    def hooked(self) -> tuple[str, ...]:
-        """The states that only a process with this code may move a job into."""
-        return tuple(state for state in sorted(self.lifecycle.states) if self.entering(state))
+    def hooked_states(self) -> tuple[str, ...]:
+        """Return the states with hooks: only a process with this code may move a job into them."""
+        return tuple(state for state in sorted(self.lifecycle.states) if self.hooks_entering(state))
 
     def facts(self) -> KindFacts:
-        """What `migrate` writes down about this kind."""
+        """Return the facts about this kind that `migrate` stores."""
         return KindFacts(
-            self.name, self.lifecycle.name, self.hooked(), queue=self.queue, tries=self.tries, key_until=tuple(sorted(self.key_until)),
-            admits=self.admit is not None, every=self.reconcile.every if self.reconcile else None, batch=self.reconcile.batch if self.reconcile else None)
+            self.name,
+            self.lifecycle.name,
+            self.hooked_states(),
+            queue=self.queue,
+            tries=self.tries,
+            key_until=tuple(sorted(self.key_until)),
+            admits=self.admit is not None,
+            every=self.reconcile.every if self.reconcile else None,
+            batch=self.reconcile.batch if self.reconcile else None,
+        )
 
-    def ways(self, version: int) -> list[Way]:
-        """How a claimer takes jobs of this kind, from each state that they wait in, under this version of its lifecycle."""
-        return [self._way(version, state, path) for state in sorted(self.lifecycle.waiting) if (path := self.lifecycle.claim_path(state)) is not None]
+    def claim_rules(self, version: int) -> list[ClaimRule]:
+        """Return how a worker claims jobs of this kind, for each waiting state of this lifecycle version."""
+        return [
+            self._rule(version, state, path)
+            for state in sorted(self.lifecycle.waiting)
+            if (path := self.lifecycle.claim_path(state)) is not None
+        ]
 
-    def _way(self, version: int, state: str, path: tuple[Arrow, ...]) -> Way:
+    def _rule(self, version: int, state: str, path: tuple[Arrow, ...]) -> ClaimRule:
         target = path[-1].target if path else state
         at_once = self.guard is None and self.lifecycle.target(target, "start") is None
-        return Way(self.name, self.lifecycle.name, version, state, path, "IN_PROGRESS" if at_once else "LEASED", self.lease)
+        return ClaimRule(
+            self.name, self.lifecycle.name, version, state, path, "IN_PROGRESS" if at_once else "LEASED", self.lease
+        )
 
-    # ------------------------------------------------------------ the job's other functions
-    def plain(self, role: str, fn: F) -> F:
-        """Refuse a coroutine where the function runs inside a transaction."""
+    # ------------------------------------------------------------ the other functions of the kind
+    def require_sync(self, role: str, fn: F) -> F:
+        """Refuse a coroutine function in a role that runs inside a transaction."""
         if inspect.iscoroutinefunction(fn):
-            raise UsageError(f"The {role} function of {self.name} runs inside a transaction, so it cannot be async: write it with def.")
+            raise UsageError(
+                f"The {role} function of {self.name} runs inside a transaction, so it cannot be async: write it with "
+                "def."
+            )
         return fn
 
-    def awaited(self, role: str, fn: F) -> F:
-        """Refuse a plain function where the event loop waits for it: it would stop everything else."""
+    def require_async(self, role: str, fn: F) -> F:
+        """Refuse a plain function in a role that runs in the event loop: it would block every other job."""
         if _blocks(fn):
-            raise UsageError(f"The {role} function of {self.name} runs in the worker's event loop, so it cannot block: write it with async def.")
+            raise UsageError(
+                f"The {role} function of {self.name} runs in the worker's event loop, so it cannot block: write it "
+                "with async def."
+            )
         return fn
 
-    def once(self, role: str, present: object) -> None:
+    def require_unset(self, role: str, present: object) -> None:
+        """Refuse a second function in the same role."""
         if present is not None:
-            raise UsageError(f"{self.name} has a {role} function already. A kind has one: put both into it.")
+            raise UsageError(f"{self.name} already has a {role} function. A kind has one: call both from it.")
 
-    def hook(self, state: str, fn: F) -> F:
-        """Have `fn` run in the transaction of every move into `state`."""
+    def add_hook(self, state: str, fn: F) -> F:
+        """Register `fn` to run in the transaction of every move into `state`."""
         self.check_hook(state)
-        self.hooks[state] = self.plain(f"on_enter({state!r})", fn)
+        self.hooks[state] = self.require_sync(f"on_enter({state!r})", fn)
         return fn
 
     def check_hook(self, state: str) -> None:
+        """Refuse a hook on an unknown state, a second one, and one on a state that a claim enters."""
         self._check_states("on_enter", [state])
-        self.once(f"on_enter({state!r})", self.hooks.get(state))
-        if any(arrow.target == state for waiting in self.lifecycle.waiting for arrow in self.lifecycle.claim_path(waiting) or ()):
-            raise UsageError(f"{self.name} cannot hook {state}: it is entered by claim, in batches, where no function runs. Use guard instead.")
+        self.require_unset(f"on_enter({state!r})", self.hooks.get(state))
+        if any(
+            arrow.target == state
+            for waiting in self.lifecycle.waiting
+            for arrow in self.lifecycle.claim_path(waiting) or ()
+        ):
+            raise UsageError(
+                f"{self.name} cannot have a hook on {state}: claims enter it in batches and run no hooks. "
+                "Use guard instead."
+            )
 
     def _check_states(self, what: str, states: Iterable[str]) -> None:
         for state in states:
             if state not in self.lifecycle.states:
                 known = ", ".join(self.lifecycle.states)
-                raise UsageError(f"{what} of {self.name} names {state!r}, which its lifecycle {self.lifecycle.name} lacks: it has {known}.")
+                raise UsageError(
+                    f"{what} of {self.name} names {state!r}, which is not a state of its lifecycle "
+                    f"{self.lifecycle.name}: give one of {known}."
+                )
 
 
 def _blocks(fn: object) -> bool:

@@ -1,4 +1,4 @@
-"""Calls users' functions so that no error or cancellation of theirs ends the worker, and knows the job of each call."""
+"""Calls user code so that none of its errors or cancellations ends the worker, and tracks the job of each call."""
 
 import asyncio
 import contextvars
@@ -6,17 +6,20 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from typing_extensions import override
 
 T = TypeVar("T")
 Result = tuple[Any, BaseException | None]
-"""What a function returned, or what it raised."""
+"""The value that a function returned, or the error that it raised."""
 
 _log = logging.getLogger("interlock")
 
 
 @dataclass(eq=False, slots=True)
-class Scope:
+class CallScope:
     """One call of a user's function: its kind, and its job and attempt if it has any."""
 
     kind: str
@@ -25,13 +28,13 @@ class Scope:
     warned: bool = False
 
 
-binders: list[Callable[[Scope | None], object]] = []
-"""Called in the context of each call of a user's function, before it begins, so that the log knows its job."""
-scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("interlock_scope", default=None)
+binders: list[Callable[[CallScope | None], object]] = []
+"""Functions that run in the context of each call of user code, before it begins, so that its log lines name its job."""
+scope: contextvars.ContextVar[CallScope | None] = contextvars.ContextVar("interlock_scope", default=None)
 """The call that this code runs in; None in the worker's own code. Copies of a handler's context inherit it."""
 
 
-def context_of(owner: Scope | None) -> contextvars.Context:
+def context_of(owner: CallScope | None) -> contextvars.Context:
     """A copy of this context in which user code of this call runs; None means the worker's own code."""
     context = contextvars.copy_context()
     context.run(scope.set, owner)
@@ -41,16 +44,19 @@ def context_of(owner: Scope | None) -> contextvars.Context:
 
 
 # ---------------------------------------------------------------- calling
-def caught(call: Callable[[], Any]) -> Result:
-    """Call a function, return its error: a future refuses `StopIteration`, and `GeneratorExit` closes the awaiter."""
+def try_call(call: Callable[[], Any]) -> Result:
+    """Call a function and return its value or error.
+
+    Errors are returned because a future refuses `StopIteration` and `GeneratorExit` closes the coroutine that awaits.
+    """
     try:
         return call(), None
     except BaseException as error:  # noqa: BLE001 - the caller decides
         return None, error
 
 
-async def acaught(call: Callable[[], Awaitable[Any]]) -> Result:
-    """`caught` for a coroutine function."""
+async def atry_call(call: Callable[[], Awaitable[Any]]) -> Result:
+    """`try_call` for a coroutine function."""
     try:
         return await call(), None
     except BaseException as error:  # noqa: BLE001 - the caller decides
@@ -59,7 +65,7 @@ async def acaught(call: Callable[[], Awaitable[Any]]) -> Result:
 
 async def in_thread(call: Callable[[], Any]) -> Any:
     """Call a function in a thread of the event loop, and raise its error here."""
-    value, error = await asyncio.to_thread(caught, call)
+    value, error = await asyncio.to_thread(try_call, call)
     if error is not None:
         raise error
     return value
@@ -70,49 +76,44 @@ Around = Callable[[], AbstractContextManager[Any]]
 """Returns a context manager to enter around each call of a user's function, in the same thread or task."""
 
 
-def surround(around: Sequence[Around], call: Callable[[], T]) -> T:
+class _AroundStack(ExitStack):
+    """Context managers around one call. They cannot suppress its error."""
+
+    def enter(self, around: Sequence[Around]) -> None:
+        for make in around:
+            self.enter_context(make())
+
+    @override
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Literal[False]:
+        super().__exit__(kind, error, trace)
+        return False
+
+
+def call_within(around: Sequence[Around], call: Callable[[], T]) -> T:
     """Call a function inside these context managers. They cannot suppress its error."""
     if not around:
         return call()
-    result: list[T] = []
-    raised: BaseException | None = None
-    with ExitStack() as stack:
-        for make in around:
-            stack.enter_context(make())
-        try:
-            result.append(call())
-        except BaseException as error:
-            raised = error
-            raise
-    if raised is not None:
-        raise raised
-    return result[0]
+    with _AroundStack() as stack:
+        stack.enter(around)
+        return call()
 
 
-async def asurround(around: Sequence[Around], call: Callable[[], Awaitable[T]]) -> T:
-    """`surround` for a coroutine function. Its task enters and leaves the context managers."""
+async def acall_within(around: Sequence[Around], call: Callable[[], Awaitable[T]]) -> T:
+    """`call_within` for a coroutine function. Its task enters and leaves the context managers."""
     if not around:
         return await call()
-    result: list[T] = []
-    raised: BaseException | None = None
-    with ExitStack() as stack:
-        for make in around:
-            stack.enter_context(make())
-        try:
-            result.append(await call())
-        except BaseException as error:
-            raised = error
-            raise
-    if raised is not None:
-        raise raised
-    return result[0]
+    with _AroundStack() as stack:
+        stack.enter(around)
+        return await call()
 
 
 # ---------------------------------------------------------------- tasks
 class ProtectedTask(asyncio.Task[T]):
     """A task that only the call that owns it can cancel, because a handler may cancel all of `asyncio.all_tasks`."""
 
-    owner: Scope | None = None
+    owner: CallScope | None = None
     refused: int = 0
     """How many cancellations by user code were refused."""
 
@@ -125,11 +126,13 @@ class ProtectedTask(asyncio.Task[T]):
             caller.warned = True
             _log.warning(
                 "job %s (%s) tried to cancel tasks of its worker or of other jobs; the worker refused, they continue",
-                caller.job_id, caller.kind)
+                caller.job_id,
+                caller.kind,
+            )
         return False
 
 
-def protected(work: Coroutine[Any, Any, T], owner: Scope | None = None) -> ProtectedTask[T]:
+def protected(work: Coroutine[Any, Any, T], owner: CallScope | None = None) -> ProtectedTask[T]:
     """Start a task that only its owner's code, or the worker itself, can cancel. It runs in the owner's scope."""
     task: ProtectedTask[T] = ProtectedTask(work, loop=asyncio.get_running_loop(), context=context_of(owner))
     task.owner = owner
@@ -142,29 +145,31 @@ def run(work: Coroutine[Any, Any, T], *, interruptible: bool = True) -> T:
 
     `KeyboardInterrupt` ends it if it is `interruptible`; a process with its own signal handlers is not.
     """
-    # A handler may run a worker of its own, which is not that handler's user code.
+    # A handler may call this to run another worker, whose code does not belong to the handler's call.
     runner, context = asyncio.Runner(), context_of(None)
     try:
         task: ProtectedTask[T] = ProtectedTask(work, loop=runner.get_loop(), context=context)
         while True:
             try:
-                return runner.run(_outlast(task), context=context)
+                return runner.run(_wait_for(task), context=context)
             except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
                 if task.done() or (interruptible and isinstance(error, KeyboardInterrupt)):
                     raise
-                _log.error("user code stopped the event loop (%s: %s); the worker resumes it", type(error).__name__, error)
+                _log.error(
+                    "user code stopped the event loop (%s: %s); the worker resumes it", type(error).__name__, error
+                )
     finally:
-        context.run(_close, runner)
+        context.run(_close_runner, runner)
 
 
-def _close(runner: asyncio.Runner) -> None:
+def _close_runner(runner: asyncio.Runner) -> None:
     try:
         runner.close()
     except (SystemExit, RuntimeError) as error:
         _log.error("a task that user code left behind raised %s: %s", type(error).__name__, error)
 
 
-async def _outlast(task: ProtectedTask[T]) -> T:
+async def _wait_for(task: ProtectedTask[T]) -> T:
     """Wait for the task. A cancellation is passed on, unless user code cancelled everything."""
     me, refused = asyncio.current_task(), task.refused
     while not task.done():

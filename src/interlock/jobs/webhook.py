@@ -1,4 +1,4 @@
-"""Webhooks: what is told to the outside when a job ends, signed as Standard Webhooks says, and sent to public addresses only."""
+"""Webhook messages about ended jobs: signed as Standard Webhooks specifies, and sent to public addresses only."""
 
 import base64
 import binascii
@@ -18,44 +18,47 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from .answers import Fail, Retry
-from .errors import UsageError
-from .job import Job
-from .taxonomy import refused, retry_after
+from ..core.error_policy import refused, retry_after
+from ..core.job import Job
+from ..errors import UsageError
+from .results import Fail, Retry
 
 TOLERANCE = 300
-"""Seconds by which a receiver's clock and ours may differ."""
+"""The largest difference, in seconds, between the clocks of sender and receiver."""
 MOST = 65_536
-"""Bytes of an answer that are read, its headers too."""
+"""The most bytes of a response that are read, with its headers."""
 
-_SHORTEST = 24  # bytes of a secret, as Standard Webhooks has it
+_SHORTEST = 24  # bytes of a secret, as Standard Webhooks requires
 _UNICAST = IPv6Network("2000::/3")
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where to tell that a job has ended. `UsageError` if the URL or the secret cannot work."""
+    """The URL and secret of one webhook. `UsageError` if either can never work."""
 
     url: str
     secret: str = field(repr=False)
     allow_private: bool = False
-    """Send to addresses that are not public too, as those of one's own network."""
+    """Whether to send to addresses that are not public, such as those of your own network."""
 
     def __post_init__(self) -> None:
         host = _target(self.url).host
         if len(_key(self.secret)) < _SHORTEST:
-            raise UsageError(f"The secret of a webhook is too short: give at least {_SHORTEST} random bytes, as 'whsec_' and their base64.")
+            raise UsageError(
+                f"The secret of a webhook is too short: give at least {_SHORTEST} random bytes, as 'whsec_' and their "
+                "base64."
+            )
         try:
-            private = not self.allow_private and not public(host)
+            private = not self.allow_private and not is_public(host)
         except ValueError:
-            return  # A name: where it leads is seen when it is sent to.
+            return  # A host name: its address is checked when a message is sent.
         if private:
             raise UsageError(_not_public(host, host))
 
 
 def message(job: Job) -> dict[str, Any]:
-    """What is told of a job: where it stands and what went wrong, in one line. Neither payload nor result, which may be private."""
+    """Return the message about a job: its state and the last line of its error. Payload and result may be private."""
     at = job.finished_at or job.updated_at
     error = job.last_error.strip().rpartition("\n")[2][:200] if job.last_error and job.phase == "failed" else None
     data = {
@@ -71,13 +74,16 @@ def _iso(at: datetime) -> str:
 
 # ---------------------------------------------------------------- signatures
 def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
-    """The signature of a message, `v1,<base64>`. A secret that begins with `whsec_` goes on in base64; any other is taken as it is."""
+    """Return the signature of a message, `v1,<base64>`. A secret that begins with `whsec_` is base64 after that."""
     digest = hmac.digest(_key(secret), f"{id}.{timestamp}.".encode() + body, "sha256")
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
 def headers(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of a signed message. The id is the same each time that the message is sent, and the timestamp is when it is."""
+    """Return the headers of a signed message.
+
+    The id is the same in every retry; the timestamp is the time of sending.
+    """
     return {
         "content-type": "application/json",
         "user-agent": "interlock",
@@ -87,8 +93,10 @@ def headers(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, str]
     }
 
 
-def verify(secrets: str | Sequence[str], headers: Mapping[str, str], body: bytes, now: float, tolerance: float = TOLERANCE) -> bool:
-    """Whether a message was signed with one of these secrets, and lately: a receiver that gets False answers 401 and does nothing."""
+def verify(
+    secrets: str | Sequence[str], headers: Mapping[str, str], body: bytes, now: float, tolerance: float = TOLERANCE
+) -> bool:
+    """Whether a message has a recent signature by one of these secrets. If not, the receiver answers 401."""
     found = {name.lower(): value for name, value in headers.items()}
     id, stamp = found.get("webhook-id", ""), found.get("webhook-timestamp", "")
     if not re.fullmatch("[0-9]{1,15}", stamp) or abs(now - int(stamp)) > tolerance:
@@ -102,21 +110,29 @@ def _key(secret: str) -> bytes:
     try:
         key = base64.b64decode(secret[6:], validate=True) if secret.startswith("whsec_") else secret.encode()
     except (binascii.Error, ValueError):
-        raise UsageError("The secret of a webhook begins with whsec_ but does not go on in base64: give it as its maker shows it.") from None
+        raise UsageError(
+            "The secret of a webhook begins with whsec_ but the rest is not base64: copy the whole secret again."
+        ) from None
     if not key:
-        raise UsageError("The secret of a webhook is empty: give at least 24 random bytes, as 'whsec_' and their base64.")
+        raise UsageError(
+            "The secret of a webhook is empty: give at least 24 random bytes, as 'whsec_' and their base64."
+        )
     return key
 
 
 # ---------------------------------------------------------------- addresses
-def public(address: str) -> bool:
-    """Whether an address is one of the public Internet: not loopback, private, link-local, multicast or reserved, nor such a one in the guise of IPv6."""
-    found = _unwrapped(ip_address(address))
-    return found.is_global and not (found.is_multicast or found.is_reserved) and (found.version == 4 or found in _UNICAST)
+def is_public(address: str) -> bool:
+    """Whether an address is public: not loopback, private, link-local, multicast or reserved, also if mapped into
+    IPv6.
+    """
+    found = _embedded_ipv4(ip_address(address))
+    return (
+        found.is_global and not (found.is_multicast or found.is_reserved) and (found.version == 4 or found in _UNICAST)
+    )
 
 
-def _unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 one stands for, mapped, in 6to4 or translated, or itself."""
+def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 address embeds (mapped, 6to4 or translated), or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     translated = IPv4Address(int(address) & 0xFFFF_FFFF) if address in _TRANSLATED else None
@@ -124,14 +140,17 @@ def _unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def _not_public(host: str, address: str) -> str:
-    return f"The webhook's host {host} has the address {address}, which is not public: give a public one, or allow_private=True if it is meant."
+    return (
+        f"The webhook's host {host} has the address {address}, which is not public: "
+        "give a public address, or set allow_private=True."
+    )
 
 
 Resolve = Callable[[str, int], Sequence[str]]
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system finds them."""
+    """Return the addresses of a host, as the system resolves them."""
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
@@ -144,7 +163,7 @@ class _Target:
 
     @property
     def named(self) -> str:
-        """As the Host header has it."""
+        """The value of the Host header: the host, and the port if it is not the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
 
@@ -154,26 +173,43 @@ def _target(url: str) -> _Target:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        # Neither the URL nor the reason is shown: they may hold a password or a token.
+        # Show neither the URL nor the reason: they may contain a password or a token.
         raise UsageError("The webhook's URL cannot be read: give one such as https://example.com/hooks.") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise UsageError("The webhook's URL has no host, or is neither http nor https: give one such as https://example.com/hooks.")
+        raise UsageError(
+            "The webhook's URL has no host, or is neither http nor https: give one such as https://example.com/hooks."
+        )
     if "@" in parts.netloc:
-        raise UsageError(f"The webhook's URL for {host} holds a user or password, which would be sent to it: leave that out, since messages are signed.")
+        raise UsageError(
+            f"The webhook's URL for {host} contains a user or password, which messages do not need: remove it. "
+            "Messages are signed."
+        )
     if not re.fullmatch("[!-~]+", url) or "\\" in url:
-        raise UsageError(f"The webhook's URL for {host} has a space, a backslash or a character beyond ASCII: percent-encode it, and give the host as xn--.")
+        raise UsageError(
+            f"The webhook's URL for {host} has a space, a backslash or a character beyond ASCII: percent-encode the "
+            "path, and write the host as xn--."
+        )
     secure = parts.scheme == "https"
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     return _Target(secure, host, port or (443 if secure else 80), path)
 
 
 # ---------------------------------------------------------------- sending
-def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float, allow_private: bool, resolve: Resolve = resolve) -> int:
-    """Post a message, and answer the status, which is 200 to 299.
+def send(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    timeout: float,
+    allow_private: bool,
+    resolve: Resolve = resolve,
+) -> int:
+    """Post a message and return the status, which is 200 to 299.
 
-    The host's addresses are asked for once, all must be public unless `allow_private`, and one of these very addresses is connected to, whatever the
-    host's name leads to a moment later. No redirect is followed and no proxy used. `Fail` where trying again would not help: a URL or address that cannot
-    be used, and a status that refuses. `Retry` for the rest. `timeout` is for the whole exchange, but for the finding of the addresses.
+    The host is resolved once. All its addresses must be public unless `allow_private`, and the connection goes to one
+    of them, so that a later DNS change has no effect. Redirects are not followed, and proxies are not used. `Fail` if
+    a retry would not help: an unusable URL or address, or a status that refuses. `Retry` for everything else.
+    `timeout` limits the whole exchange, without the name resolution.
     """
     try:
         target = _target(url)
@@ -183,14 +219,17 @@ def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float, a
     deadline = time.monotonic() + timeout
     try:
         with closing(_connected(target, addresses, deadline)) as sock:
-            status, after = _exchange(_Line(sock, deadline), target, body, headers)
+            status, after = _exchange(_DeadlineSocket(sock, deadline), target, body, headers)
     except (OSError, http.client.HTTPException) as error:
-        raise Retry(f"The webhook's host {target.named} could not be told: {type(error).__name__}: {error}") from error
+        raise Retry(f"The webhook's host {target.named} is unreachable: {type(error).__name__}: {error}") from error
     if 200 <= status < 300:
         return status
     if refused(status):
-        raise Fail(f"The webhook's host {target.named} refused the message with status {status}{': it is gone for good' if status == 410 else ''}.")
-    moved = ", and redirects are not followed: give the address that it leads to" if 300 <= status < 400 else ""
+        raise Fail(
+            f"The webhook's host {target.named} refused the message with status "
+            f"{status}{' (gone)' if status == 410 else ''}."
+        )
+    moved = ", and redirects are not followed: declare the webhook with the new URL" if 300 <= status < 400 else ""
     raise Retry(f"The webhook's host {target.named} answered with status {status}{moved}.", after=after or None)
 
 
@@ -198,17 +237,17 @@ def _checked(target: _Target, allow_private: bool, resolve: Resolve) -> Sequence
     try:
         addresses = resolve(target.host, target.port)
     except UnicodeError:
-        raise Fail(f"The webhook's host {target.host} is no name that can be looked up: correct it.") from None
+        raise Fail(f"The webhook's host {target.host} is not a valid host name: correct it.") from None
     except OSError as error:
         raise Retry(f"The webhook's host {target.host} was not found: {error}") from error
-    # One that is not public among others is no accident either.
-    if not allow_private and (private := [each for each in addresses if not public(each)]):
+    # Refuse the host even if only one of its addresses is private.
+    if not allow_private and (private := [each for each in addresses if not is_public(each)]):
         raise Fail(_not_public(target.host, private[0]))
     return addresses
 
 
 def _connected(target: _Target, addresses: Sequence[str], deadline: float) -> socket.socket:
-    problem = OSError("it has no address")
+    problem = OSError("the host has no address")
     for address in addresses:
         try:
             sock = socket.create_connection((address, target.port), _left(deadline))
@@ -231,20 +270,22 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _exchange(line: "_Line", target: _Target, body: bytes, headers: Mapping[str, str]) -> tuple[int, float | None]:
+def _exchange(
+    line: "_DeadlineSocket", target: _Target, body: bytes, headers: Mapping[str, str]
+) -> tuple[int, float | None]:
     connection = http.client.HTTPConnection(target.host, target.port)
     connection.sock = cast("socket.socket", line)
-    connection.auto_open = 0  # It must never look the name up and connect by itself.
+    connection.auto_open = 0  # http.client must not resolve the name and connect by itself.
     connection.request("POST", target.path, body, {**headers, "Host": target.named, "Connection": "close"})
     with connection.getresponse() as response:
-        # Read, so that the other side can finish; the status has said what counts.
+        # Read the body, so that the server can finish. Only the status counts.
         with suppress(OSError, http.client.HTTPException):
             response.read(MOST)
         return response.status, retry_after(response.headers)
 
 
-class _Line(io.RawIOBase):
-    """A connection as http.client uses one, that gives up at a deadline and reads no more than `MOST` bytes."""
+class _DeadlineSocket(io.RawIOBase):
+    """A socket for http.client that gives up at a deadline and reads at most `MOST` bytes."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
@@ -268,4 +309,4 @@ class _Line(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Left to who made the connection, since http.client closes it before it has read the answer."""
+        """Do nothing: http.client closes the socket before it has read the response. The caller closes it."""
