@@ -1,64 +1,84 @@
-"""From what a handler did to an outcome: the one place that reads exceptions."""
+"""Turns a handler's return value or exception into an outcome. Only this module classifies exceptions."""
 
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from ..answers import External, Fail, Reject, Retry, Snooze
-from ..effect import Doubtful
-from ..errors import Cancelled as CancelledError
-from ..errors import InterlockError, LeaseLost, PayloadError, UsageError
-from ..outcome import Cancelled, Errored, Failed, Handed, Held, Looked, Outcome, Rejected, Released, Returned, Snoozed, Unrecorded
-from ..payload import check_external_id, clean
-from ..taxonomy import by_kind, describe, headline, judge
-from .grip import WHY, Grip
+from ..core.error_policy import decide_by_kind, decide_retry, describe, headline
+from ..core.outcome import (
+    CancelRequested,
+    Errored,
+    FailedFinally,
+    Handed,
+    Held,
+    Looked,
+    Outcome,
+    Rejected,
+    Released,
+    Returned,
+    Snoozed,
+    Unrecorded,
+)
+from ..core.payload import check_external_id, clean
+from ..errors import Cancelled, InterlockError, LeaseLost, PayloadError, UsageError
+from ..jobs.results import External, Fail, Reject, Retry, Snooze
+from .held_execution import WHY, HeldExecution
 
 
-def outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:
-    """The outcome for an exception of a job's function. `now` is the store's clock, whose errors propagate."""
-    grip.raised = error
+class EffectInDoubt(Exception):
+    """An effect may have happened. The job is held until an operator decides."""
+
+
+def outcome_of(error: BaseException, execution: HeldExecution, now: Callable[[], datetime]) -> Outcome:
+    """Return the outcome for an exception of a job's function. `now` is the store's clock; its errors propagate."""
+    execution.last_exception = error
     try:
-        return _outcome_of(error, grip, now)
+        return _outcome_of(error, execution, now)
     except InterlockError:
         raise
-    except Exception as fault:  # noqa: BLE001 - an unreadable error counts as any other error
+    except Exception as fault:  # noqa: BLE001 - an exception that cannot be read is retried like any other
         return Errored(clean(describe(fault)), retryable=True)
 
 
-def _outcome_of(error: BaseException, grip: Grip, now: Callable[[], datetime]) -> Outcome:  # noqa: PLR0911 - one answer per sort of exception
+def _outcome_of(error: BaseException, execution: HeldExecution, now: Callable[[], datetime]) -> Outcome:  # noqa: PLR0911 - one return per kind of exception
     match error:
         case Retry(reason=reason, after=after):
-            return Errored(_told(reason) or "the handler asked for another try", retryable=True, after=after)
+            return Errored(_reason_text(reason) or "the handler asked for a retry", retryable=True, after=after)
         case Snooze(reason=reason, after=after, until=until):
-            return Snoozed(after if until is None else max((until - now()).total_seconds(), 0.0), _told(reason))
+            return Snoozed(after if until is None else max((until - now()).total_seconds(), 0.0), _reason_text(reason))
         case Fail(reason=reason):
-            return Failed(_told(reason))
+            return FailedFinally(_reason_text(reason))
         case Reject(reason=reason):
-            return Rejected(_told(reason))
-        case Doubtful():
+            return Rejected(_reason_text(reason))
+        case EffectInDoubt():
             return Held(clean(str(error)))
-        case CancelledError() | LeaseLost() | asyncio.CancelledError() if grip.stop is not None:
-            return stopped(grip)
+        case Cancelled() | LeaseLost() | asyncio.CancelledError() if execution.stop is not None:
+            return outcome_of_stop(execution)
         case PayloadError() | UsageError():
-            return Failed(clean(describe(error)))
+            return FailedFinally(clean(describe(error)))
         case Exception():
-            if (own := by_kind(error, grip.declaration.taxonomy)) is not None:
+            if (own := decide_by_kind(error, execution.spec.error_policy)) is not None:
                 return Errored(clean(describe(error)), own.retryable, own.after)
-            verdict = judge(error)
-            return Errored(clean(describe(error)), verdict.retryable, at_least=verdict.after or 0.0)
+            decision = decide_retry(error)
+            return Errored(clean(describe(error)), decision.retryable, at_least=decision.after or 0.0)
         case _:
-            # SystemExit and the like end the attempt, never the worker.
+            # SystemExit and similar exceptions end the attempt, not the worker.
             return Errored(clean(describe(error)), retryable=True)
 
 
-def _told(reason: object) -> str:
-    """A reason as text that can be stored. The handler may have given another object, such as an exception."""
-    return clean(reason if isinstance(reason, str) else headline(reason) if isinstance(reason, BaseException) else str(reason))
+def _reason_text(reason: object) -> str:
+    """Return the reason as text for the database. A handler may pass any object, such as an exception."""
+    if isinstance(reason, BaseException):
+        return clean(headline(reason))
+    return clean(reason if isinstance(reason, str) else str(reason))
 
 
-def unrecorded(outcome: Outcome) -> Outcome:
-    """What an error of a commit function means where the work itself was done elsewhere: it need not be done again, only written down."""
+def as_unrecorded(outcome: Outcome) -> Outcome:
+    """Return the outcome for a commit function that raised after an external system did the work.
+
+    Only the commit is retried.
+    """
     match outcome:
         case Errored():
             return Unrecorded(outcome.error, outcome.retryable, outcome.after, outcome.at_least)
@@ -68,32 +88,34 @@ def unrecorded(outcome: Outcome) -> Outcome:
             return outcome
 
 
-def stopped(grip: Grip) -> Outcome:
-    """The outcome of a handler that was told to stop, and did."""
-    match grip.stop:
+def outcome_of_stop(execution: HeldExecution) -> Outcome:
+    """Return the outcome of a handler that stopped on request."""
+    match execution.stop:
         case "cancel":
-            return Cancelled(None, grip.owner)
+            return CancelRequested(None, execution.owner)
         case "runtime":
-            return Errored(f"{WHY['runtime']} of {grip.declaration.max_runtime:g} s", retryable=True)
+            return Errored(f"{WHY['runtime']} of {execution.spec.max_runtime:g} s", retryable=True)
         case "release":
             return Released(WHY["release"])
         case _:
-            # Trust ended, perhaps without a loss: whoever still holds it gives it back, and a loser is refused.
+            # The worker may still own the lease. If another worker has taken the job, the store refuses this outcome.
             return Released("its worker could not renew the lease in time")
 
 
-def returned(grip: Grip, value: Any) -> tuple[Outcome, Any]:
-    """What a returned value means: the end, or that the work goes on elsewhere. The value is given back as its commit function is to see it."""
-    declaration = grip.declaration
+def outcome_of_value(execution: HeldExecution, value: Any) -> tuple[Outcome, Any]:
+    """Return the outcome for a handler's return value, and the value for the commit function."""
+    spec = execution.spec
     if isinstance(value, External):
-        if declaration.reconcile is None:
-            return Failed(f"{declaration.name} returned External, and nobody asks about it: give it a function with @{declaration.name}.reconcile."), None
+        if spec.reconcile is None:
+            return FailedFinally(
+                f"{spec.name} returned External but has no reconcile function. Add one with @{spec.name}.reconcile."
+            ), None
         try:
             return Handed(check_external_id(str(value.external_id)), 0.0), None
         except PayloadError as error:
-            return Failed(clean(str(error))), None
+            return FailedFinally(clean(str(error))), None
     try:
-        text = declaration.signature.dump_value(value)
+        text = spec.signature.dump_value(value)
     except PayloadError as error:
-        return Failed(clean(str(error))), None
-    return Returned(text, boundary=declaration.finish is not None), value
+        return FailedFinally(clean(str(error))), None
+    return Returned(text, boundary=spec.finish is not None), value

@@ -1,4 +1,4 @@
-"""What every part of a worker shares: the store, the kinds it knows, whom to tell, and how to wait for a database that is away."""
+"""The context that settling and a worker share: the store, the kinds, the events and the database retries."""
 
 import asyncio
 import random
@@ -7,63 +7,96 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from ..declaration import Declaration
-from ..enqueue import Transaction
+from ..core.sleeper import Sleeper, SystemSleeper
 from ..errors import Unavailable
-from ..events import Events, Trouble
-from ..stores import OpenStore
-from ..waits import SystemWaits, Waits
-from .points import Points, pass_by
+from ..jobs.enqueue import Transaction
+from ..jobs.spec import KindSpec
+from ..store import OpenStore
+from ..store.retry import retry
+from ..store.types import Lease
+from ..telemetry.events import Events, WorkerError
+from .failpoints import Failpoints, no_failpoints
+from .held_execution import HeldExecution
 
 T = TypeVar("T")
+_system_random = random.random
+FIRST_PAUSE = 0.05
 LONGEST = 2.0
-"""About the longest pause between two tries while the database is unreachable. Late reports delay retries of jobs."""
+"""The longest pause, in seconds before jitter, between two calls of an unreachable database."""
 
 
-def soon(loop: asyncio.AbstractEventLoop, work: Callable[..., object], *args: object) -> None:
-    """Have an event loop do something, from any thread. One that is closed has nothing left to do."""
+def call_soon(loop: asyncio.AbstractEventLoop, work: Callable[..., object], *args: object) -> None:
+    """Run a function in an event loop, from any thread. Does nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(work, *args)
 
 
 @dataclass(eq=False)
-class Desk:
-    """One worker's own things."""
+class SettleContext:
+    """Everything that settling a job needs. An operator and a completion callback use it without a worker."""
+
+    in_worker: ClassVar[bool] = False
+    """Whether this is a worker. A worker enters `around_attempt` and retries while the database is unreachable."""
 
     owner: str
-    """`name#boot`: no two workers ever have the same."""
+    """The name of the caller. A worker's name ends with a random suffix, so that no other worker has the same one."""
     find_store: Callable[[], OpenStore]
-    kinds: Mapping[str, Declaration]
+    kinds: Mapping[str, KindSpec]
     transaction: Transaction | None = None
     events: Events = field(default_factory=Events)
-    waits: Waits = field(default_factory=SystemWaits)
-    points: Points = pass_by
-    draw: Callable[[], float] = random.random
-    over: threading.Event = field(default_factory=threading.Event)
-    """Set when the worker ends now: nobody waits for the database any more."""
-    unwell: threading.Event = field(default_factory=threading.Event)
-    """Set when someone could not reach the database; the loop clears it when it has."""
+    sleeper: Sleeper = field(default_factory=SystemSleeper)
+    failpoints: Failpoints = no_failpoints
+    random: Callable[[], float] = _system_random
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set when the worker ends, so that its threads stop waiting for the database."""
 
     @property
     def store(self) -> OpenStore:
         return self.find_store()
 
     def now(self) -> datetime:
-        """By the clock that decides about leases."""
-        return self.store.now()
+        """Return the time of the store's clock, which decides when leases expire."""
+        return self.store.inspect.now()
 
-    def persistently(self, work: Callable[[], T], where: str) -> T:
-        """`work`, again and again while the database is away: what is fenced may be sent again, and settles what became of it."""
-        pause = 0.05
-        while True:
-            try:
-                return work()
-            except Unavailable as error:
-                self.unwell.set()
-                if self.over.is_set():
-                    raise
-                self.events.emit(Trouble(self.owner, where, error))
-                self.over.wait(pause * (0.5 + self.draw()))
-                pause = min(pause * 2, LONGEST)
+    def execution_of(self, lease: Lease, asked_at: float | None = None) -> HeldExecution:
+        """Return the execution of a lease, with its kind and the lifecycle version that its job is pinned to."""
+        lifecycle = self.store.registry.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
+        asked_at = self.sleeper.monotonic() if asked_at is None else asked_at
+        return HeldExecution(lease, self.kinds[lease.job.kind], lifecycle, asked_at=asked_at)
+
+    def retry_while_unavailable(self, work: Callable[[], T], where: str) -> T:
+        """Call `work` once. Outside a worker, the caller handles `Unavailable`."""
+        del where
+        return work()
+
+
+@dataclass(eq=False)
+class WorkerContext(SettleContext):
+    """The context of one worker. It also records whether the worker can reach the database."""
+
+    in_worker: ClassVar[bool] = True
+
+    database_down: threading.Event = field(default_factory=threading.Event)
+    """Set when a thread could not reach the database. The worker's loop clears it."""
+
+    def retry_while_unavailable(self, work: Callable[[], T], where: str) -> T:
+        """Call `work` again until the database is reachable.
+
+        If the reply was lost, the same write is sent twice; its fence makes that safe.
+        """
+
+        def should_retry(error: Exception) -> bool:
+            if not isinstance(error, Unavailable):
+                return False
+            self.database_down.set()
+            if self.stopped.is_set():
+                return False
+            self.events.emit(WorkerError(self.owner, where, error))
+            return True
+
+        def pause(failures: int) -> None:
+            self.stopped.wait(min(FIRST_PAUSE * 2 ** min(failures - 1, 10), LONGEST) * (0.5 + self.random()))
+
+        return retry(work, should_retry, pause=pause)

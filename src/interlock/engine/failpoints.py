@@ -1,13 +1,13 @@
-"""Named points in the life of an execution, at which a test may stop, kill or rob its worker."""
+"""Named points of an execution, at which a test can pause or kill the worker, or take its job."""
 
 from collections.abc import Callable
 from enum import StrEnum
 
-from ..job import Job
+from ..core.job import Job
 
 
-class Point(StrEnum):
-    """Where a worker is with an execution."""
+class Failpoint(StrEnum):
+    """A point that an execution passes."""
 
     AFTER_CLAIM = "after_claim"
     IN_PREPARE = "in_prepare"
@@ -17,8 +17,8 @@ class Point(StrEnum):
     IN_FINISH = "in_finish"
 
 
-Points = Callable[[Point, Job], None]
+Failpoints = Callable[[Failpoint, Job], None]
 
 
-def pass_by(point: Point, job: Job) -> None:
-    """What happens at a point unless someone waits there: nothing."""
+def no_failpoints(point: Failpoint, job: Job) -> None:
+    """Do nothing: the default outside tests."""

@@ -1,4 +1,4 @@
-"""An execution in a worker's hand: what the slot, the renewing thread and the handler's run know of it together."""
+"""A leased execution in memory, shared by its slot, the heartbeat thread and the handler's run."""
 
 import asyncio
 import math
@@ -6,98 +6,156 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from ..declaration import Declaration
+from ..core.job import Job, Status
+from ..core.lifecycle import Lifecycle
+from ..core.payload import clean, encode
+from ..core.transition import Move
 from ..errors import Cancelled, LeaseLost, UsageError
-from ..job import Job, Status
-from ..lifecycle import Lifecycle
-from ..move import Move
-from ..payload import clean, encode
-from ..records import Beat, Fence, Lease
+from ..jobs.spec import KindSpec
+from ..store.types import Fence, Heartbeat, Lease
 
 Stop = Literal["cancel", "lost", "runtime", "release"]
 WHY: dict[Stop, str] = {
-    "cancel": "it was asked to stop",
-    "lost": "its lease is not ours any more",
+    "cancel": "a cancel was requested",
+    "lost": "its worker lost the lease",
     "runtime": "it ran longer than its kind's max_runtime",
-    "release": "its worker stops",
+    "release": "its worker is stopping",
 }
 
 
-class Grip:
-    """One held execution. It is written by its slot and by the renewing thread, each its own fields."""
+class HeldExecution:
+    """One leased execution. Its slot and the heartbeat thread write to it, each to different fields."""
 
     __slots__ = (
-        "_halt", "_lock", "_progress", "_usage", "apart", "asked_at", "began", "crashes", "declaration", "doubted", "elsewhere", "ended", "failures", "holder",
-        "job", "lifecycle", "owner", "raised", "renews", "seconds", "settling", "slot", "state", "status", "stop", "task", "unpaid", "value",
+        "_halt",
+        "_lock",
+        "_progress",
+        "_usage",
+        "asked_at",
+        "began",
+        "crashes",
+        "ended",
+        "failures",
+        "holder",
+        "job",
+        "last_exception",
+        "lease_doubtful",
+        "lifecycle",
+        "owner",
+        "ran_elsewhere",
+        "renews",
+        "reported",
+        "seconds",
+        "separate_process",
+        "settling",
+        "shared_crash",
+        "slot",
+        "spec",
+        "state",
+        "status",
+        "stop",
+        "task",
+        "value",
     )
 
-    def __init__(self, lease: Lease, declaration: Declaration, lifecycle: Lifecycle, *, asked_at: float, slot: int = 0, apart: bool = False) -> None:
+    value: str | None
+    """The committed value, if the execution is committed."""
+    separate_process: bool
+    """Whether its functions run in a child process."""
+    state: str
+    """The state of its slot."""
+    asked_at: float
+    """When the current lease was requested, on the monotonic clock. The lease lasts from then on."""
+    last_exception: BaseException | None
+    """The last exception of its handler, guard or commit function."""
+    lease_doubtful: bool
+    """Whether the lease was not renewed in time, but may not have been taken by another worker."""
+    settling: bool
+    """Whether its end is being stored. The store may then refuse a heartbeat, which is no error."""
+    ran_elsewhere: bool
+    """Whether its handler did not run in this worker: an external system does the work, or another worker began it."""
+    failures: int
+    """How often its finish function, or a hook, has failed or crashed."""
+    shared_crash: bool
+    """Whether its finish function crashed in a process that it shared with other jobs.
+
+    The crash counts only if the finish function also crashes alone.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        spec: KindSpec,
+        lifecycle: Lifecycle,
+        *,
+        asked_at: float,
+        slot: int = 0,
+        separate_process: bool = False,
+    ) -> None:
         self.job: Job = lease.job
         self.holder = lease.holder
         self.status: Status = lease.status
         self.owner = lease.owner
         self.seconds = lease.seconds
-        self.value: str | None = lease.result
-        """The committed value, where the execution is past its commit."""
-        self.declaration = declaration
+        self.value = lease.result
+        self.spec = spec
         self.lifecycle = lifecycle
         self.slot = slot
-        self.apart = apart
-        """Whether its functions run in a process of their own."""
+        self.separate_process = separate_process
         self.state = "Polling"
-        """Where its slot is in the worker's machine."""
         self.task: asyncio.Task[None] | None = None
         self.asked_at = asked_at
-        """When, on the monotonic clock, the lease that we have was asked for: trust begins there, and ends before the lease does."""
         self.began = asked_at
-        self.raised: BaseException | None = None
-        """What its handler, guard or commit function raised last."""
+        self.last_exception = None
         self.stop: Stop | None = None
-        self.doubted = False
-        """Whether trust ended because the lease could not be renewed, and no other worker is known to have it."""
+        self.lease_doubtful = False
         self.ended = False
         self.settling = False
-        """Its end is being reported: whoever else is refused meanwhile need not wonder."""
         self.renews = True
-        self.elsewhere = lease.external_id is not None or lease.holder > 1
-        """Whether its handler does not run here: an external system does the work, or another worker began it."""
+        self.ran_elsewhere = lease.external_id is not None or lease.holder > 1
         self.crashes = lease.crashes
         self.failures = lease.crashes
-        """How often what follows the commit has failed or crashed."""
-        self.unpaid = False
-        """Whether its finish died in a shared process. That death counts only if the finish also dies alone."""
+        self.shared_crash = False
         self._lock = threading.Lock()
         self._halt: Callable[[], None] | None = None
         self._progress: str | None = None
+        self.reported: str | None = None
+        """The progress that the last renewal stored."""
         self._usage: dict[str, float] | None = None
 
-    # ------------------------------------------------------------ whose it is
+    # ------------------------------------------------------------ the lease
     @property
     def fence(self) -> Fence:
         return Fence(self.job.id, self.job.attempt, self.holder)
 
     def trusted_until(self) -> float:
-        """Before this moment nobody else can have taken the execution; a little is kept for clocks that differ and for stopping."""
+        """Return the monotonic time until which no other worker can take the execution.
+
+        The result leaves a margin for clock differences and for stopping the handler.
+        """
         return self.asked_at + self.seconds - min(1.0, self.seconds / 8)
 
     def check(self) -> None:
-        """Raises what a handler must hear that is no longer to go on."""
+        """Raise `Cancelled` or `LeaseLost` if the handler must stop."""
         if self.stop is None:
             return
         if self.stop == "cancel":
-            raise Cancelled(f"Job {self.job.id} was asked to stop.")
-        raise LeaseLost(f"Job {self.job.id}, attempt {self.job.attempt}, must not go on: {WHY[self.stop]}.")
+            raise Cancelled(f"Job {self.job.id} must stop: a cancel was requested.")
+        raise LeaseLost(f"Job {self.job.id}, attempt {self.job.attempt}, must stop: {WHY[self.stop]}.")
 
     # ------------------------------------------------------------ stopping
     def on_halt(self, halt: Callable[[], None] | None) -> None:
-        """How to stop what runs now, callable from any thread; None when nothing does."""
-        # Set before it looks, as `halt` looks after it has set: one of the two always sees the other.
+        """Set the callback that stops the running function; None if no function runs. `halt` calls it in any thread."""
+        # `halt` sets `stop` and then reads `_halt`; this does the reverse, so one of the two always sees the other.
         self._halt = halt
         if halt is not None and self.stop is not None:
             halt()
 
     def halt(self, why: Stop) -> bool:
-        """Stop the handler. The first reason holds, but for a loss, which outweighs a request. False if it was stopped before."""
+        """Stop the handler. Returns False if it was already stopped.
+
+        The first reason is kept, unless the new one is a lost lease.
+        """
         with self._lock:
             if self.stop is not None and not (why == "lost" and self.stop != "lost"):
                 return False
@@ -107,41 +165,48 @@ class Grip:
             halt()
         return first
 
-    def trust_again(self) -> None:
-        """Resume after the lease was renewed, since no other worker has taken the execution."""
+    def resume_after_renewal(self) -> None:
+        """Resume the execution after a late renewal: no other worker has taken it."""
         with self._lock:
-            if self.doubted and self.stop == "lost":
-                self.stop, self.doubted = None, False
+            if self.lease_doubtful and self.stop == "lost":
+                self.stop, self.lease_doubtful = None, False
 
-    # ------------------------------------------------------------ what the handler has to show
+    # ------------------------------------------------------------ progress and usage
     def progress(self, done: float, total: float | None, note: str) -> None:
-        self._progress = encode([float(done), None if total is None else float(total), clean(note, 200)], what="progress")
+        self._progress = encode(
+            [float(done), None if total is None else float(total), clean(note, 200)], what="progress"
+        )
 
     def measure(self, name: str, value: float) -> None:
         with self._lock:
             total = (self._usage or {}).get(name, 0.0) + float(value)
             if not math.isfinite(total):
-                raise UsageError(f"The measure {name!r} is {total}: give numbers that can be added up.")
+                raise UsageError(f"The measure {name!r} adds up to {total}. Pass finite numbers.")
             self._usage = {**(self._usage or {}), name: total}
 
-    def shown(self) -> tuple[str | None, str | None]:
-        """Progress and usage, as they are to be stored."""
+    def progress_and_usage(self) -> tuple[str | None, str | None]:
+        """Return progress and usage as JSON, for the store."""
         usage = self._usage
         return self._progress, None if usage is None else encode(usage, what="usage")
 
-    def beat(self) -> Beat:
-        return Beat(self.fence, self.seconds, *self.shown())
+    @property
+    def has_new_progress(self) -> bool:
+        """Whether the handler reported progress since the last renewal."""
+        return self._progress != self.reported
 
-    # ------------------------------------------------------------ moved
-    def moved(self, move: Move) -> None:
-        """The store has carried this out."""
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(self.fence, self.seconds, *self.progress_and_usage())
+
+    # ------------------------------------------------------------ transitions
+    def apply_move(self, move: Move) -> None:
+        """Update the execution after the store has stored this move."""
         job = self.job
         job.state, job.phase, job.tries_left = move.state, move.phase, move.tries_left
         job.version += len(move.path)
         self.status = move.to_status
         if move.to_status == "COMMITTED":
             self.value = move.result
-            # Too late to be cancelled: what follows the commit is to run.
+            # A cancel after the commit is too late, because the finish function must run.
             if self.stop == "cancel":
                 self.stop = None
         self.ended = move.ended_by is not None or move.check_in is not None

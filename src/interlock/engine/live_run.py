@@ -1,170 +1,187 @@
-"""What a handler really holds: `Run` and `SyncRun` over one grip, and the ledger through which they write."""
+"""The `Run` and `SyncRun` objects that a handler receives."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeVar
 
-from ..effect import BEFORE_OR_AFTER, DOUBTS, Book, Called, Hop, Ledger, OnDoubt, adrive, drive, effect, step
-from ..errors import LeaseLost, UsageError
-from ..events import Measured
-from ..outcome import Advanced
-from ..payload import check_name
-from ..records import Receipt
-from ..stores.inside import refuse_inside
-from .desk import Desk
-from .grip import Grip
-from .settle import Item, Settler
+from ..core.clock import seconds
+from ..core.payload import check_name
+from ..errors import UsageError
+from ..telemetry.events import Measured
+from .effects import DOUBTS, AttemptReceipts, Called, InThread, OnDoubt, adrive, drive, effect, step
+from .held_execution import HeldExecution
+from .ledger import Ledger
 
 T = TypeVar("T")
 
 
-class StoreLedger:
-    """A ledger that is the store itself, under the grip's fence."""
+class BaseRun:
+    """What `Run` and `SyncRun` have in common."""
 
-    def __init__(self, desk: Desk, settler: Settler, grip: Grip) -> None:
-        self._desk = desk
-        self._settler = settler
-        self._grip = grip
-
-    def check(self) -> None:
-        self._grip.check()
-
-    def outside(self, verb: str) -> None:
-        refuse_inside(self._desk.store, verb, BEFORE_OR_AFTER)
-
-    def advance(self, stage: str) -> None:
-        self.check()
-        item = Item(self._grip, Advanced(stage), done=_nothing)
-        self._settler.alone(item)
-        if item.error is not None:
-            raise item.error
-
-    def receipts(self) -> list[Receipt]:
-        return self._desk.persistently(lambda: self._desk.store.receipts(self._grip.job.id), "receipts")
-
-    def remember(self, name: str, args_hash: str, value: str) -> None:
-        self._fenced(lambda: self._desk.store.remember(self._grip.fence, name, args_hash, value))
-
-    def ask(self, name: str, args_hash: str) -> None:
-        self.check()
-        self._fenced(lambda: self._desk.store.ask(self._grip.fence, name, args_hash))
-
-    def apply(self, name: str, value: str | None, decided_by: str) -> None:
-        # What is known is written whether or not we may still go on.
-        self._fenced(lambda: self._desk.store.apply(self._grip.fence, name, value, decided_by=decided_by))
-
-    def unask(self, name: str) -> None:
-        self._desk.persistently(lambda: self._desk.store.unask(self._grip.fence, name), "receipts")
-
-    def _fenced(self, write: Callable[[], bool]) -> None:
-        if not self._desk.persistently(write, "receipts"):
-            self._grip.halt("lost")
-            raise LeaseLost(f"Job {self._grip.job.id}, attempt {self._grip.job.attempt}, is not ours any more: nothing was written.")
-
-
-def _nothing(item: Item) -> None:
-    del item
-
-
-class Facts:
-    """What both kinds of run tell and take."""
-
-    def __init__(self, grip: Grip, ledger: Ledger, measured: Callable[[Measured], None]) -> None:
-        job = grip.job
+    def __init__(self, execution: HeldExecution, ledger: Ledger, measured: Callable[[Measured], None]) -> None:
+        job = execution.job
         self.job_id: str = job.id
         self.exec_id: str = f"{job.id}:{job.attempt}"
         self.attempt: int = job.attempt
         self.payload: Mapping[str, Any] = job.payload
-        self._grip = grip
+        self._execution = execution
         self._ledger = ledger
         self._measured = measured
-        self._opened: Book | None = None
+        self._opened: AttemptReceipts | None = None
 
     @property
     def cancelled(self) -> bool:
-        return self._grip.stop is not None
+        return self._execution.stop is not None
 
     @property
-    def _book(self) -> Book:
+    def _receipts(self) -> AttemptReceipts:
         if self._opened is None:
-            self._opened = Book(self._ledger, self._grip.job.root or self.job_id)
+            self._opened = AttemptReceipts(self._ledger, self._execution.job.root or self.job_id)
         return self._opened
 
-    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        self._grip.progress(done, total, note)
-
     def measure(self, name: str, value: float) -> None:
-        self._grip.measure(check_name("The name of a measure", name), value)
-        self._measured(Measured(self.job_id, self._grip.job.kind, name, float(value)))
+        self._execution.measure(check_name("The name of a measure", name), value)
+        self._measured(Measured(self.job_id, self._execution.job.kind, name, float(value)))
 
 
-class LiveRun(Facts):
-    """`Run`, in an event loop."""
+class LiveStep:
+    """A step with a `max_age`. Call it with the function and its arguments."""
 
-    def __init__(self, grip: Grip, ledger: Ledger, measured: Callable[[Measured], None], *, hop: Hop, write: Hop,
-                 advance: Callable[[str], Awaitable[None]]) -> None:
-        super().__init__(grip, ledger, measured)
-        self._hop, self._write = hop, write
+    def __init__(self, run_step: Callable[[str, float, Called], Any], name: str, max_age: float) -> None:
+        self._run_step, self._name, self._max_age = run_step, name, max_age
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._run_step(self._name, self._max_age, Called(fn, args, kwargs))
+
+
+class _Done:
+    """An awaitable that is already done, so that awaiting `run.progress(…)` is optional."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_DONE = _Done()
+
+
+def _max_age(name: str, given: Mapping[str, Any]) -> float:
+    if set(given) != {"max_age"}:
+        raise UsageError(
+            f"run.step({name!r}) has no function. Write run.step({name!r}, fn, …), or run.step({name!r}, "
+            "max_age=…)(fn, …)."
+        )
+    return seconds(given["max_age"], "max_age")
+
+
+class LiveRun(BaseRun):
+    """The `Run` of an async handler."""
+
+    def __init__(
+        self,
+        execution: HeldExecution,
+        ledger: Ledger,
+        measured: Callable[[Measured], None],
+        *,
+        in_thread: InThread,
+        write: InThread,
+        advance: Callable[[str], Awaitable[None]],
+    ) -> None:
+        super().__init__(execution, ledger, measured)
+        self._in_thread, self._write = in_thread, write
         self._advance = advance
 
-    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        self._ledger.outside("run.step")
-        return await adrive(step(self._book, name, Called(fn, args, kwargs)), self._hop, self._write)
+    def step(self, name: str, /, *call: Any, **kwargs: Any) -> Any:
+        """Run a step at once, or return a `LiveStep` if only `max_age` is given."""
+        if call:
+            return self.run_step(name, None, Called(call[0], call[1:], kwargs))
+        return LiveStep(self.run_step, name, _max_age(name, kwargs))
+
+    async def run_step(self, name: str, max_age: float | None, call: Called) -> Any:
+        self._ledger.refuse_open_transaction("run.step")
+        return await adrive(step(self._receipts, name, call, max_age), self._in_thread, self._write)
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> Awaitable[None]:
+        self._execution.progress(done, total, note)
+        return _DONE
 
     async def advance(self, stage: str, /) -> None:
-        self._ledger.outside("run.advance")
-        self._grip.check()
+        self._ledger.refuse_open_transaction("run.advance")
+        self._execution.check()
         await self._advance(stage)
 
     def effect(self, name: str, /, *, on_doubt: OnDoubt) -> "LiveEffect":
-        return LiveEffect(self._book, check_name("The name of an effect", name), _doubt(on_doubt), self._hop, self._write)
+        return LiveEffect(
+            self._receipts,
+            check_name("The name of an effect", name),
+            _check_on_doubt(on_doubt),
+            self._in_thread,
+            self._write,
+        )
 
 
 class LiveEffect:
-    """One outside call of an async handler."""
+    """One effect of an async handler."""
 
-    def __init__(self, book: Book, name: str, on_doubt: OnDoubt, hop: Hop, write: Hop) -> None:
-        self.key = book.key(name)
-        self._book, self._name, self._hop, self._write = book, name, hop, write
+    def __init__(
+        self, receipts: AttemptReceipts, name: str, on_doubt: OnDoubt, in_thread: InThread, write: InThread
+    ) -> None:
+        self.key = receipts.key(name)
+        self._receipts, self._name, self._in_thread, self._write = receipts, name, in_thread, write
         self._on_doubt: OnDoubt = on_doubt
 
     async def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        self._book.ledger.outside("run.effect")
-        return await adrive(effect(self._book, self._name, self._on_doubt, Called(fn, args, kwargs)), self._hop, self._write)
+        self._receipts.ledger.refuse_open_transaction("run.effect")
+        return await adrive(
+            effect(self._receipts, self._name, self._on_doubt, Called(fn, args, kwargs)), self._in_thread, self._write
+        )
 
 
-class LiveSyncRun(Facts):
-    """`SyncRun`, in a thread or a process of its own."""
+class LiveSyncRun(BaseRun):
+    """The `SyncRun` of a `def` handler, in a thread or a child process."""
 
-    def step(self, name: str, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        self._ledger.outside("run.step")
-        value: T = drive(step(self._book, name, Called(fn, args, kwargs)))
-        return value
+    def step(self, name: str, /, *call: Any, **kwargs: Any) -> Any:
+        """Run a step at once, or return a `LiveStep` if only `max_age` is given."""
+        if call:
+            return self.run_step(name, None, Called(call[0], call[1:], kwargs))
+        return LiveStep(self.run_step, name, _max_age(name, kwargs))
+
+    def run_step(self, name: str, max_age: float | None, call: Called) -> Any:
+        self._ledger.refuse_open_transaction("run.step")
+        return drive(step(self._receipts, name, call, max_age))
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        self._execution.progress(done, total, note)
 
     def advance(self, stage: str, /) -> None:
-        self._ledger.outside("run.advance")
+        self._ledger.refuse_open_transaction("run.advance")
         self._ledger.advance(stage)
 
     def effect(self, name: str, /, *, on_doubt: OnDoubt) -> "LiveSyncEffect":
         if callable(on_doubt):
-            raise UsageError(f"The effect {name!r} would look the truth up, which only an async handler can: give on_doubt one of {', '.join(DOUBTS)}.")
-        return LiveSyncEffect(self._book, check_name("The name of an effect", name), _doubt(on_doubt))
+            raise UsageError(
+                f"The effect {name!r} has a lookup function, which only an async handler can use. "
+                f"Set on_doubt to one of {', '.join(DOUBTS)}."
+            )
+        return LiveSyncEffect(self._receipts, check_name("The name of an effect", name), _check_on_doubt(on_doubt))
 
 
 class LiveSyncEffect:
-    """One outside call of a `def` handler."""
+    """One effect of a `def` handler."""
 
-    def __init__(self, book: Book, name: str, on_doubt: OnDoubt) -> None:
-        self.key = book.key(name)
-        self._book, self._name = book, name
+    def __init__(self, receipts: AttemptReceipts, name: str, on_doubt: OnDoubt) -> None:
+        self.key = receipts.key(name)
+        self._receipts, self._name = receipts, name
         self._on_doubt: OnDoubt = on_doubt
 
     def __call__(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        self._book.ledger.outside("run.effect")
-        value: T = drive(effect(self._book, self._name, self._on_doubt, Called(fn, args, kwargs)))
+        self._receipts.ledger.refuse_open_transaction("run.effect")
+        value: T = drive(effect(self._receipts, self._name, self._on_doubt, Called(fn, args, kwargs)))
         return value
 
 
-def _doubt(on_doubt: OnDoubt) -> OnDoubt:
+def _check_on_doubt(on_doubt: OnDoubt) -> OnDoubt:
     if not callable(on_doubt) and on_doubt not in DOUBTS:
-        raise UsageError(f"on_doubt is {on_doubt!r}: give one of {', '.join(DOUBTS)}, or an async function that looks the truth up.")
+        raise UsageError(
+            f"on_doubt is {on_doubt!r}. Set it to one of {', '.join(DOUBTS)}, or to an async function that looks the "
+            "result up."
+        )
     return on_doubt

@@ -1,4 +1,4 @@
-"""Reports in natural batches: what finished while the last batch was being written forms the next."""
+"""Sends outcomes to the settler in batches. Outcomes that arrive while a batch is stored form the next batch."""
 
 import asyncio
 import functools
@@ -7,66 +7,71 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from ..outcome import Outcome
-from ..taxonomy import headline
-from ..user_code import caught, protected
-from .grip import Grip
-from .settle import Item, Settler
+from ..core.error_policy import headline
+from ..core.outcome import Outcome
+from ..jobs.user_code import protected, try_call
+from .held_execution import HeldExecution
+from .settle import Settlement, Settler
 
 _log = logging.getLogger("interlock")
 MOST = 1000
-"""How many moves one batch has at most."""
+"""The most moves in one batch."""
 
 
 class Reporter:
-    """Takes outcomes in the event loop, and has them settled in threads: batches in one, moves that run code of their own in others."""
+    """Accepts outcomes in the event loop and settles them in threads.
 
-    def __init__(self, settler: Settler, together: Executor, alone: Executor) -> None:
+    One thread settles batches. Other threads settle kinds with hooks or a commit function, one job at a time.
+    """
+
+    def __init__(self, settler: Settler, batch_thread: Executor, single_threads: Executor) -> None:
         self._settler = settler
-        self._together = together
-        self._alone = alone
-        self._waiting: list[Item] = []
+        self._batch_thread = batch_thread
+        self._single_threads = single_threads
+        self._waiting: list[Settlement] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
-        self._hurried = asyncio.Event()
+        self._hooks_stopped = asyncio.Event()
 
-    def hurry(self) -> None:
-        """Try no hook again that raised: its job is left to whoever adopts it. In the event loop."""
-        self._hurried.set()
+    def stop_retrying_hooks(self) -> None:
+        """Stop retrying hooks that raised; the worker that adopts the job retries them. Call it in the event loop."""
+        self._hooks_stopped.set()
 
     @property
     def idle(self) -> bool:
         return not self._tasks
 
-    def post(self, grip: Grip, outcome: Outcome, done: Callable[[Item], None], value: Any = None) -> None:
-        """Have an outcome stored; `done` is called in the loop when that is settled."""
-        item = Item(grip, outcome, done, value)
-        grip.settling = not item.goes_on
-        if grip.declaration.alone:
-            self._begin(self._settle_alone(item))
+    def post(
+        self, execution: HeldExecution, outcome: Outcome, on_settled: Callable[[Settlement], None], value: Any = None
+    ) -> None:
+        """Store an outcome. `on_settled` is called in the event loop afterwards."""
+        settlement = Settlement(execution, outcome, on_settled, value)
+        execution.settling = not settlement.keeps_running
+        if execution.spec.settles_alone:
+            self._begin(self._settle_one(settlement))
             return
-        self._waiting.append(item)
+        self._waiting.append(settlement)
         if not self._flushing:
             self._flushing = True
             self._begin(self._flush())
 
-    async def send(self, grip: Grip, outcome: Outcome) -> None:
-        """Have an outcome stored that goes on. Raises `LeaseLost` or `TransitionRefused` where it is not."""
+    async def send(self, execution: HeldExecution, outcome: Outcome) -> None:
+        """Store an outcome after which the handler continues. Raises `LeaseLost` or `TransitionRefused`."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(item: Item) -> None:
+        def on_settled(settlement: Settlement) -> None:
             if settled.done():
                 return
-            if item.error is None:
+            if settlement.error is None:
                 settled.set_result(None)
             else:
-                settled.set_exception(item.error)
+                settled.set_exception(settlement.error)
 
-        self.post(grip, outcome, done)
+        self.post(execution, outcome, on_settled)
         await settled
 
-    async def settled(self) -> None:
-        """Wait until nothing is on its way."""
+    async def drain(self) -> None:
+        """Wait until every outcome is stored."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -75,30 +80,37 @@ class Reporter:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settle(self, threads: Executor, items: Sequence[Item], work: Callable[[], None]) -> None:
-        """Settle items in a thread. If that fails, each item gets the error, so that every slot becomes free."""
+    async def _settle(self, threads: Executor, settlements: Sequence[Settlement], work: Callable[[], None]) -> None:
+        """Settle in a thread. If that fails, store the error in each settlement, so that every slot becomes free."""
         try:
-            _, error = await asyncio.get_running_loop().run_in_executor(threads, caught, work)
-        except Exception as refused:  # noqa: BLE001 - the threads have ended
+            _, error = await asyncio.get_running_loop().run_in_executor(threads, try_call, work)
+        except Exception as refused:  # noqa: BLE001 - the thread pool is shut down
             error = refused
         if error is not None:
-            fault = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else RuntimeError(f"settling raised {headline(error)}")
-            for item in items:
-                item.error = item.error or fault
+            fault = (
+                error
+                if isinstance(error, Exception) and not isinstance(error, StopIteration)
+                else RuntimeError(f"settling raised {headline(error)}")
+            )
+            for settlement in settlements:
+                settlement.error = settlement.error or fault
 
-    async def _settle_alone(self, item: Item) -> None:
-        desk, work = self._settler.desk, functools.partial(self._settler.alone, item)
-        await self._settle(self._alone, [item], work)
-        while item.again is not None and item.grip.stop != "lost" and not desk.over.is_set():
-            await self._rest(item.again)
-            if self._hurried.is_set():
+    async def _settle_one(self, settlement: Settlement) -> None:
+        context, work = self._settler.context, functools.partial(self._settler.settle_one, settlement)
+        await self._settle(self._single_threads, [settlement], work)
+        while settlement.retry_in is not None and settlement.execution.stop != "lost" and not context.stopped.is_set():
+            await self._wait(settlement.retry_in)
+            if self._hooks_stopped.is_set():
                 break
-            item.again = item.error = None
-            await self._settle(self._alone, [item], work)
-        self._tell(item)
+            settlement.retry_in = settlement.error = None
+            await self._settle(self._single_threads, [settlement], work)
+        self._notify(settlement)
 
-    async def _rest(self, seconds: float) -> None:
-        waiting = [asyncio.ensure_future(self._hurried.wait()), asyncio.ensure_future(self._settler.desk.waits.asleep(seconds))]
+    async def _wait(self, seconds: float) -> None:
+        waiting = [
+            asyncio.ensure_future(self._hooks_stopped.wait()),
+            asyncio.ensure_future(self._settler.context.sleeper.asleep(seconds)),
+        ]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -107,31 +119,32 @@ class Reporter:
 
     async def _flush(self) -> None:
         try:
-            await asyncio.sleep(0)  # what finishes in this same turn of the loop joins the batch
+            await asyncio.sleep(0)  # outcomes of the same loop iteration join the batch
             while self._waiting:
                 batch = self._next()
-                await self._settle(self._together, batch, functools.partial(self._settler.together, batch))
-                for item in batch:
-                    self._tell(item)
+                await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
+                for settlement in batch:
+                    self._notify(settlement)
         finally:
             self._flushing = False
 
     @staticmethod
-    def _tell(item: Item) -> None:
+    def _notify(settlement: Settlement) -> None:
         try:
-            item.done(item)
+            if settlement.on_settled is not None:
+                settlement.on_settled(settlement)
         except Exception:  # noqa: BLE001 - logged
-            # The others of its batch must hear of theirs.
-            _log.exception("job %s: what was settled could not be told", item.grip.job.id)
+            # The rest of the batch must still be notified.
+            _log.exception("Job %s is settled, but the callback of its slot raised.", settlement.execution.job.id)
 
-    def _next(self) -> list[Item]:
-        """The next batch: each job once, in the order they came."""
-        batch: dict[str, Item] = {}
-        later: list[Item] = []
-        for item in self._waiting:
-            if len(batch) >= MOST or item.grip.job.id in batch:
-                later.append(item)
+    def _next(self) -> list[Settlement]:
+        """Return the next batch: each job at most once, in order of arrival."""
+        batch: dict[str, Settlement] = {}
+        later: list[Settlement] = []
+        for settlement in self._waiting:
+            if len(batch) >= MOST or settlement.execution.job.id in batch:
+                later.append(settlement)
             else:
-                batch[item.grip.job.id] = item
+                batch[settlement.execution.job.id] = settlement
         self._waiting = later
         return list(batch.values())

@@ -1,4 +1,7 @@
-"""From an outcome to a stored move: decided once, written fenced, and sent again where the reply was lost. It blocks, so it runs in threads."""
+"""Settles executions: decides the move for an outcome, runs the kind's functions and stores the move.
+
+Settling blocks, so a worker settles in threads. `settle_waiting` settles jobs that no worker runs.
+"""
 
 import functools
 import logging
@@ -6,55 +9,288 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import events
-from ..declaration import Declaration
+from ..core.decide import decide
+from ..core.error_policy import headline
+from ..core.job import Job
+from ..core.outcome import Advanced, CancelRequested, FailedFinally, Outcome, Released, Returned, Started
+from ..core.payload import clean
+from ..core.transition import Move, Take
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
-from ..job import Job
-from ..move import Move, decide
-from ..outcome import Advanced, Cancelled, Failed, Outcome, Released, Returned, Started
-from ..payload import clean
-from ..records import Refusal
-from ..taxonomy import headline
-from ..user_code import Scope, context_of, surround
-from .desk import Desk
-from .grip import Grip
-from .points import Point, pass_by
-from .verdict import outcome_of, unrecorded
+from ..jobs.spec import KindSpec
+from ..jobs.user_code import CallScope, call_within, context_of
+from ..store.types import Refusal
+from ..telemetry.events import Batch
+from .classify import as_unrecorded, outcome_of
+from .context import SettleContext
+from .failpoints import Failpoint, no_failpoints
+from .held_execution import HeldExecution
+from .settle_events import note_hook_failure, report_hook_failure, report_move, report_refusal
 
 _log = logging.getLogger("interlock")
-SENT = 5
-"""How often a commit is sent again whose end, in a transaction of the user's own, nobody knows."""
-_GOES_ON = (Started, Advanced)
-"""What would make a job wait again: not if someone asked it to stop."""
+Body = Callable[[Any, Job], None]
+"""The user's functions of one transition: the commit function, then the hooks of the states that it enters."""
+MAX_COMMITS = 5
+"""The most times that a commit is sent if the user's own transaction fails to end and its result is unknown."""
+UNSTORABLE = "unstorable: "
+"""The prefix of a job's error if the database cannot store its result or error."""
 
 
 @dataclass(slots=True, eq=False)
-class Item:
-    """One outcome on its way to the store."""
+class Settlement:
+    """One outcome of one execution, to be stored."""
 
-    grip: Grip
+    execution: HeldExecution
     outcome: Outcome
-    done: Callable[["Item"], None]
-    """Called in the event loop when it is settled, or cannot be."""
+    on_settled: Callable[["Settlement"], None] | None = None
+    """Called in the event loop after the outcome was stored or refused."""
     value: Any = None
-    """What the handler returned, for its commit function."""
+    """The value that the handler returned, for the commit function."""
+    retry_hooks: bool = True
+    """Whether the caller waits and retries a hook that raised. Maintenance and reconcilers retry in a later round."""
     error: Exception | None = None
     move: Move | None = None
-    once: bool = False
-    """Where a hook raises, it is not waited for: whoever settles it comes back by himself."""
-
-    again: float | None = None
-    """Seconds after which it is to be tried again: a hook raised, and nobody waits for that in a thread that others need."""
+    retry_in: float | None = None
+    """Seconds until the settlement is tried again, because a hook raised."""
 
     @property
-    def goes_on(self) -> bool:
-        return isinstance(self.outcome, _GOES_ON)
+    def keeps_running(self) -> bool:
+        """Whether the handler continues after this outcome."""
+        return isinstance(self.outcome, Started | Advanced)
 
 
-class _Inside:
-    """What runs inside a commit, and whether it raised there."""
+class Settler:
+    """Decides the moves for outcomes and stores them. An error of one job does not affect the others."""
 
-    def __init__(self, body: Callable[[Any, Job], None]) -> None:
+    def __init__(self, context: SettleContext) -> None:
+        self.context = context
+
+    # ------------------------------------------------------------ many
+    def settle_batch(self, settlements: Sequence[Settlement]) -> None:
+        """Store all moves with one statement. Afterwards each settlement has its move or its error."""
+        began = self.context.sleeper.monotonic()
+        moves: dict[str, tuple[Settlement, Move]] = {}
+        for settlement in settlements:
+            try:
+                move = settlement.move or self._decide(settlement)
+            except Exception as error:  # noqa: BLE001 - kept in the settlement
+                settlement.error = error
+            else:
+                moves[move.job_id] = settlement, move
+        if not moves:
+            return
+        try:
+            self._pass_failpoint(Failpoint.BEFORE_COMMIT, settlements)
+            refusals = self._store_moves([move for _, move in moves.values()])
+            self._pass_failpoint(Failpoint.AFTER_COMMIT, settlements)
+        except Exception as error:  # noqa: BLE001 - kept in the settlements
+            for settlement, _ in moves.values():
+                settlement.error = error
+            return
+        for refusal in refusals:
+            if refusal.job_id in moves:
+                settlement, move = moves.pop(refusal.job_id)
+                _keep_error(settlement, functools.partial(self._handle_refusal, settlement, move, refusal))
+            else:
+                _log.error("The store refused a move of job %s, which was not in the batch. Ignored.", refusal.job_id)
+        for settlement, move in moves.values():
+            _keep_error(settlement, functools.partial(self._handle_stored, settlement, move))
+        self.context.events.emit(Batch("settle", len(settlements), self.context.sleeper.monotonic() - began))
+
+    def _pass_failpoint(self, point: Failpoint, settlements: Sequence[Settlement]) -> None:
+        if self.context.failpoints is not no_failpoints:
+            for settlement in settlements:
+                if isinstance(settlement.outcome, Returned):
+                    self.context.failpoints(point, settlement.execution.job)
+
+    def settle_all(self, settlements: Sequence[Settlement]) -> None:
+        """Settle jobs with a commit function or hooks one by one, and the others with one statement."""
+        batch = list[Settlement]()
+        for settlement in settlements:
+            try:
+                body = self._body(settlement, self._decide(settlement))
+            except Exception as error:  # noqa: BLE001 - kept in the settlement
+                settlement.error = error
+                continue
+            if body is not None:
+                self.settle_one(settlement)
+            else:
+                batch.append(settlement)
+        if batch:
+            self.settle_batch(batch)
+
+    # ------------------------------------------------------------ one
+    def settle_one(self, settlement: Settlement) -> None:
+        """Store one move in its own transaction, together with the functions that its kind runs there."""
+        while True:
+            try:
+                move = self._decide(settlement)
+            except Exception as error:  # noqa: BLE001 - kept in the settlement
+                settlement.error = error
+                return
+            body = self._body(settlement, move)
+            try:
+                refusal = self._store(settlement, move, body, retry=True)
+            except Exception as error:  # noqa: BLE001 - an error of the user's function may lead to another outcome
+                if isinstance(error, Unavailable) or not self._reclassify(settlement, move, error, body):
+                    settlement.error = error
+                    return
+                continue
+            if refusal is None:
+                self._handle_stored(settlement, move)
+            else:
+                self._handle_refusal(settlement, move, refusal)
+            return
+
+    def settle_or_raise(self, settlement: Settlement) -> bool:
+        """Settle once, for a caller that handles errors. Returns False if another process has moved the job.
+
+        Raises errors of the kind's functions and of the database, and `TransitionRefused` if the lifecycle does not
+        allow the outcome. Nothing is stored then.
+        """
+        execution, outcome = settlement.execution, settlement.outcome
+        move = self._decide_outcome(execution, outcome)
+        if isinstance(outcome, Returned) and move.to_status == "ABORTED":
+            raise TransitionRefused(
+                move.error or f"Job {execution.job.id} cannot be completed from {execution.job.state}."
+            )
+        refusal = self._store(settlement, move, self._body(settlement, move), retry=False)
+        if refusal is not None:
+            report_refusal(self.context, execution, move, refusal)
+            return False
+        self._handle_stored(settlement, move)
+        return True
+
+    def _store_moves(self, moves: Sequence[Move]) -> Sequence[Refusal]:
+        return self.context.retry_while_unavailable(lambda: self.context.store.transitions.move(moves), "report")
+
+    def _store(self, settlement: Settlement, move: Move, body: Body | None, *, retry: bool) -> Refusal | None:
+        context, execution = self.context, settlement.execution
+        if body is None:
+            refusals = self._store_moves([move]) if retry else context.store.transitions.move([move])
+            return refusals[0] if refusals else None
+        context.failpoints(Failpoint.BEFORE_COMMIT, execution.job)
+        refusal = commit(context, move, body, execution.spec, retry=retry)
+        context.failpoints(Failpoint.AFTER_COMMIT, execution.job)
+        return refusal
+
+    def _body(self, settlement: Settlement, move: Move) -> Body | None:
+        """Return the functions that run in the transaction of this move: the commit function, then the hooks."""
+        execution = settlement.execution
+        functions = execution.spec.move_body(move, settlement.value, commits=isinstance(settlement.outcome, Returned))
+        if functions is None:
+            return None
+
+        def body(tx: Any, job: Job) -> None:
+            context_of(CallScope(job.kind, job.id, execution.job.attempt)).run(functions, tx, job)
+            self.context.failpoints(Failpoint.IN_COMMIT, job)
+
+        return body
+
+    def _reclassify(self, settlement: Settlement, move: Move, error: Exception, body: Body | None) -> bool:
+        """Replace the outcome after an error of a commit function. Returns False if there is no other outcome.
+
+        An error of a hook schedules a retry of the same move.
+        """
+        execution = settlement.execution
+        if isinstance(settlement.outcome, Returned):
+            outcome = outcome_of(error, execution, self.context.now)
+            settlement.outcome = as_unrecorded(outcome) if settlement.outcome.begins else outcome
+            return True
+        if body is None or settlement.keeps_running:
+            return False
+        # The move is not stored. It is retried for as long as this worker has the lease.
+        execution.failures += 1
+        report_hook_failure(self.context, execution.job, move.state, error)
+        if execution.failures == 1:
+            job, by = execution.job, execution.owner
+            note_hook_failure(self.context, job, move.state, error, actor=by, retried_by="worker", attempt=job.attempt)
+        if settlement.retry_hooks:
+            settlement.retry_in = execution.spec.backoff.delay(execution.failures, self.context.random())
+        return False
+
+    # ------------------------------------------------------------ deciding
+    def _decide(self, settlement: Settlement) -> Move:
+        """Return the move for this outcome. If the lifecycle does not allow the outcome, the job fails."""
+        execution, outcome = settlement.execution, settlement.outcome
+        if isinstance(outcome, CancelRequested):
+            self._reload_cancel_request(execution)
+            by = execution.job.cancel_requested_by
+            outcome = (
+                CancelRequested(execution.job.cancel_reason, by) if by else Released("the cancel request was withdrawn")
+            )
+        try:
+            move = self._decide_outcome(execution, outcome)
+        except TransitionRefused as error:
+            if settlement.keeps_running or isinstance(outcome, Released):
+                raise
+            move = self._decide_outcome(execution, FailedFinally(clean(str(error))))
+        settlement.move = move
+        return move
+
+    def _decide_outcome(self, execution: HeldExecution, outcome: Outcome) -> Move:
+        move = decide(
+            execution.lifecycle,
+            execution.job,
+            execution,
+            outcome,
+            execution.spec.policy,
+            self.context.random(),
+            actor=execution.owner,
+        )
+        move.progress, move.usage = execution.progress_and_usage()
+        return move
+
+    def _reload_cancel_request(self, execution: HeldExecution) -> None:
+        """Read the job's cancel request. Other columns are not read: they may belong to another worker's attempt."""
+        job, find = execution.job, self.context.retry_while_unavailable
+        found = find(lambda: self.context.store.inspect.get(job.id), "report")
+        if found.attempt == job.attempt:
+            job.cancel_requested_at, job.cancel_requested_by = found.cancel_requested_at, found.cancel_requested_by
+            job.cancel_reason = found.cancel_reason
+
+    # ------------------------------------------------------------ afterwards
+    def _handle_stored(self, settlement: Settlement, move: Move) -> None:
+        settlement.move = move
+        settlement.execution.apply_move(move)
+        report_move(self.context, settlement.execution, move)
+
+    def _handle_refusal(self, settlement: Settlement, move: Move, refusal: Refusal) -> None:
+        execution, outcome = settlement.execution, settlement.outcome
+        failed = isinstance(outcome, FailedFinally) and outcome.reason.startswith(UNSTORABLE)
+        if refusal.error is not None and not refusal.collided and not failed:
+            settlement.outcome = FailedFinally(clean(f"{UNSTORABLE}{refusal.error}"))
+            self.settle_one(settlement)
+            return
+        if _missed_cancel_request(move, refusal):
+            # This worker still owns the lease. A job with a cancel request must not return to a waiting state.
+            self._reload_cancel_request(execution)
+            self.settle_one(settlement)
+            return
+        row = report_refusal(self.context, execution, move, refusal)
+        execution.halt("lost")
+        settlement.error = LeaseLost(f"Job {execution.job.id} was not moved to {move.state}: the row is {row}.")
+
+
+def _keep_error(settlement: Settlement, work: Callable[[], None]) -> None:
+    """Call `work` and store its error in the settlement, so that the rest of the batch is settled."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - kept in the settlement
+        settlement.error = error
+
+
+def _missed_cancel_request(move: Move, refusal: Refusal) -> bool:
+    """Whether a move was refused only because the job has a cancel request that `decide` did not know of."""
+    mine = (move.attempt, move.holder, move.from_status, move.source)
+    found = (refusal.attempt, refusal.holder, refusal.status, refusal.state)
+    return not move.heard and move.phase == "pending" and found == mine
+
+
+# ---------------------------------------------------------------- committing with the user's functions
+class _TrackedBody:
+    """A body that counts its calls and records whether it raised."""
+
+    def __init__(self, body: Body) -> None:
         self._body = body
         self.calls = 0
         self.raised = False
@@ -68,232 +304,39 @@ class _Inside:
             raise
 
 
-class Settler:
-    """Decides and stores. Whatever goes wrong for one job ends in that job's item, never in another's."""
+def commit(context: SettleContext, move: Move | Take, body: Body, spec: KindSpec, *, retry: bool) -> Refusal | None:
+    """Store one transition and run `body` in its transaction. Returns the refusal if the fence does not match.
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-
-    # ------------------------------------------------------------ many
-    def together(self, items: Sequence[Item]) -> None:
-        """One statement for all. Each item then has its move, or its error."""
-        begun = self.desk.waits.monotonic()
-        moves: dict[str, tuple[Item, Move]] = {}
-        for item in items:
-            try:
-                move = item.move or self.decided(item)
-            except Exception as error:  # noqa: BLE001 - the item carries it
-                item.error = error
-            else:
-                moves[move.job_id] = item, move
-        if not moves:
-            return
-        try:
-            self._pass(Point.BEFORE_COMMIT, items)
-            refusals = self.desk.persistently(lambda: self.desk.store.move([move for _, move in moves.values()]), "report")
-            self._pass(Point.AFTER_COMMIT, items)
-        except Exception as error:  # noqa: BLE001 - the items carry it
-            for item, _ in moves.values():
-                item.error = error
-            return
-        for refusal in refusals:
-            if refusal.job_id in moves:
-                item, move = moves.pop(refusal.job_id)
-                _guarded(item, functools.partial(self._refused, item, move, refusal))
-            else:
-                _log.error("the store refused a move of job %s, which was not in the batch", refusal.job_id)
-        for item, move in moves.values():
-            _guarded(item, functools.partial(self._carried_out, item, move))
-        self.desk.events.emit(events.Batch("settle", len(items), self.desk.waits.monotonic() - begun))
-
-    def _pass(self, point: Point, items: Sequence[Item]) -> None:
-        if self.desk.points is not pass_by:
-            for item in items:
-                if isinstance(item.outcome, Returned):
-                    self.desk.points(point, item.grip.job)
-
-    def each(self, items: Sequence[Item]) -> None:
-        """All of them: those whose move runs code of their kind one by one, the others by one statement."""
-        together = list[Item]()
-        for item in items:
-            try:
-                runs_code = self._body(item, self.decided(item)) is not None
-            except Exception as error:  # noqa: BLE001 - the item carries it
-                item.error = error
-                continue
-            if runs_code:
-                self.alone(item)
-            else:
-                together.append(item)
-        if together:
-            self.together(together)
-
-    # ------------------------------------------------------------ one
-    def alone(self, item: Item) -> None:
-        """One move in a transaction of its own, with the functions that its kind runs there."""
-        while True:
-            try:
-                move = self.decided(item)
-            except Exception as error:  # noqa: BLE001 - the item carries it
-                item.error = error
-                return
-            body = self._body(item, move)
-            try:
-                refusal = self._write(item, move, body)
-            except Exception as error:  # noqa: BLE001 - judged here
-                if isinstance(error, Unavailable) or not self._judged(item, move, error, ran_code=body is not None):
-                    item.error = error
-                    return
-                continue
-            if refusal is None:
-                self._carried_out(item, move)
-            else:
-                self._refused(item, move, refusal)
-            return
-
-    def _write(self, item: Item, move: Move, body: Callable[[Any, Job], None] | None) -> Refusal | None:
-        desk, declaration = self.desk, item.grip.declaration
-        if body is None:
-            refusals = desk.persistently(lambda: desk.store.move([move]), "report")
-            return refusals[0] if refusals else None
-        job = item.grip.job
-        desk.points(Point.BEFORE_COMMIT, job)
-        refusal = desk.persistently(functools.partial(self._commit, move, _Inside(body), declaration), "commit")
-        desk.points(Point.AFTER_COMMIT, job)
-        return refusal
-
-    def _commit(self, move: Move, inside: "_Inside", declaration: Declaration) -> Refusal | None:
-        """Try to commit once, inside the `around_attempt` context managers, which may repair the user's connection."""
-        sent: list[Refusal | None] = []
-        try:
-            surround(declaration.around, lambda: sent.append(self._send(move, inside, declaration.commit_timeout)))
-        except BaseException as error:
-            if not sent:
-                said = f"around_attempt raised {type(error).__name__} around its commit"
-                raise error if isinstance(error, Exception) else RuntimeError(said) from error
-            _log.warning("job %s is committed, but around_attempt raised afterwards: %s", move.job_id, headline(error))
-        return sent[0]
-
-    def _send(self, move: Move, inside: "_Inside", timeout: float) -> Refusal | None:
-        try:
-            return self.desk.store.commit(move, inside, transaction=self.desk.transaction, timeout=timeout)
-        except InterlockError:
-            raise
-        except Exception as error:
-            if self.desk.transaction is None or inside.raised or inside.calls >= SENT:
-                raise
-            # The user's own transaction broke when it was ended: nobody knows how, and sending the same again settles it.
-            raise Unavailable(f"Your transaction could not be ended: {headline(error)}") from error
-
-    def _body(self, item: Item, move: Move) -> Callable[[Any, Job], None] | None:
-        """What runs inside the transaction of this move: the commit function, then the hooks of the states it enters."""
-        inside = item.grip.declaration.moving(move, item.value, commits=isinstance(item.outcome, Returned))
-        if inside is None:
-            return None
-
-        def body(tx: Any, job: Job) -> None:
-            context_of(Scope(job.kind, job.id, item.grip.job.attempt)).run(inside, tx, job)
-            self.desk.points(Point.IN_COMMIT, job)
-
-        return body
-
-    def _judged(self, item: Item, move: Move, error: Exception, *, ran_code: bool) -> bool:
-        """A function of the job raised, or its row cannot be stored. Is there another way to go on with it?"""
-        grip = item.grip
-        if isinstance(item.outcome, Returned):
-            outcome = outcome_of(error, grip, self.desk.now)
-            item.outcome = unrecorded(outcome) if item.outcome.begins else outcome
-            return True
-        if not ran_code or item.goes_on:
-            return False
-        # A hook on the way to an end that is not success: the move is not made, and tried again for as long as we hold the job.
-        grip.failures += 1
-        self.desk.events.emit(events.HookFailed(grip.job.id, grip.job.kind, move.state, error))
-        if grip.failures == 1:
-            self.remark(grip, "hook_failed", f"the hook for {move.state} raised {headline(error)}; the worker retries it")
-        item.again = None if item.once else grip.declaration.backoff.delay(grip.failures, self.desk.draw())
-        return False
-
-    # ------------------------------------------------------------ what came of it
-    def decided(self, item: Item) -> Move:
-        """The move that this outcome means. What the lifecycle cannot do with it fails the job, with that sentence."""
-        grip, outcome = item.grip, item.outcome
-        if isinstance(outcome, Cancelled):
-            self._hear(grip)
-            by = grip.job.cancel_requested_by
-            outcome = Cancelled(grip.job.cancel_reason, by) if by else Released("its stop was taken back")
-        try:
-            move = self._decide(grip, outcome)
-        except TransitionRefused as error:
-            if item.goes_on or isinstance(outcome, Released):
-                raise
-            move = self._decide(grip, Failed(clean(str(error))))
-        move.progress, move.usage = grip.shown()
-        item.move = move
-        return move
-
-    def _hear(self, grip: Grip) -> None:
-        """Was it asked to stop meanwhile? Only that is taken over: whatever else stands there now may be another's attempt, and not ours to move."""
-        job, found = grip.job, self.desk.persistently(lambda: self.desk.store.get(grip.job.id), "report")
-        if found.attempt == job.attempt:
-            job.cancel_requested_at, job.cancel_requested_by, job.cancel_reason = found.cancel_requested_at, found.cancel_requested_by, found.cancel_reason
-
-    def _decide(self, grip: Grip, outcome: Outcome) -> Move:
-        return decide(grip.lifecycle, grip.job, grip, outcome, grip.declaration.policy, self.desk.draw(), actor=grip.owner)
-
-    def _carried_out(self, item: Item, move: Move) -> None:
-        grip, emit = item.grip, self.desk.events.emit
-        grip.moved(move)
-        if self.desk.events.wants(events.Transition):
-            for arrow in move.path:
-                job = grip.job
-                emit(events.Transition(job.id, job.kind, job.lifecycle, arrow.event, arrow.source, arrow.target, job.attempt, move.actor))
-        handed = move.external_id is not None
-        if (handed or move.ended_by is not None) and self.desk.events.wants(events.AttemptEnded):
-            job = grip.job
-            ran = None if grip.elsewhere else self.desk.waits.monotonic() - grip.began
-            waited = None if grip.elsewhere else max((job.updated_at - job.due_at).total_seconds(), 0.0)
-            outcome = "handed" if handed else move.ended_by or ""
-            why = move.error.strip().rpartition("\n")[2][:200] if move.error else None
-            raised = grip.raised if move.error else None
-            emit(events.AttemptEnded(job.id, job.kind, job.queue, job.attempt, outcome, waited, ran, why, raised, final=move.phase == "failed"))
-
-    def _refused(self, item: Item, move: Move, refusal: Refusal) -> None:
-        grip = item.grip
-        failed = isinstance(item.outcome, Failed) and item.outcome.reason.startswith("unstorable")
-        if refusal.error is not None and not refusal.collided and not failed:
-            item.outcome = Failed(clean(f"unstorable: {refusal.error}"))
-            self.alone(item)
-            return
-        if _only_unheard(move, refusal):
-            # Still ours: it was asked to stop since the job was read, and must not wait again without that being heard.
-            self._hear(grip)
-            self.alone(item)
-            return
-        stands = refusal.error or f"attempt {refusal.attempt}, holder {refusal.holder}, {refusal.status}, in {refusal.state}"
-        wanted = f"{move.to_status} in {move.state}"
-        self.desk.events.emit(events.MoveRefused(grip.job.id, grip.job.kind, move.attempt, wanted, stands))
-        self.remark(grip, "refused", f"holder {move.holder} of attempt {move.attempt} wanted {wanted}; there stands {stands}")
-        grip.halt("lost")
-        item.error = LeaseLost(f"Job {grip.job.id} was not moved to {move.state}: there stands {stands}.")
-
-    def remark(self, grip: Grip, event: str, reason: str) -> None:
-        """Best effort: the event was emitted whatever becomes of it."""
-        try:
-            self.desk.store.remark(grip.job.id, attempt=grip.job.attempt, event=event, actor=grip.owner, reason=clean(reason))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the job itself is settled
-            _log.warning("job %s: %s could not be remarked: %s", grip.job.id, event, error)
+    With `retry`, a worker repeats the commit while the database is unreachable. For each try, a worker enters the
+    `around_attempt` context managers again, which may repair the user's connection.
+    """
+    tracked = _TrackedBody(body)
+    send = functools.partial(_send, context, move, tracked, spec.commit_timeout, retry=retry and context.in_worker)
+    once = functools.partial(_surrounded, send, move, spec) if context.in_worker else send
+    return context.retry_while_unavailable(once, "commit") if retry else once()
 
 
-def _guarded(item: Item, work: Callable[[], None]) -> None:
-    """Keep the error of one item with that item, so that the rest of its batch is settled."""
+def _surrounded(send: Callable[[], Refusal | None], move: Move | Take, spec: KindSpec) -> Refusal | None:
+    sent: list[Refusal | None] = []
     try:
-        work()
-    except Exception as error:  # noqa: BLE001 - the item carries it
-        item.error = error
+        call_within(spec.around, lambda: sent.append(send()))
+    except BaseException as error:
+        if not sent:
+            message = f"around_attempt raised {type(error).__name__} around the commit of job {move.job_id}"
+            raise error if isinstance(error, Exception) else RuntimeError(message) from error
+        _log.warning("Job %s is committed, but around_attempt raised afterwards: %s", move.job_id, headline(error))
+    return sent[0]
 
 
-def _only_unheard(move: Move, refusal: Refusal) -> bool:
-    """Whether nothing stands in a move's place but a request to stop that its decider had not heard of."""
-    mine = (move.attempt, move.holder, move.from_status, move.source)
-    return not move.heard and move.phase == "pending" and (refusal.attempt, refusal.holder, refusal.status, refusal.state) == mine
+def _send(
+    context: SettleContext, move: Move | Take, body: _TrackedBody, timeout: float, *, retry: bool
+) -> Refusal | None:
+    try:
+        return context.store.transitions.commit(move, body, transaction=context.transaction, timeout=timeout)
+    except InterlockError:
+        raise
+    except Exception as error:
+        if not retry or context.transaction is None or body.raised or body.calls >= MAX_COMMITS:
+            raise
+        # The user's own transaction failed to end, so its result is unknown. The fence makes another try safe.
+        raise Unavailable(f"Your transaction could not be ended: {headline(error)}") from error

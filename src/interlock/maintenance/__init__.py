@@ -1,1 +1,1 @@
-"""The keeper: what a worker does for all, beside its own jobs."""
+"""Maintenance that every worker runs besides its own jobs: recovery, expiry, schedules and pruning."""

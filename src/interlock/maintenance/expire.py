@@ -1,124 +1,83 @@
-"""Waiting jobs whose time to live has ended: carried out by `expire`, with the hook of the state that they end in."""
+"""Expires waiting jobs whose time to live has ended, and runs the hooks of the state that they enter."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from .. import events
-from ..errors import InterlockError, Unavailable
-from ..job import Job
-from ..move import Take, decide_take
-from ..payload import clean
-from ..taxonomy import headline
-from ..user_code import surround
-from ..worker.desk import Desk
+from ..core.job import Job
+from ..engine.context import WorkerContext
+from ..engine.settle_events import note_hook_failure
+from ..engine.settle_waiting import WaitingResult, WaitingSettler
+from ..telemetry import events
 
 LIMIT = 100
 ROUNDS = 100
-"""Batches at one go at most: the rest comes a second later."""
+"""The most batches in one run. The next run continues a second later."""
 SOONEST = 1.0
-WHY = "its time to live has ended"
+"""The shortest time, in seconds, until the worker retries a job that it could not expire."""
+REASON = "its time to live has ended"
 
 
 @dataclass(slots=True)
-class _Shelved:
-    """A job that could not be carried out, and when, on the monotonic clock, that is tried again."""
+class _FailedExpiry:
+    """The failures of a job that could not be expired, and the monotonic time of the next try."""
 
     failures: int
     until: float
 
 
 class Expiry:
-    """Expires jobs of the kinds that it knows. One that cannot be expired waits ever longer for its next turn, and stops no other."""
+    """Expires jobs of the worker's kinds. A job that fails is retried with backoff and does not delay others."""
 
-    def __init__(self, desk: Desk, owner: str) -> None:
-        self._desk = desk
+    def __init__(self, context: WorkerContext, owner: str) -> None:
+        self._context = context
         self._owner = owner
-        self._shelf: dict[str, _Shelved] = {}
+        self._settler = WaitingSettler(context, owner)
+        self._failed: dict[str, _FailedExpiry] = {}
 
     def run(self) -> int:
-        """Everything that is due now. Answers how many jobs were expired."""
-        done, kinds = 0, sorted(self._desk.kinds)
+        """Expire everything that is due now. Returns how many jobs were expired."""
+        done, kinds = 0, sorted(self._context.kinds)
         for _ in range(ROUNDS):
-            limit = LIMIT + len(self._shelf)
-            jobs = self._desk.store.expired(kinds, limit)
-            self._shelf = {job.id: shelved for job in jobs if (shelved := self._shelf.get(job.id))}
-            due = [job for job in jobs if self._due(job.id)]
+            limit = LIMIT + len(self._failed)
+            jobs = self._context.store.inspect.expired(kinds, limit)
+            self._failed = {job.id: failed for job in jobs if (failed := self._failed.get(job.id))}
+            due = [job for job in jobs if self._is_due(job.id)]
             done += self._expire(due)
-            if not due or len(jobs) < limit or self._desk.over.is_set():
+            if not due or len(jobs) < limit or self._context.stopped.is_set():
                 break
         return done
 
-    def _due(self, id: str) -> bool:
-        shelved = self._shelf.get(id)
-        return shelved is None or shelved.until <= self._desk.waits.monotonic()
+    def _is_due(self, id: str) -> bool:
+        failed = self._failed.get(id)
+        return failed is None or failed.until <= self._context.sleeper.monotonic()
 
-    # ------------------------------------------------------------ one batch
     def _expire(self, jobs: Sequence[Job]) -> int:
-        plain, done = list[tuple[Job, Take]](), 0
-        for job in jobs:
-            declaration = self._desk.kinds[job.kind]
-            try:
-                lifecycle = self._desk.store.lifecycle(job.lifecycle, job.lifecycle_version)
-                take = decide_take(lifecycle, job, "expire", declaration.policy, actor=self._owner, reason=WHY)
-            except InterlockError as error:
-                self._fail(job, error)
-                continue
-            if body := declaration.taking(take):
-                done += self._alone(job, take, body)
-            else:
-                plain.append((job, take))
-        return done + self._together(plain)
+        results = self._settler.settle_all(jobs, "expire", REASON)
+        for result in results:
+            if result.stored:
+                self._failed.pop(result.job.id, None)
+            elif result.error is not None:
+                self._handle_error(result, result.error)
+        return sum(result.stored for result in results)
 
-    def _together(self, plain: Sequence[tuple[Job, Take]]) -> int:
-        if not plain:
-            return 0
-        refusals = {refusal.job_id: refusal for refusal in self._desk.store.take([take for _, take in plain])}
-        for job, take in plain:
-            refusal = refusals.get(job.id)
-            if refusal is None:
-                self._expired(job, take)
-            elif refusal.error is not None:
-                self._fail(job, InterlockError(refusal.error))
-            # Otherwise another was faster, and what stands there is right.
-        return len(plain) - len(refusals)
+    def _handle_error(self, result: WaitingResult, error: Exception) -> None:
+        job, failures = result.job, self._postpone(result.job)
+        if result.hook_of is None:
+            self._context.events.emit(events.WorkerError(self._owner, f"expiring job {job.id}", error))
+        elif failures == 1:
+            note_hook_failure(
+                self._context,
+                job,
+                result.hook_of,
+                error,
+                actor=self._owner,
+                retried_by="maintenance loop",
+                attempt=None,
+            )
 
-    def _alone(self, job: Job, take: Take, body: Callable[[Any, Job], None]) -> bool:
-        """In a transaction of its own, with its hook. A hook that raises leaves the job where it is."""
-        declaration = self._desk.kinds[job.kind]
-        try:
-            refusal = surround(declaration.around, lambda: self._desk.store.commit(
-                take, body, transaction=self._desk.transaction, timeout=declaration.commit_timeout))
-        except Unavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - the hook's own
-            self._hook_failed(job, take, error)
-            return False
-        if refusal is None:
-            self._expired(job, take)
-        return refusal is None
-
-    # ------------------------------------------------------------ what came of it
-    def _expired(self, job: Job, take: Take) -> None:
-        self._shelf.pop(job.id, None)
-        arrow = take.arrow
-        self._desk.events.emit(
-            events.Transition(job.id, job.kind, job.lifecycle, arrow.event, arrow.source, arrow.target, take.attempt + 1, take.actor))
-
-    def _hook_failed(self, job: Job, take: Take, error: Exception) -> None:
-        state = take.arrow.target
-        self._desk.events.emit(events.HookFailed(job.id, job.kind, state, error))
-        if self._shelve(job) == 1:
-            reason = clean(f"the hook for {state} raised {headline(error)}; the keeper retries it")
-            self._desk.store.remark(job.id, attempt=None, event="hook_failed", actor=self._owner, reason=reason)
-
-    def _fail(self, job: Job, error: InterlockError) -> None:
-        self._shelve(job)
-        self._desk.events.emit(events.Trouble(self._owner, f"expiring job {job.id}", error))
-
-    def _shelve(self, job: Job) -> int:
-        before = self._shelf.get(job.id)
+    def _postpone(self, job: Job) -> int:
+        before = self._failed.get(job.id)
         failures = before.failures + 1 if before else 1
-        delay = max(self._desk.kinds[job.kind].backoff.delay(failures, self._desk.draw()), SOONEST)
-        self._shelf[job.id] = _Shelved(failures, self._desk.waits.monotonic() + delay)
+        delay = max(self._context.kinds[job.kind].backoff.delay(failures, self._context.random()), SOONEST)
+        self._failed[job.id] = _FailedExpiry(failures, self._context.sleeper.monotonic() + delay)
         return failures

@@ -1,45 +1,47 @@
-"""Retention: what has ended long enough ago goes, a bite at a time."""
+"""Retention: deletes jobs that ended long enough ago, in batches."""
 
 from collections.abc import Mapping
 
-from ..job import Phase
-from ..worker.desk import Desk
+from ..core.job import Phase
+from ..engine.context import WorkerContext
 
 DAY = 86_400.0
 RETENTION: Mapping[Phase, float] = {"succeeded": 7 * DAY}
-"""How long jobs are kept after their end, in seconds. A phase that is not named is kept for ever."""
+"""How many seconds jobs are kept after their end, by phase. Jobs in other phases are never deleted."""
 EVERY = 60.0
 LIMIT = 1000
-BITES = 10
-"""Batches of a phase at one go at most: the rest comes a second later."""
+MAX_BATCHES = 10
+"""The most batches of a phase in one run. The next run continues a second later."""
 
 
 class Pruning:
-    """Deletes what its app keeps no longer, and the rows of workers that went without a word."""
+    """Deletes jobs past their retention, and the rows of workers that have not reported for a day."""
 
-    def __init__(self, desk: Desk, retention: Mapping[Phase, float]) -> None:
-        self._desk = desk
+    def __init__(self, context: WorkerContext, retention: Mapping[Phase, float]) -> None:
+        self._context = context
         self._retention = retention
         self._next = float("-inf")
 
     def run(self) -> int:
-        """Once a minute, and sooner while there is more. Answers how many jobs went."""
-        if self._desk.waits.monotonic() < self._next:
+        """Prune once a minute, or at every call while jobs are left over. Returns how many jobs were deleted."""
+        if self._context.sleeper.monotonic() < self._next:
             return 0
-        bites = [self._bites(phase, age) for phase, age in self._retention.items()]
-        self._desk.store.forget_workers(DAY)
-        if all(ended for _, ended in bites):
-            self._next = self._desk.waits.monotonic() + EVERY
-        return sum(gone for gone, _ in bites)
+        results = [self._prune(phase, age) for phase, age in self._retention.items()]
+        self._context.store.workers.forget(DAY)
+        if all(complete for _, complete in results):
+            self._next = self._context.sleeper.monotonic() + EVERY
+        return sum(deleted for deleted, _ in results)
 
-    def _bites(self, phase: Phase, age: float) -> tuple[int, bool]:
-        """How many went, and whether that was all."""
-        gone = 0
-        for _ in range(BITES):
-            bite = self._desk.store.prune(phase=phase, age=age, limit=LIMIT, kinds=sorted(self._desk.kinds))
-            gone += bite
-            if bite < LIMIT:
-                return gone, True
-            if self._desk.over.is_set():
+    def _prune(self, phase: Phase, age: float) -> tuple[int, bool]:
+        """Delete up to `MAX_BATCHES` batches. Returns how many jobs were deleted, and whether that was all of them."""
+        deleted = 0
+        for _ in range(MAX_BATCHES):
+            batch = self._context.store.retention.prune(
+                phase=phase, age=age, limit=LIMIT, kinds=sorted(self._context.kinds)
+            )
+            deleted += batch
+            if batch < LIMIT:
+                return deleted, True
+            if self._context.stopped.is_set():
                 break
-        return gone, False
+        return deleted, False

@@ -1,54 +1,54 @@
-"""Letting the living renew before the dead are counted: after an absence, be it the database's or our own, one beat passes first."""
+"""Delays recovery after an outage, so that live workers can renew their leases first."""
 
-from ..worker.desk import Desk
+from ..engine.context import WorkerContext
 
 LONGEST = 10.0
-"""Seconds of a beat at most, whatever the leases are."""
+"""The longest heartbeat interval of a worker, in seconds."""
 RECONNECT = 4.0
-"""Seconds within which every live worker notices that the database is back, however short the leases are."""
+"""Seconds that a live worker needs to notice that the database is reachable again."""
 LATE = 3.0
-"""Seconds between two looks after which something must have stood still: the keeper looks every second."""
+"""Seconds between two checks that mean that this process was frozen. It normally checks every second."""
 
 
-class Patience:
-    """Knows when leases may be swept. A holder that could not renew, because the database or the machine was away, gets the time to do it first."""
+class RecoveryGrace:
+    """Decides when expired leases may be recovered. After an outage or a freeze, workers get time to renew first."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self.beat = min(max((kind.lease for kind in desk.kinds.values()), default=0.0) / 3, LONGEST)
-        """Seconds within which every live worker has renewed once."""
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self.heartbeat = min(max((kind.lease for kind in context.kinds.values()), default=0.0) / 3, LONGEST)
+        """Seconds within which every live worker renews once."""
         self._until = 0.0
-        self._looked: float | None = None
-        self._excused = False
+        self._checked_at: float | None = None
+        self._waited_once = False
 
-    def was_away(self) -> None:
-        """Note that the database was unreachable, so that live workers get time to reconnect and renew. Thread-safe."""
-        self._wait_until(self._now() + max(self.beat, RECONNECT))
+    def note_unreachable(self) -> None:
+        """Give live workers time to reconnect and renew after an outage. Thread-safe."""
+        self._wait_until(self._now() + max(self.heartbeat, RECONNECT))
 
-    def over(self) -> bool:
-        """Whether leases may be swept now. Asks the database, so that one that stood still is noticed before it is told to take anything."""
-        if self._desk.unwell.is_set():
-            self.was_away()
+    def is_over(self) -> bool:
+        """Whether leases may be recovered now. It calls the database, so that a frozen database is noticed first."""
+        if self._context.database_down.is_set():
+            self.note_unreachable()
         asked = self._now()
-        up = self._desk.store.up_for()
+        up = self._context.store.inspect.uptime()
         now = self._now()
-        late = now - (asked if self._looked is None else self._looked) > LATE
-        self._looked = now
-        # Once until the next sweep: on a machine that is always late, leases must be recovered too.
-        if late and not self._excused:
-            self._excused = True
-            self._wait_until(now + self.beat)
-        # If the clock was set back, a start time in the future says nothing.
-        if up is not None and 0 <= up < self.beat:
-            self._wait_until(now + self.beat - up)
+        late = now - (asked if self._checked_at is None else self._checked_at) > LATE
+        self._checked_at = now
+        # Wait only once until the next sweep, so that a machine that is always late recovers leases too.
+        if late and not self._waited_once:
+            self._waited_once = True
+            self._wait_until(now + self.heartbeat)
+        # If the clock was set back, ignore a start time in the future.
+        if up is not None and 0 <= up < self.heartbeat:
+            self._wait_until(now + self.heartbeat - up)
         return now >= self._until
 
     def swept(self) -> None:
-        """Leases have been looked at since the last absence."""
-        self._excused = False
+        """Note that a sweep ran, so that the next freeze delays recovery again."""
+        self._waited_once = False
 
     def _wait_until(self, moment: float) -> None:
         self._until = max(self._until, moment)
 
     def _now(self) -> float:
-        return self._desk.waits.monotonic()
+        return self._context.sleeper.monotonic()

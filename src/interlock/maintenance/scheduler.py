@@ -1,42 +1,42 @@
-"""Schedules: every tick becomes one job, however many keepers see it."""
+"""The scheduler: enqueues one job for every tick of a schedule, even if many workers run the schedule."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from .. import events
-from ..enqueue import enqueue
+from ..core.cron import Cron, missed
+from ..engine.context import WorkerContext
 from ..errors import KeyReused, Refused, Unavailable
-from ..records import ScheduleFacts
-from ..schedule import Schedule
-from ..tick import Cron, missed
-from ..user_code import surround
-from ..worker.desk import Desk
+from ..jobs.enqueue import enqueue
+from ..jobs.schedule import Schedule
+from ..jobs.user_code import call_within
+from ..store.types import ScheduleFacts
+from ..telemetry import events
 
 ON_TIME = 60.0
-"""Seconds for which a tick is not late: it fires whatever `catch_up` says."""
+"""Seconds after which a tick is late. A tick that is not late fires even if `catch_up` skips late ticks."""
 
 
 def key_of(name: str, tick: datetime) -> str:
-    """What makes the job of a tick one: keepers that see it together, or again after a crash, enqueue the same key."""
+    """Return the idempotency key of a tick. It lets only one worker store a job, also after a crash."""
     return f"schedule:{name}:{tick.astimezone(UTC).isoformat()}"
 
 
 class Scheduler:
-    """Enqueues what is due by the app's schedules. The database remembers how far each has come."""
+    """Enqueues the jobs of the app's schedules. The database stores the last tick of each schedule."""
 
-    def __init__(self, desk: Desk, schedules: Mapping[str, Schedule], owner: str) -> None:
-        self._desk = desk
+    def __init__(self, context: WorkerContext, schedules: Mapping[str, Schedule], owner: str) -> None:
+        self._context = context
         self._owner = owner
         self._schedules = schedules
         self._crons: dict[str, Cron] = {}
         self._next: dict[str, datetime] = {}
-        """When to look again, by the store's clock: before it no schedule is asked for, since asking may write."""
+        """When each schedule is due next, by the store's clock. Until then its row is neither read nor written."""
 
     def run(self) -> int:
-        """Every tick that is due now. Answers how many jobs came of it."""
+        """Enqueue every tick that is due now. Returns how many jobs were created."""
         if not self._schedules:
             return 0
-        done, now = 0, self._desk.now()
+        done, now = 0, self._context.now()
         for schedule in self._schedules.values():
             if now < self._next.get(schedule.name, now):
                 continue
@@ -44,30 +44,38 @@ class Scheduler:
                 done += self._fire(schedule, now)
             except Unavailable:
                 raise
-            except BaseException as error:  # noqa: BLE001 - a schedule that fails is retried, and stops no other
-                self._desk.events.emit(events.Trouble(self._owner, f"schedule {schedule.name}", error))
+            except BaseException as error:  # noqa: BLE001 - reported and retried; the other schedules continue
+                self._context.events.emit(events.WorkerError(self._owner, f"schedule {schedule.name}", error))
         return done
 
     def _fire(self, schedule: Schedule, now: datetime) -> int:
         cron = self._cron(schedule)
-        last = self._desk.store.schedule(_facts(schedule))
+        last = self._context.store.schedules.save(_facts(schedule))
         done = 0
         if last is not None:
             done = sum(self._enqueue(schedule, tick) for tick in missed(cron, last, now, schedule.catch_up, ON_TIME))
-            # Also those that `catch_up` leaves out are dealt with, whatever it says tomorrow.
+            # Ticks that `catch_up` skips count as handled, even if `catch_up` changes later.
             if passed := cron.between(last, now, 1):
-                self._desk.store.ticked(schedule.name, passed[-1])
+                self._context.store.schedules.mark_tick(schedule.name, passed[-1])
         self._next[schedule.name] = cron.after(now)
         return done
 
     def _enqueue(self, schedule: Schedule, tick: datetime) -> bool:
-        """The job of this tick. One that its kind does not admit is no job; one whose arguments another program gave otherwise is that program's."""
-        call = schedule.call.scheduled(key_of(schedule.name, tick), tick)
+        """Enqueue the job of a tick. Returns whether a job was created.
+
+        `admit` may refuse the job, and another worker may have stored it already, with the same or other arguments.
+        """
+        request = schedule.request.at_tick(key_of(schedule.name, tick), tick)
         try:
-            (stored,) = surround(call.declaration.around, lambda: enqueue(self._desk.store, [call], conn=None, transaction=self._desk.transaction))
+            (stored,) = call_within(
+                request.spec.around,
+                lambda: enqueue(self._context.store, [request], conn=None, transaction=self._context.transaction),
+            )
         except (Refused, KeyReused) as error:
-            sentence = f"The tick {tick.isoformat()} of the schedule {schedule.name} makes no job: {error}"
-            self._desk.events.emit(events.Notice(self._owner, sentence, {"schedule": schedule.name, "kind": call.declaration.name}))
+            sentence = f"The schedule {schedule.name} created no job for {tick.isoformat()}: {error}"
+            self._context.events.emit(
+                events.Notice(self._owner, sentence, {"schedule": schedule.name, "kind": request.spec.name})
+            )
             return False
         return stored.created
 
@@ -78,5 +86,7 @@ class Scheduler:
 
 
 def _facts(schedule: Schedule) -> ScheduleFacts:
-    call = schedule.call
-    return ScheduleFacts(schedule.name, call.declaration.name, schedule.cron, schedule.tz, schedule.catch_up, call.payload)
+    request = schedule.request
+    return ScheduleFacts(
+        schedule.name, request.spec.name, schedule.cron, schedule.tz, schedule.catch_up, request.payload
+    )

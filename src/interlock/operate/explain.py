@@ -1,44 +1,53 @@
-"""Why a job is where it is, in a sentence, with the reasons that a look at the database gives."""
+"""Explains why a job is in its state and what happens next, from the records in the database."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from .job import AuditEntry, Execution, Job
-from .store import Store
-from .suspects import runs_grouped
+from ..core.job import AuditEntry, Execution, Job
+from ..core.suspects import runs_grouped
+from ..store.contract import Store
 
 
 @dataclass(slots=True)
 class Explanation:
-    """What is the matter with a job, and what will happen next."""
+    """Why a job is in its state and what happens next, in a sentence, with reasons."""
 
     sentence: str
     reasons: list[str]
 
 
 def explain(store: Store, id: str) -> Explanation:
-    """Look at one job, its executions, its history and the workers that could carry it."""
-    job, executions, history, now = store.get(id), store.executions(id), store.history(id), store.now()
-    tell: dict[str, Callable[[], str]] = {
+    """Explain one job from its executions, its history and the workers that could run it."""
+    job, executions, history, now = (
+        store.inspect.get(id),
+        store.inspect.executions(id),
+        store.inspect.history(id),
+        store.inspect.now(),
+    )
+    sentences: dict[str, Callable[[], str]] = {
         "pending": lambda: _waiting(store, job, now),
-        "running": lambda: _running(store, job, executions[-1], now) if executions else "It runs.",
+        "running": lambda: _running(store, job, executions[-1], now) if executions else "It is running.",
         "succeeded": lambda: f"It succeeded in {job.state} at attempt {job.attempt}{_unfinished(executions)}.",
-        "failed": lambda: f"It ended in {job.state} at attempt {job.attempt} and will not run again; redrive makes a new job of it.",
+        "failed": lambda: (
+            f"It ended in {job.state} at attempt {job.attempt} and will not run again. To run it again, redrive it."
+        ),
     }
     reasons = _reasons(job, history) + (_calls(store, job, executions, now) if not job.ended else [])
-    return Explanation(f"Job {job.id} ({job.kind}) is in {job.state}. {tell[job.phase]()}", reasons)
+    return Explanation(f"Job {job.id} ({job.kind}) is in {job.state}. {sentences[job.phase]()}", reasons)
 
 
 def _waiting(store: Store, job: Job, now: datetime) -> str:
     if job.held_at is not None:
         return f"It is held until someone releases it: {job.held_reason}."
     if job.cancel_requested_at is not None:
-        return "It was asked to stop, and ends when its lifecycle lets it."
+        return "It has a cancel request, and ends when its lifecycle allows it."
     if job.expires_at is not None and job.expires_at <= now:
-        return "Its time to live is over: the keeper will expire it."
+        return "Its time to live is over: a worker expires it within about a second."
     if job.due_at > now:
-        return f"It waits until {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {(job.due_at - now).total_seconds():.0f} s from now."
+        return (
+            f"It waits until {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {(job.due_at - now).total_seconds():.0f} s from now."
+        )
     if not _served(store, job):
         return f"It is due, and no live worker serves the kind {job.kind} in the queue {job.queue}: start one."
     return "It is due, and waits for a free slot."
@@ -48,12 +57,14 @@ def _running(store: Store, job: Job, execution: Execution, now: datetime) -> str
     left = (execution.lease_expires_at - now).total_seconds()
     who = f"{execution.lease_owner} holds attempt {execution.attempt} ({execution.status})"
     if execution.external_id is not None and execution.status != "COMMITTED":
-        return _elsewhere(store, job, execution, now)
+        return _external(store, job, execution, now)
     if left > 0 and job.cancel_requested_at is not None:
-        return f"{who}. It was asked to stop; its worker stops it at the next renewal of the lease.{_progress(execution)}"
+        return (
+            f"{who}. It has a cancel request; its worker stops it when it next renews the lease.{_progress(execution)}"
+        )
     if left > 0:
-        return f"{who}; its lease lasts {left:.0f} s more unless it is renewed.{_progress(execution)}"
-    return f"{who}, whose lease ended {-left:.0f} s ago: the next keeper that knows {execution.kind} takes it over."
+        return f"{who}; its lease expires in {left:.0f} s unless the worker renews it.{_progress(execution)}"
+    return f"{who}, but its lease expired {-left:.0f} s ago: a worker that serves {execution.kind} takes it over."
 
 
 def _unfinished(executions: list[Execution]) -> str:
@@ -73,21 +84,26 @@ def _progress(execution: Execution) -> str:
     return f" It has reported {far} {note}".rstrip() + "."
 
 
-def _elsewhere(store: Store, job: Job, execution: Execution, now: datetime) -> str:
+def _external(store: Store, job: Job, execution: Execution, now: datetime) -> str:
+    sentence = f"The work runs in an external system as {execution.external_id}"
     if job.cancel_requested_at is not None:
-        return f"The work goes on outside as {execution.external_id}; it was asked to stop, which a worker that knows {job.kind} does within a second or so."
-    told = f"The work goes on outside as {execution.external_id}"
+        return f"{sentence}. It has a cancel request; a worker that serves {job.kind} stops it within about a second."
     if execution.missing_since is not None:
-        told += f", but for {(now - execution.missing_since).total_seconds():.0f} s it has not been known there"
-    down = next((one for one in store.outside() if one.kind == job.kind and one.error is not None), None)
+        missing = (now - execution.missing_since).total_seconds()
+        sentence += f", but that system has not known it for {missing:.0f} s"
+    down = next((one for one in store.external.work() if one.kind == job.kind and one.error is not None), None)
     if down is not None:
-        told += f". The outside could not be asked {down.failures} time(s) in a row: {down.error.rstrip('.') if down.error else ''}"
+        error = down.error.rstrip(".") if down.error else ""
+        sentence += f". The external system failed to answer {down.failures} time(s) in a row: {error}"
     left = (execution.lease_expires_at - now).total_seconds()
-    return f"{told}; it is looked at in {max(left, 0):.0f} s." if down is None else f"{told}. It is asked again in {max(left, 0):.0f} s."
+    return f"{sentence}. A worker checks it in {max(left, 0):.0f} s."
 
 
 def _served(store: Store, job: Job) -> bool:
-    return any(worker.alive and job.kind in worker.facts.kinds and job.queue in worker.facts.queues for worker in store.workers())
+    return any(
+        worker.alive and job.kind in worker.facts.kinds and job.queue in worker.facts.queues
+        for worker in store.workers.all()
+    )
 
 
 def _reasons(job: Job, history: list[AuditEntry]) -> list[str]:
@@ -95,9 +111,10 @@ def _reasons(job: Job, history: list[AuditEntry]) -> list[str]:
     if job.lease_losses and job.phase == "pending":
         where = "in a separate process with other such jobs" if runs_grouped(job) else "alone"
         reasons.append(
-            f"It has lost {job.lease_losses} lease(s), and may have killed its worker: its next attempt runs {where}.")
+            f"It lost {job.lease_losses} lease(s) and may have killed its worker: its next attempt runs {where}."
+        )
     if job.phase == "pending" and job.tries_left < job.tries:
-        reasons.append(f"{job.tries - job.tries_left} of {job.tries} tries are spent.")
+        reasons.append(f"It has spent {job.tries - job.tries_left} of {job.tries} tries.")
     return reasons
 
 
@@ -105,8 +122,9 @@ def _calls(store: Store, job: Job, executions: list[Execution], now: datetime) -
     """The external calls without a receipt. One is in doubt once the worker that made it no longer holds the job."""
     last = executions[-1] if executions and job.phase == "running" and executions[-1].lease_expires_at > now else None
     holder = None if last is None else (last.attempt, last.holder)
-    asked = [receipt for receipt in store.receipts(job.id) if receipt.kind == "effect" and not receipt.applied]
+    asked = [receipt for receipt in store.receipts.for_job(job.id) if receipt.kind == "effect" and not receipt.applied]
     calling = [receipt.name for receipt in asked if (receipt.attempt, receipt.holder) == holder]
     doubtful = [receipt.name for receipt in asked if (receipt.attempt, receipt.holder) != holder]
     return ([f"The worker is calling {', '.join(calling)} now."] if calling else []) + (
-        [f"No receipt says whether {', '.join(doubtful)} happened."] if doubtful else [])
+        [f"In doubt: no receipt shows whether {', '.join(doubtful)} happened."] if doubtful else []
+    )

@@ -1,11 +1,11 @@
-"""The status of the whole system: how many jobs are in each state, and what needs a look."""
+"""The status of the whole system: job counts, and the problems that need an operator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .job import Execution, Job
-from .records import Depth, Failures, Outside, WorkerSeen
-from .store import Store
+from ..core.job import Execution, Job
+from ..store.contract import Store
+from ..store.types import Depth, ExternalWork, Failures, WorkerSeen
 
 STUCK = 100
 """The most stuck executions to name for each kind."""
@@ -18,7 +18,7 @@ NEWEST = 3
 
 @dataclass(slots=True)
 class Status:
-    """What needs a look, and what does not."""
+    """Job counts, workers, and the problems that need an operator."""
 
     counts: Mapping[str, Mapping[str, int]]
     """Jobs by lifecycle and state."""
@@ -30,14 +30,14 @@ class Status:
     depths: list[Depth] = field(default_factory=list[Depth])
     held: list[Job] = field(default_factory=list[Job])
     """Jobs that wait for an operator's decision, at most a hundred of each kind and queue. `held_count` counts all."""
-    outside: list[Outside] = field(default_factory=list[Outside])
-    """How handed-over work stands, by kind, and whether the outside can be asked about it."""
+    outside: list[ExternalWork] = field(default_factory=list[ExternalWork])
+    """Handed-over work by kind, and whether the external system answers questions about it."""
     journal: str | None = None
-    """How a SQLite file is kept whole."""
+    """The journal mode of a SQLite file."""
     orphaned_queues: list[Depth] = field(default_factory=list[Depth])
-    """Kinds with due jobs in a queue that no live worker serves for them, though a live worker knows the kind."""
+    """Kinds with due jobs in a queue from which no live worker claims them, although a live worker knows the kind."""
     failures: list[Failures] = field(default_factory=list[Failures])
-    """Jobs that failed in the last day and that no operator has redriven, by kind."""
+    """Jobs that failed in the last day and were not redriven, by kind."""
 
     @property
     def held_count(self) -> int:
@@ -45,25 +45,32 @@ class Status:
         return max(sum(depth.held for depth in self.depths), len(self.held))
 
     @property
-    def calm(self) -> bool:
-        """Whether nothing needs a look."""
+    def healthy(self) -> bool:
+        """Whether there is no problem that needs an operator."""
         unserved = self.orphaned_kinds or self.orphaned_queues
         outside = any(one.error is not None or one.late for one in self.outside)
         return not (self.stuck or unserved or self.held_count or self.failures or outside)
 
 
 def status(store: Store) -> Status:
-    """Look at everything once."""
-    depths, workers = store.depths(), store.workers()
+    """Read the status from the store."""
+    depths, workers = store.inspect.depths(), store.workers.all()
     kinds, pairs = _served(workers)
     wanted = {depth.kind for depth in depths if depth.due or depth.later or depth.running}
     held = [(depth.kind, depth.queue) for depth in depths if depth.held]
     known = [depth for depth in depths if depth.due and depth.kind in kinds]
     return Status(
-        store.counts(), store.stuck(STUCK), sorted(wanted - kinds), workers, depths,
-        store.held(held, HELD) if held else [], store.outside(), journal=getattr(store, "journal", None),
+        store.inspect.counts(),
+        store.inspect.stuck(STUCK),
+        sorted(wanted - kinds),
+        workers,
+        depths,
+        store.inspect.held_jobs(held, HELD) if held else [],
+        store.external.work(),
+        journal=getattr(store, "journal", None),
         orphaned_queues=[depth for depth in known if (depth.kind, depth.queue) not in pairs],
-        failures=store.failures(DAY, NEWEST))
+        failures=store.inspect.recent_failures(DAY, NEWEST),
+    )
 
 
 def _served(workers: Sequence[WorkerSeen]) -> tuple[set[str], set[tuple[str, str]]]:

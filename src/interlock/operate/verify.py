@@ -1,18 +1,18 @@
-"""Verification: everything that is stored, checked against every rule, in bounded memory."""
+"""Verification: checks every stored job against every rule, in bounded memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .errors import NotFound
-from .job import AuditEntry, Execution, Job
-from .lifecycle import Lifecycle
-from .projection import phase_of, project, replay
-from .records import Dossier
-from .store import Store
+from ..core.job import AuditEntry, Execution, Job
+from ..core.lifecycle import Lifecycle
+from ..core.projection import phase_of, project, replay
+from ..errors import NotFound
+from ..store.contract import Store
+from ..store.types import JobRecord
 
 MOST = 1000
-"""Violations listed; the others are counted."""
+"""The most violations that a report lists. It only counts the others."""
 
 _ENDS = ("succeed", "fail", "bury", "reject", "cancel", "expire")
 _STAMPS = {
@@ -25,7 +25,7 @@ _STAMPS = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a job breaks, and how."""
+    """A rule that a job violates, and how."""
 
     rule: str
     job_id: str
@@ -34,7 +34,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Report:
-    """What a verification found. At most a thousand violations are listed; `left_out` counts the rest."""
+    """The result of a verification. It lists at most a thousand violations; `left_out` counts the rest."""
 
     ok: bool = True
     checked: int = 0
@@ -50,21 +50,22 @@ class Report:
 
 
 Found = Iterator[tuple[str, str]]
-"""Rules that are broken, and how."""
+"""Pairs of a violated rule and a sentence about it."""
 
 
 def verify(store: Store) -> Report:
-    """Recompute every job's state from its executions and from its audit, and check every rule. It reads page by page and writes nothing.
+    """Recompute every job's state from its executions and from its audit, and check every rule.
 
-    That keys are unique is left to the database's own index: to count them here would take memory for every job.
+    It reads page by page and writes nothing. It does not check that keys are unique: the database's index ensures
+    that, and a check here would need memory for every job.
     """
     report = Report()
     versions = Versions(store)
-    for page in store.dossiers():
-        for dossier in page:
+    for page in store.inspect.job_records():
+        for record in page:
             report.checked += 1
-            for rule, detail in check(dossier, versions):
-                report.add(Violation(rule, dossier.job_id, detail))
+            for rule, detail in check(record, versions):
+                report.add(Violation(rule, record.job_id, detail))
     return report
 
 
@@ -76,48 +77,55 @@ class Versions:
         self._known: dict[str, dict[int, Lifecycle]] = {}
 
     def of(self, name: str, version: int) -> tuple[Lifecycle, list[Lifecycle]] | None:
-        """This version, and all the others: a job that was claimed under several has arrows of several."""
+        """This version and the list of all others: a job that was claimed under several has transitions of each."""
         if version not in self._known.get(name, {}):
             self._known[name] = dict(self._read(name))
         known = self._known[name]
-        return (known[version], [other for number, other in known.items() if number != version]) if version in known else None
+        return (
+            (known[version], [other for number, other in known.items() if number != version])
+            if version in known
+            else None
+        )
 
     def _read(self, name: str) -> Iterator[tuple[int, Lifecycle]]:
         version = 1
         while True:
             try:
-                yield version, self._store.lifecycle(name, version)
+                yield version, self._store.registry.lifecycle(name, version)
             except NotFound:
                 return
             version += 1
 
 
-def check(dossier: Dossier, versions: Versions) -> Found:
-    """Every rule that one job breaks."""
-    job = dossier.job
+def check(record: JobRecord, versions: Versions) -> Found:
+    """Yield every rule that one job violates."""
+    job = record.job
     if job is None:
-        yield from _gone(dossier.audit)
+        yield from _gone(record.audit)
         return
     found = versions.of(job.lifecycle, job.lifecycle_version)
     if found is None:
-        yield "lifecycle", f"It is pinned to version {job.lifecycle_version} of {job.lifecycle}, which is not registered."
+        yield (
+            "lifecycle",
+            f"The job follows version {job.lifecycle_version} of {job.lifecycle}, which is not registered.",
+        )
         return
     lifecycle, others = found
     yield from _job(job)
-    yield from _executions(job, dossier.executions)
-    yield from _projection(lifecycle, job, dossier.executions)
-    yield from _audit(lifecycle, others, job, dossier.audit)
-    for execution in dossier.executions:
+    yield from _executions(job, record.executions)
+    yield from _projection(lifecycle, job, record.executions)
+    yield from _audit(lifecycle, others, job, record.audit)
+    for execution in record.executions:
         yield from _stamps(execution)
 
 
 def _job(job: Job) -> Found:
     if job.ended != (job.finished_at is not None):
-        yield "finished_at", f"It is {job.phase} in {job.state}, and finished_at is {job.finished_at}."
+        yield "finished_at", f"The job is {job.phase} in {job.state}, but finished_at is {job.finished_at}."
     if not 0 <= job.tries_left <= job.tries:
-        yield "tries", f"It has {job.tries_left} tries left of {job.tries}."
+        yield "tries", f"The job has {job.tries_left} tries left of {job.tries}."
     if job.held_at is not None and job.phase != "pending":
-        yield "hold", f"It is held, and {job.phase}: only a waiting job is held."
+        yield "hold", f"The job is held, but it is {job.phase}: only a waiting job can be held."
 
 
 def _executions(job: Job, executions: Sequence[Execution]) -> Found:
@@ -125,26 +133,29 @@ def _executions(job: Job, executions: Sequence[Execution]) -> Found:
     live = [one.attempt for one in executions if one.live]
     attempts = sorted(one.attempt for one in executions)
     if len(committed) > 1:
-        yield "INV_001", f"The attempts {committed} are all committed: at most one may be."
+        yield "INV_001", f"Attempts {committed} are all committed; at most one may be."
     elif committed and committed[0] != attempts[-1]:
         yield "INV_002", f"Attempt {attempts[-1]} came after attempt {committed[0]}, which is committed."
     if len(live) > 1:
-        yield "one live execution", f"The attempts {live} are all live: at most one may be."
+        yield "one live execution", f"Attempts {live} are all live; at most one may be."
     if attempts != list(range(1, len(attempts) + 1)):
-        yield "attempts", f"Its attempts are {attempts}: they count from 1 without a gap."
+        yield "attempts", f"The job's attempts are {attempts}; they must count from 1 without a gap."
     if job.attempt != (attempts[-1] if attempts else 0):
-        yield "attempts", f"It is at attempt {job.attempt}, and its executions end with {attempts[-1] if attempts else 'none'}."
+        yield (
+            "attempts",
+            f"The job is at attempt {job.attempt}, but its last execution is {attempts[-1] if attempts else 'none'}.",
+        )
     if job.ended and live:
-        yield "one live execution", f"It has ended as {job.state}, and attempt {live[0]} is live."
+        yield "one live execution", f"The job ended as {job.state}, but attempt {live[0]} is live."
 
 
 def _projection(lifecycle: Lifecycle, job: Job, executions: Sequence[Execution]) -> Found:
     state = project(lifecycle, executions)
     if job.state != state:
-        yield "projection", f"It is in {job.state}, and its executions say {state}."
+        yield "projection", f"The job is in {job.state}, but its executions lead to {state}."
     phase = phase_of(lifecycle, job.state, live=any(one.live for one in executions))
     if job.phase != phase or phase not in lifecycle.phases(job.state):
-        yield "phase", f"It is {job.phase} in {job.state}, and its executions say {phase}."
+        yield "phase", f"The job is {job.phase} in {job.state}, but its executions lead to {phase}."
 
 
 def _audit(lifecycle: Lifecycle, others: Sequence[Lifecycle], job: Job, audit: Sequence[AuditEntry]) -> Found:
@@ -155,28 +166,46 @@ def _audit(lifecycle: Lifecycle, others: Sequence[Lifecycle], job: Job, audit: S
     if walked.broken:
         yield "INV_003", walked.broken
     elif (walked.state, walked.version) != (job.state, job.version):
-        yield "audit", f"It is in {job.state} at version {job.version}, and its audit ends in {walked.state} at version {walked.version}."
+        yield (
+            "audit",
+            (
+                f"The job is in {job.state} at version {job.version}, but its audit ends in {walked.state} at version "
+                f"{walked.version}."
+            ),
+        )
 
 
 def _gone(audit: Sequence[AuditEntry]) -> Found:
-    """The audit of a job that was pruned does not say which lifecycle it followed, so only the chain is checked, and that it came to an end."""
+    """Check the audit of a deleted job: its entries follow from each other, and the last one ends the job.
+
+    The audit does not name the lifecycle, so its transitions cannot be checked against one.
+    """
     if broken := _unborn(audit):
         yield "audit", broken
         return
     arrows = [entry for entry in audit if entry.n == 0]
     for before, entry in pairwise(arrows):
         if (entry.version, entry.from_state) != (before.version + 1, before.to_state):
-            yield "audit", f"Version {entry.version} leaves {entry.from_state}, and version {before.version} before it led to {before.to_state}."
+            yield (
+                "audit",
+                (
+                    f"Version {entry.version} leaves {entry.from_state}, but version {before.version} before it led to "
+                    f"{before.to_state}."
+                ),
+            )
     if arrows[-1].event not in _ENDS:
-        yield "retention", f"The job is gone, and its audit ends with {arrows[-1].event} in {arrows[-1].to_state}, which is no end."
+        yield (
+            "retention",
+            f"The job is deleted, but its last event, {arrows[-1].event} to {arrows[-1].to_state}, does not end a job.",
+        )
 
 
 def _unborn(audit: Sequence[AuditEntry]) -> str | None:
     first = next((entry for entry in audit if entry.n == 0), None)
     if first is None:
-        return "Its audit has no arrow, not even that of its enqueue."
+        return "The job's audit has no transition, not even its enqueue."
     if (first.version, first.event, first.from_state) != (0, "enqueue", None):
-        return f"Its audit begins with {first.event} at version {first.version}, and not with its enqueue at version 0."
+        return f"The job's audit begins with {first.event} at version {first.version}, not with enqueue at version 0."
     return None
 
 
@@ -187,6 +216,14 @@ def _stamps(execution: Execution) -> Found:
     ended = execution.finished_at is not None and execution.ended_by is not None
     if execution.status == "ABORTED":
         if not ended or execution.committed_at is not None:
-            yield "stamps", f"{which}, which needs an end and allows no commit: it has ended_by {execution.ended_by} and the stamps {stamps}."
-    elif tuple(stamp is not None for stamp in stamps) != _STAMPS[execution.status] or ended != (execution.status == "DONE"):
-        yield "stamps", f"{which}, and its stamps or its end do not fit that."
+            yield (
+                "stamps",
+                (
+                    f"{which}, so it needs an end and no commit, but it has ended_by {execution.ended_by} and the "
+                    f"timestamps {stamps}."
+                ),
+            )
+    elif tuple(stamp is not None for stamp in stamps) != _STAMPS[execution.status] or ended != (
+        execution.status == "DONE"
+    ):
+        yield "stamps", f"{which}, but its timestamps or its ended_by do not fit that status."

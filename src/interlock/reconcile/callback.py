@@ -1,50 +1,42 @@
-"""A provider that calls back: handed-over work is done, and says so itself instead of waiting to be asked."""
+"""Completes jobs when an external system calls back, before the reconciler asks."""
 
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from .declaration import Declaration
-from .enqueue import Transaction
-from .errors import TransitionRefused, UsageError
-from .ids import uuid7
-from .move import decide
-from .outcome import Returned
-from .payload import check_external_id
-from .records import Lease
-from .stores import OpenStore
-from .waits import Waits, pauses
+from ..core.outcome import Returned
+from ..core.payload import check_external_id
+from ..core.sleeper import pauses
+from ..engine.context import SettleContext
+from ..engine.settle import Settlement, Settler
+from ..errors import UsageError
+from ..jobs.spec import KindSpec
 
-SECONDS = 5.0
-"""For how long a job is held to write its value down; what follows its commit is then taken up by a worker."""
-MOST = 1000
+LEASE = 5.0
+"""Seconds for which a job is leased to store its value. If the kind has a finish function, a worker runs it later."""
+LIMIT = 1000
 
 
-def complete(find_store: Callable[[], OpenStore], kind: Declaration, external_id: str, value: Any, *, transaction: Transaction | None, waits: Waits) -> bool:
-    """Complete every job that the outside knows by this id. False, and nothing changed, if none is waiting for it.
+def complete(context: SettleContext, kind: KindSpec, external_id: str, value: Any) -> bool:
+    """Complete every job with this external id. Returns False if no job waits for it.
 
-    One that a reconciler is just asking about is waited for. What the commit function raises goes through; that job is looked at again.
+    If a reconciler has leased such a job, the call waits for the reconciler. If the commit function raises, the error
+    propagates and the reconciler checks that job again.
     """
     if kind.reconcile is None:
-        raise UsageError(f"{kind.name} hands nothing over, so nobody calls back about it: give it a function with @{kind.name}.reconcile.")
+        raise UsageError(
+            f"{kind.name} has no reconcile function, so its jobs never wait for an external system. "
+            f"Add @{kind.name}.reconcile."
+        )
     outcome = Returned(kind.signature.dump_value(value), boundary=kind.finish is not None, begins=True)
     check_external_id(external_id)
-    store, owner, done = find_store(), f"callback#{uuid7()}", False
-    for pause in chain(pauses(waits, kind.lease), [0.0]):
-        for lease in store.recall(owner, [kind.name], SECONDS, MOST, external_id=external_id):
-            done = _settle(store, kind, lease, outcome, value, transaction) or done
-        if not store.handed(kind.name, external_id):
+    store, settler, done = context.store, Settler(context), False
+    for pause in chain(pauses(context.sleeper, kind.lease), [0.0]):
+        for lease in store.leases.recall(context.owner, [kind.name], LEASE, LIMIT, external_id=external_id):
+            settlement = Settlement(context.execution_of(lease), outcome, value=value)
+            done = settler.settle_or_raise(settlement) or done
+        if not store.external.count(kind.name, external_id):
             return done
-        waits.sleep(pause)
-    raise TimeoutError(f"{external_id!r} of {kind.name} has been in a reconciler's hands for {kind.lease:g} s: call again.")
-
-
-def _settle(store: OpenStore, kind: Declaration, lease: Lease, outcome: Returned, value: object, transaction: Transaction | None) -> bool:  # noqa: PLR0917
-    lifecycle = store.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
-    move = decide(lifecycle, lease.job, lease, outcome, kind.policy, 0.0, actor=lease.owner)
-    if move.to_status == "ABORTED":
-        raise TransitionRefused(move.error or f"Job {lease.job.id} cannot be completed from {lease.job.state}.")
-    body = kind.moving(move, value, commits=True)
-    if body is None:
-        return not store.move([move])
-    return store.commit(move, body, transaction=transaction, timeout=kind.commit_timeout) is None
+        context.sleeper.sleep(pause)
+    raise TimeoutError(
+        f"A reconciler has leased {external_id!r} of {kind.name} for more than {kind.lease:g} s. Call complete again."
+    )

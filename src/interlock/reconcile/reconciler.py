@@ -1,6 +1,7 @@
-"""The reconciler: it asks an outside system about work that was handed over to it, a batch at a time, and moves the jobs by what it hears.
+"""The reconciler: checks jobs that run in an external system, in batches, and moves them.
 
-Like everyone it holds a job before it moves it: it adopts what is due, asks once for all of it, and gives it back in the move that stores the answer.
+It leases the executions that are due, checks all of them with one call, and ends each lease in the move that stores
+the answer.
 """
 
 import asyncio
@@ -10,162 +11,200 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from . import events
-from .answers import Complete, Failed, Going, Gone
-from .declaration import Declaration, Reconcile
-from .errors import LeaseLost, Unavailable, UsageError
-from .lifecycle import Lifecycle
-from .outcome import Cancelled, Looked, Outcome, Returned, Unrecorded
-from .outcome import Failed as HasFailed
-from .outcome import Gone as IsGone
-from .payload import clean
-from .records import Beat, Lease
-from .taxonomy import headline
-from .user_code import Scope, acaught, asurround, protected
-from .worker.desk import Desk
-from .worker.grip import Grip
-from .worker.settle import Item, Settler
-from .worker.verdict import returned
+from ..core.error_policy import headline
+from ..core.lifecycle import Lifecycle
+from ..core.outcome import CancelRequested, FailedFinally, GoneExternally, Looked, Outcome, Returned, Unrecorded
+from ..core.payload import clean
+from ..engine.classify import outcome_of_value
+from ..engine.context import WorkerContext
+from ..engine.held_execution import HeldExecution
+from ..engine.periodic import Periodic
+from ..engine.settle import Settlement, Settler
+from ..engine.settle_events import add_note
+from ..errors import LeaseLost, Unavailable, UsageError
+from ..jobs.results import Completed, Failed, Gone, InProgress
+from ..jobs.spec import KindSpec, Reconcile
+from ..jobs.user_code import CallScope, acall_within, atry_call, protected
+from ..store.types import Heartbeat, Lease
+from ..telemetry import events
 
 T = TypeVar("T")
 MISSING = "missing_external_job"
-"""Why a job failed that the outside did not know of for as long as its grace."""
+"""The error of a job that the external system did not know for longer than the grace period."""
 TICK = 1.0
-"""Seconds between two looks at who was asked to stop, at most."""
+"""The longest time between two checks for cancel requests, in seconds."""
 LONGEST = 300.0
-"""Seconds to which the pause grows while the outside cannot be asked."""
+"""The longest pause, in seconds, while the external system is unreachable."""
 TRUSTED = 0.8
-"""The part of a lease in which the outside must have answered: what is left is for writing it down."""
+"""The fraction of a lease within which the external system must answer. The rest is for storing the answer."""
 Finish = Callable[[Lease, Lifecycle, float], None]
-"""Takes a committed execution that still needs its finish, and the time at which its lease was requested."""
-Held = tuple[Grip, Lease]
+"""Runs the finish function of a committed execution. The last argument is when its lease was requested."""
+Leased = tuple[HeldExecution, Lease]
 
 
 class Reconciler:
-    """Asks about one kind's executions. Any number of them may ask about one kind: each execution is in one's hands at a time."""
+    """Checks the executions of one kind. Several workers may do so; leases give each execution to one at a time."""
 
-    def __init__(self, desk: Desk, settler: Settler, declaration: Declaration, asked: Reconcile, threads: Executor, finish: Finish) -> None:  # noqa: PLR0917
-        self.owner = f"{desk.owner}/reconciler"
-        """A name of its own, so that what it is at is never taken for a claim whose reply was lost."""
-        self._desk = desk
+    def __init__(  # noqa: PLR0917
+        self,
+        context: WorkerContext,
+        settler: Settler,
+        spec: KindSpec,
+        asked: Reconcile,
+        threads: Executor,
+        finish: Finish,
+    ) -> None:
+        self.owner = f"{context.owner}/reconciler"
+        """Differs from the worker's name, so that the worker does not mistake these leases for lost claims."""
+        self._context = context
         self._settler = settler
-        self._kind = declaration
+        self._kind = spec
         self._asked = asked
         self._threads = threads
         self._finish = finish
-        self._over = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._asking: asyncio.Task[object] | None = None
         self._next = float("-inf")
         self._failures = 0
-        self._untold: set[str] = set()
+        self._cancel_failed: set[str] = set()
 
-    # ------------------------------------------------------------ its life
-    async def keep(self) -> None:
-        """A batch every so often, and a look at who is asked to stop every second, until told to end."""
-        while not self._over.is_set():
-            await self._attempt(self.stop_asked)
-            if self._desk.waits.monotonic() >= self._next:
-                await self._attempt(self.check_due)
-            pause = min(TICK, self._asked.every) * (0.75 + self._desk.draw() / 2)
-            waiting = [asyncio.ensure_future(self._over.wait()), asyncio.ensure_future(self._desk.waits.asleep(pause))]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for one in waiting:
-                one.cancel()
+    # ------------------------------------------------------------ the loop
+    async def run(self) -> None:
+        """Check a batch at every interval, and cancel requests every second, until the reconciler is stopped."""
+        periodic = Periodic(
+            self._context, f"reconciler: {self._kind.name}", lambda: min(TICK, self._asked.every), jitter=True
+        )
+        await periodic.run_in_loop(self._round, self._stopped, self._context.sleeper.asleep)
+
+    async def _round(self) -> None:
+        await self._attempt(self.cancel_requested)
+        if self._context.sleeper.monotonic() >= self._next:
+            await self._attempt(self.check_due)
 
     def stop(self) -> None:
-        """Ask nothing more. What is being asked is not waited for: those jobs are given back, due at once."""
-        self._over.set()
+        """Stop checking. A running check is cancelled, and its executions are due again at once."""
+        self._stopped.set()
         if self._asking is not None:
             self._asking.cancel()
 
     async def run_once(self) -> int:
-        """Everything that is due, now. Answers how many executions were looked at."""
-        return await self._attempt(self.stop_asked) + await self._attempt(self.check_due)
+        """Check everything that is due now. Returns how many executions were checked."""
+        return await self._attempt(self.cancel_requested) + await self._attempt(self.check_due)
 
     async def _attempt(self, part: Callable[[], Awaitable[int]]) -> int:
         try:
             return await part()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next round comes
+        except Exception as error:  # noqa: BLE001 - reported; the next round tries again
             if isinstance(error, Unavailable):
-                self._desk.unwell.set()
-            self._desk.events.emit(events.Trouble(self._desk.owner, f"reconciler: {self._kind.name}", error))
+                self._context.database_down.set()
+            self._context.events.emit(events.WorkerError(self._context.owner, f"reconciler: {self._kind.name}", error))
             return 0
 
-    # ------------------------------------------------------------ who is asked to stop
-    async def stop_asked(self) -> int:
-        """End the jobs that were asked to stop, without waiting for their next check."""
-        kind, asked_at = self._kind, self._desk.waits.monotonic()
-        grips = await self._held(lambda: self._desk.store.recall(self.owner, [kind.name], kind.lease, self._asked.batch), asked_at)
-        await self._put_off([grip for grip, _ in await self._stop(grips)])
-        return len(grips)
+    # ------------------------------------------------------------ cancel requests
+    async def cancel_requested(self) -> int:
+        """Cancel the jobs with a cancel request, without waiting for their next check. Returns how many there are."""
+        kind, asked_at = self._kind, self._context.sleeper.monotonic()
+        executions = await self._lease(
+            lambda: self._context.store.leases.recall(self.owner, [kind.name], kind.lease, self._asked.batch), asked_at
+        )
+        await self._postpone([execution for execution, _ in await self._cancel(executions)])
+        return len(executions)
 
-    async def _stop(self, grips: Sequence[Held]) -> list[Held]:
-        """End them, and answer those that go on because the outside could not be told. It is told first: only a job that is still held can be told of again."""
-        told = await asyncio.gather(*(protected(self._tell(grip, lease.external_id or "")) for grip, lease in grips))
-        await self._settle([Item(grip, Cancelled(None, self.owner), _nothing, once=True) for (grip, _), was in zip(grips, told, strict=True) if was])
-        return [pair for pair, was in zip(grips, told, strict=True) if not was]
+    async def _cancel(self, executions: Sequence[Leased]) -> list[Leased]:
+        """Call `on_cancel` for these jobs, then cancel them. Returns those whose `on_cancel` raised; they continue."""
+        cancelled = await asyncio.gather(
+            *(protected(self._call_on_cancel(execution, lease.external_id or "")) for execution, lease in executions)
+        )
+        await self._settle(
+            [
+                Settlement(execution, CancelRequested(None, self.owner), retry_hooks=False)
+                for (execution, _), done in zip(executions, cancelled, strict=True)
+                if done
+            ]
+        )
+        return [pair for pair, done in zip(executions, cancelled, strict=True) if not done]
 
-    async def _tell(self, grip: Grip, external_id: str) -> bool:
+    async def _call_on_cancel(self, execution: HeldExecution, external_id: str) -> bool:
         if self._kind.on_cancel is None:
             return True
         try:
-            await self._theirs(partial(self._kind.on_cancel, external_id), grip)
-        except Exception as error:  # noqa: BLE001 - the user's own; it is tried again
-            self._desk.events.emit(events.Trouble(self.owner, f"on_cancel of {self._kind.name}", error))
-            if grip.job.id not in self._untold:
-                self._untold.add(grip.job.id)
-                why = f"on_cancel raised {headline(error)}; the reconciler retries it, and still follows the work"
-                await self._hop(partial(self._settler.remark, grip, "cancel_failed", why))
+            await self._call_user(partial(self._kind.on_cancel, external_id), execution)
+        except Exception as error:  # noqa: BLE001 - an error of the user's function; it is retried
+            self._context.events.emit(events.WorkerError(self.owner, f"on_cancel of {self._kind.name}", error))
+            if execution.job.id not in self._cancel_failed:
+                self._cancel_failed.add(execution.job.id)
+                why = f"on_cancel raised {headline(error)}; the reconciler retries it and still checks the job"
+                await self._add_note(execution, "cancel_failed", why)
             return False
-        self._untold.discard(grip.job.id)
+        self._cancel_failed.discard(execution.job.id)
         return True
 
-    # ------------------------------------------------------------ what is due
+    # ------------------------------------------------------------ checks
     async def check_due(self) -> int:
-        """One batch: what was looked at longest ago comes first. One question for all of it."""
-        kind, begun = self._kind, self._desk.waits.monotonic()
+        """Check one batch with one call, oldest check first. Returns how many executions were checked."""
+        kind, begun = self._kind, self._context.sleeper.monotonic()
         self._next = begun + self._asked.every
-        grips = await self._held(lambda: self._desk.store.adopt(self.owner, [kind.name], kind.lease, self._asked.batch, external=True), begun)
-        stops, asked = [pair for pair in grips if _asked_to_stop(pair[0])], [pair for pair in grips if not _asked_to_stop(pair[0])]
-        asked += await self._stop(stops)
+        executions = await self._lease(
+            lambda: self._context.store.leases.adopt(
+                self.owner, [kind.name], kind.lease, self._asked.batch, external=True
+            ),
+            begun,
+        )
+        stops, asked = (
+            [pair for pair in executions if _cancel_is_requested(pair[0])],
+            [pair for pair in executions if not _cancel_is_requested(pair[0])],
+        )
+        asked += await self._cancel(stops)
         if asked:
             await self._ask(asked, begun)
-        return len(grips)
+        return len(executions)
 
-    async def _ask(self, grips: Sequence[Held], begun: float) -> None:
-        ids = list(dict.fromkeys(lease.external_id or "" for _, lease in grips))
+    async def _ask(self, executions: Sequence[Leased], begun: float) -> None:
+        ids = list(dict.fromkeys(lease.external_id or "" for _, lease in executions))
         try:
-            answers = await self._answers(ids)
+            answers = await self._ask_external(ids)
         except asyncio.CancelledError:
-            await self._settle([Item(grip, Looked(0.0, seen=None), _nothing) for grip, _ in grips])
-            if not self._over.is_set():
+            await self._settle([Settlement(execution, Looked(0.0, seen=None)) for execution, _ in executions])
+            if not self._stopped.is_set():
                 raise
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, it says nothing about the jobs
-            await self._down(grips, begun, error)
+        except Exception as error:  # noqa: BLE001 - a failed check does not change the jobs
+            await self._handle_unreachable(executions, begun, error)
             return
-        await self._up(len(ids), begun)
-        # The next batch begins so long after this one began, and these are due in it again.
-        check_in = max(self._asked.every - (self._desk.waits.monotonic() - begun), 0.0)
-        await self._settle([self._item(grip, lease, answers.get(lease.external_id or ""), check_in) for grip, lease in grips])
+        await self._handle_reachable(len(ids), begun)
+        # These executions are due again when the next batch begins.
+        check_in = max(self._asked.every - (self._context.sleeper.monotonic() - begun), 0.0)
+        await self._settle(
+            [
+                self._settlement(execution, lease, answers.get(lease.external_id or ""), check_in)
+                for execution, lease in executions
+            ]
+        )
 
-    async def _answers(self, ids: Sequence[str]) -> Mapping[str, object]:
-        if self._over.is_set():
+    async def _ask_external(self, ids: Sequence[str]) -> Mapping[str, object]:
+        if self._stopped.is_set():
             raise asyncio.CancelledError
-        self._asking = task = protected(self._theirs(partial(self._asked.ask, ids)))
+        self._asking = task = protected(self._call_user(partial(self._asked.ask, ids)))
         try:
             answers: object = await task
         finally:
             self._asking = None
         if not isinstance(answers, Mapping):
-            said = f"reconcile of {self._kind.name} answered {str(answers)[:100]!r}"
-            raise UsageError(f"{said}: answer a mapping from each id that is there to what is known of it.")
+            message = f"The reconcile function of {self._kind.name} returned {str(answers)[:100]!r}"
+            raise UsageError(f"{message}. Return a mapping from each known id to its state.")
         return cast("Mapping[str, object]", answers)
 
-    async def _theirs(self, call: Callable[[], Awaitable[T]], grip: Grip | None = None) -> T:
-        """The user's own function, in the time that a lease leaves for it. Whatever it raises is an error of its own, and never ends the reconciler."""
-        owner = Scope(self._kind.name) if grip is None else Scope(self._kind.name, grip.job.id, grip.job.attempt)
-        task, deadline = protected(acaught(partial(asurround, self._kind.around, call)), owner), asyncio.timeout(self._kind.lease * TRUSTED)
+    async def _call_user(self, call: Callable[[], Awaitable[T]], execution: HeldExecution | None = None) -> T:
+        """Call the user's function with a timeout below its lease. A `BaseException` becomes a `RuntimeError`."""
+        owner = (
+            CallScope(self._kind.name)
+            if execution is None
+            else CallScope(self._kind.name, execution.job.id, execution.job.attempt)
+        )
+        task, deadline = (
+            protected(atry_call(partial(acall_within, self._kind.around, call)), owner),
+            asyncio.timeout(self._kind.lease * TRUSTED),
+        )
         value, error = None, None
         try:
             async with deadline:
@@ -175,95 +214,129 @@ class Reconciler:
         if (me := asyncio.current_task()) is not None and me.cancelling():
             raise asyncio.CancelledError
         if deadline.expired():
-            raise TimeoutError(f"no answer within {self._kind.lease * TRUSTED:g} s, for which a lease of {self._kind.lease:g} s has room") from error
+            raise TimeoutError(
+                f"no answer within {self._kind.lease * TRUSTED:g} s, the limit for a lease of {self._kind.lease:g} s"
+            ) from error
         if error is None:
             return cast("T", value)
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise error
-        raise RuntimeError(f"it raised {type(error).__name__}") from error
+        raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
-    def _item(self, grip: Grip, lease: Lease, answer: object, check_in: float) -> Item:
+    def _settlement(self, execution: HeldExecution, lease: Lease, answer: object, check_in: float) -> Settlement:
         try:
-            outcome, value = self._outcome(grip, lease, answer, check_in)
-        except Exception as error:  # noqa: BLE001 - one answer that cannot be read stops no other
-            self._desk.events.emit(events.Trouble(self.owner, f"reconciling job {grip.job.id}", error))
+            outcome, value = self._outcome(execution, lease, answer, check_in)
+        except Exception as error:  # noqa: BLE001 - a bad answer for one job does not stop the others
+            self._context.events.emit(events.WorkerError(self.owner, f"reconciling job {execution.job.id}", error))
             outcome, value = Looked(check_in, seen=True), None
-        return Item(grip, outcome, _nothing, value, once=True)
+        return Settlement(execution, outcome, value=value, retry_hooks=False)
 
-    def _outcome(self, grip: Grip, lease: Lease, answer: object, check_in: float) -> tuple[Outcome, Any]:
+    def _outcome(self, execution: HeldExecution, lease: Lease, answer: object, check_in: float) -> tuple[Outcome, Any]:
         match answer:
-            case Complete(value=value):  # pyright: ignore[reportUnknownVariableType] - of whatever type the kind has
-                outcome, value = returned(grip, value)
+            case Completed(value=value):  # pyright: ignore[reportUnknownVariableType] - the type of the kind
+                outcome, value = outcome_of_value(execution, value)
                 return (replace(outcome, begins=True) if isinstance(outcome, Returned) else outcome), value
             case Failed(reason=reason):
-                return HasFailed(clean(reason), seen=True), None
+                return FailedFinally(clean(reason), seen=True), None
             case Gone(reason=reason):
-                return IsGone(clean(reason) or "cancelled outside"), None
-            case Going(done=done, total=total, note=note):
+                return GoneExternally(clean(reason) or "cancelled in the external system"), None
+            case InProgress(done=done, total=total, note=note):
                 if done is not None:
-                    grip.progress(done, total, note)
+                    execution.progress(done, total, note)
                 return Looked(check_in, seen=True, begun=done is not None), None
             case None:
-                over = lease.missing_for is not None and lease.missing_for >= self._asked.grace
-                return (HasFailed(MISSING) if over else Looked(check_in, seen=False)), None
+                expired = lease.missing_for is not None and lease.missing_for >= self._asked.grace
+                return (FailedFinally(MISSING) if expired else Looked(check_in, seen=False)), None
             case _:
-                said = f"reconcile of {self._kind.name} answered {str(answer)[:100]!r} for {lease.external_id!r}"
-                raise UsageError(f"{said}: answer Going, Complete, Failed or Gone, and leave out what is not there.")
+                answered = f"{str(answer)[:100]!r} for {lease.external_id!r}"
+                raise UsageError(
+                    f"The reconcile function of {self._kind.name} returned {answered}. Return InProgress, Completed, "
+                    "Failed or Gone, and leave out ids that the external system does not know."
+                )
 
-    # ------------------------------------------------------------ how the outside fares
-    async def _up(self, ids: int, begun: float) -> None:
+    # ------------------------------------------------------------ the external system
+    async def _handle_reachable(self, ids: int, begun: float) -> None:
         self._failures = 0
-        await self._hop(lambda: self._desk.store.report_outside(self._kind.name, None))
-        self._desk.events.emit(events.Checked(self._kind.name, ids, self._desk.waits.monotonic() - begun))
+        await self._in_thread(lambda: self._context.store.external.report_check(self._kind.name, None))
+        self._context.events.emit(
+            events.ExternalCheckSucceeded(self._kind.name, ids, self._context.sleeper.monotonic() - begun)
+        )
 
-    async def _down(self, grips: Sequence[Held], begun: float, error: Exception) -> None:
-        """No job changes for it; the next questions come ever later."""
+    async def _handle_unreachable(self, executions: Sequence[Leased], begun: float, error: Exception) -> None:
+        """Leave the jobs unchanged, and check again after a growing pause."""
         self._failures += 1
         pause = min(self._asked.every * 2.0 ** min(self._failures, 30), max(LONGEST, self._asked.every))
         self._next = begun + pause
-        self._desk.events.emit(events.OutsideFailed(self._kind.name, self._failures, pause, error))
-        await self._hop(lambda: self._desk.store.report_outside(self._kind.name, clean(headline(error), 500)))
-        await self._settle([Item(grip, Looked(pause, seen=None), _nothing) for grip, _ in grips])
+        self._context.events.emit(events.ExternalCheckFailed(self._kind.name, self._failures, pause, error))
+        await self._in_thread(
+            lambda: self._context.store.external.report_check(self._kind.name, clean(headline(error), 500))
+        )
+        await self._settle([Settlement(execution, Looked(pause, seen=None)) for execution, _ in executions])
 
-    # ------------------------------------------------------------ writing it down
-    async def _settle(self, items: Sequence[Item]) -> None:
-        """Store what was found out. A job that another has moved meanwhile is left alone."""
-        if not items:
+    # ------------------------------------------------------------ storing
+    async def _settle(self, settlements: Sequence[Settlement]) -> None:
+        """Store the outcomes. A job that another process has moved meanwhile is skipped."""
+        if not settlements:
             return
-        # The commit also renews the lease.
-        asked_at = self._desk.waits.monotonic()
-        await self._hop(lambda: self._settler.each(items))
-        await self._put_off([item.grip for item in items if item.error is not None and not isinstance(item.error, LeaseLost)])
-        for item in items:
-            grip = item.grip
-            if isinstance(item.error, Unavailable):
-                raise item.error
-            if item.error is not None and not isinstance(item.error, LeaseLost):
-                self._desk.events.emit(events.Trouble(self.owner, f"reconciling job {grip.job.id}", item.error))
-            elif item.error is None and isinstance(item.outcome, Unrecorded):
-                await self._hop(partial(self._settler.remark, grip, "commit_failed", item.outcome.error.strip().rpartition("\n")[2]))
-            elif item.error is None and grip.status == "COMMITTED" and not grip.ended:
-                self._finish(Lease(grip.job, grip.holder, grip.status, grip.owner, grip.seconds, result=grip.value), grip.lifecycle, asked_at)
+        # The commit renews the lease, so the lease counts from here.
+        asked_at = self._context.sleeper.monotonic()
+        await self._in_thread(lambda: self._settler.settle_all(settlements))
+        await self._postpone(
+            [
+                settlement.execution
+                for settlement in settlements
+                if settlement.error is not None and not isinstance(settlement.error, LeaseLost)
+            ]
+        )
+        for settlement in settlements:
+            execution = settlement.execution
+            if isinstance(settlement.error, Unavailable):
+                raise settlement.error
+            if settlement.error is not None and not isinstance(settlement.error, LeaseLost):
+                self._context.events.emit(
+                    events.WorkerError(self.owner, f"reconciling job {execution.job.id}", settlement.error)
+                )
+            elif settlement.error is None and isinstance(settlement.outcome, Unrecorded):
+                await self._add_note(execution, "commit_failed", settlement.outcome.error.strip().rpartition("\n")[2])
+            elif settlement.error is None and execution.status == "COMMITTED" and not execution.ended:
+                self._finish(
+                    Lease(
+                        execution.job,
+                        execution.holder,
+                        execution.status,
+                        execution.owner,
+                        execution.seconds,
+                        result=execution.value,
+                    ),
+                    execution.lifecycle,
+                    asked_at,
+                )
 
-    async def _put_off(self, grips: Sequence[Grip]) -> None:
-        """Keep them until the next check: whoever adopts them then tries again."""
-        if grips:
-            await self._hop(lambda: self._desk.store.renew([Beat(grip.fence, self._asked.every) for grip in grips]))
+    async def _postpone(self, executions: Sequence[HeldExecution]) -> None:
+        """Extend the leases until the next check, which tries again."""
+        if executions:
+            await self._in_thread(
+                lambda: self._context.store.leases.renew(
+                    [Heartbeat(execution.fence, self._asked.every) for execution in executions]
+                )
+            )
 
-    async def _held(self, adopt: Callable[[], list[Lease]], asked_at: float) -> list[Held]:
-        def grip(lease: Lease) -> Grip:
-            return Grip(lease, self._kind, self._desk.store.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version), asked_at=asked_at)
+    async def _lease(self, adopt: Callable[[], list[Lease]], asked_at: float) -> list[Leased]:
+        return await self._in_thread(
+            lambda: [(self._context.execution_of(lease, asked_at), lease) for lease in adopt()]
+        )
 
-        return await self._hop(lambda: [(grip(lease), lease) for lease in adopt()])
+    async def _add_note(self, execution: HeldExecution, event: str, reason: str) -> None:
+        job, actor = execution.job, execution.owner
+        await self._in_thread(partial(add_note, self._context, job, event, reason, actor=actor, attempt=job.attempt))
 
-    async def _hop(self, work: Callable[[], T]) -> T:
-        """The database, over one thread hop."""
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Call the database in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _asked_to_stop(grip: Grip) -> bool:
-    return grip.job.cancel_requested_at is not None and grip.lifecycle.arrow(grip.job.state, "cancel") is not None
-
-
-def _nothing(item: Item) -> None:
-    """Nobody waits for it: the reconciler looks by itself."""
+def _cancel_is_requested(execution: HeldExecution) -> bool:
+    return (
+        execution.job.cancel_requested_at is not None
+        and execution.lifecycle.arrow(execution.job.state, "cancel") is not None
+    )

@@ -1,1 +1,1 @@
-"""What a worker shows of itself: logs, metrics, traces. Nothing of it is imported, or paid for, before it is asked for."""
+"""Telemetry of a worker: events, logs, metrics and traces. Optional libraries are imported only when they are used."""

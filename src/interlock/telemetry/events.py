@@ -1,4 +1,4 @@
-"""What happens in a worker, said once and in one place: logs, metrics and a caller's own listeners hear it from here."""
+"""Events of a worker. Logs, metrics and your own listeners subscribe to them."""
 
 import logging
 import threading
@@ -12,13 +12,13 @@ log = logging.getLogger("interlock")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened. It is a fact, already true when it is emitted: no listener can change it."""
+    """The base class of all events. Events are immutable."""
 
 
 # ---------------------------------------------------------------- workers
 @dataclass(frozen=True, slots=True)
-class WorkerMoved(Event):
-    """A worker took an arrow of its own lifecycle."""
+class WorkerStateChanged(Event):
+    """A worker changed its state."""
 
     worker: str
     source: str
@@ -27,8 +27,8 @@ class WorkerMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotMoved(Event):
-    """A slot of a worker took an arrow; `job_id` is what it holds."""
+class SlotStateChanged(Event):
+    """A slot of a worker changed its state; `job_id` is its job."""
 
     worker: str
     slot: int
@@ -40,7 +40,7 @@ class SlotMoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class Claimed(Event):
-    """A worker asked for work and got `count` jobs, perhaps none."""
+    """A worker claimed `count` jobs; `count` may be 0."""
 
     worker: str
     count: int
@@ -49,7 +49,7 @@ class Claimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Batch(Event):
-    """One round trip that did `verb` (settle, start, release, ...) for `size` jobs at once."""
+    """One call to the database: `verb` for `size` jobs."""
 
     verb: str
     size: int
@@ -58,7 +58,7 @@ class Batch(Event):
 
 @dataclass(frozen=True, slots=True)
 class Renewed(Event):
-    """A worker sent a beat: how many executions were leased on, lost, or locked at that moment."""
+    """A worker sent a heartbeat. The fields count the leases that were renewed, lost, or locked by a transaction."""
 
     worker: str
     renewed: int
@@ -69,7 +69,7 @@ class Renewed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """A worker took up what another left behind; `how` names what it did with it."""
+    """A worker recovered a job of another worker; `how` is the event of its transition, `finish` or `hold`."""
 
     worker: str
     kind: str
@@ -78,8 +78,8 @@ class Recovered(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble(Event):
-    """An unexpected error, or a database that cannot be reached; `where` names what the worker was doing."""
+class WorkerError(Event):
+    """An unexpected error, or an unreachable database; `where` names what the worker was doing."""
 
     worker: str
     where: str
@@ -87,8 +87,15 @@ class Trouble(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseReachable(Event):
+    """A worker reached the database again after errors."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Notice(Event):
-    """A sentence for whoever runs the worker."""
+    """A message for the operator of the worker."""
 
     worker: str
     sentence: str
@@ -96,8 +103,8 @@ class Notice(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked(Event):
-    """A reconciler asked the outside about `count` pieces of work at once, and had its answer after so many seconds."""
+class ExternalCheckSucceeded(Event):
+    """An external system answered a check of `count` ids in `seconds`."""
 
     kind: str
     count: int
@@ -105,8 +112,11 @@ class Checked(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideFailed(Event):
-    """The outside could not be asked, for the `failures`th time in a row. No job changes for it; it is asked again in so many seconds."""
+class ExternalCheckFailed(Event):
+    """A check of an external system failed; `failures` counts the failures in a row.
+
+    No job changes. The next check is in `again_in` seconds.
+    """
 
     kind: str
     failures: int
@@ -117,7 +127,7 @@ class OutsideFailed(Event):
 # ---------------------------------------------------------------- jobs
 @dataclass(frozen=True, slots=True)
 class Transition(Event):
-    """The database stored an arrow; `source` is None for a job that came to be."""
+    """The database stored a transition; `source` is None for a new job."""
 
     job_id: str
     kind: str
@@ -131,8 +141,11 @@ class Transition(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(Event):
-    """An attempt is over, and the database says so. `waited` is the time from due to claimed, `ran` that of the handler, in seconds; None where work that was
-    handed over has come to its end."""
+    """The database stored the end of an attempt.
+
+    `waited` is the time between due and claimed, `ran` the time in the handler, both in seconds. They are None if the
+    handler did not run in this worker.
+    """
 
     job_id: str
     kind: str
@@ -142,16 +155,16 @@ class AttemptEnded(Event):
     waited: float | None
     ran: float | None
     error: str | None = None
-    """What went wrong, in one line, where something did."""
+    """The last line of the error, if there was one."""
     exception: BaseException | None = None
-    """The exception that the job raised, with its traceback. From a child process it carries only the text."""
+    """The exception that the job raised. If the job ran in a child process, only its text is available."""
     final: bool = False
-    """Whether the job has failed with this attempt, and will not run again."""
+    """Whether the job has failed and will not run again."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost(Event):
-    """An execution is no longer this worker's. Nothing more of the attempt will be stored."""
+class ExecutionLost(Event):
+    """This worker lost an execution. It stores nothing more for this attempt."""
 
     job_id: str
     kind: str
@@ -161,13 +174,13 @@ class LeaseLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class MoveRefused(Event):
-    """The database refused the move to `wanted`; what `stands` is what is there in its place."""
+    """The database refused the move to `wanted`; `actual` describes the stored row."""
 
     job_id: str
     kind: str
     attempt: int
     wanted: str
-    stands: str
+    actual: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +195,10 @@ class Measured(Event):
 
 @dataclass(frozen=True, slots=True)
 class FinishFailed(Event):
-    """`finish` raised after the commit; it has done so `failures` times for this job and will be tried again."""
+    """The finish function raised or crashed after the commit; `failures` counts how often.
+
+    The worker retries it up to the kind's `tries`.
+    """
 
     job_id: str
     kind: str
@@ -192,7 +208,7 @@ class FinishFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class HookFailed(Event):
-    """The hook of a state raised. The job stands where it stands."""
+    """The hook of a state raised. The job keeps its state."""
 
     job_id: str
     kind: str
@@ -200,81 +216,93 @@ class HookFailed(Event):
     error: BaseException | str
 
 
-KINDS: tuple[type[Event], ...] = (
-    WorkerMoved, SlotMoved, Claimed, Batch, Renewed, Recovered, Trouble, Notice, Checked, OutsideFailed,
-    Transition, AttemptEnded, LeaseLost, MoveRefused, Measured, FinishFailed, HookFailed,
+EVENT_TYPES: tuple[type[Event], ...] = (
+    WorkerStateChanged, SlotStateChanged, Claimed, Batch, Renewed, Recovered, WorkerError, DatabaseReachable, Notice,
+    ExternalCheckSucceeded, ExternalCheckFailed,
+    Transition, AttemptEnded, ExecutionLost, MoveRefused, Measured, FinishFailed, HookFailed,
 )  # fmt: skip
-"""Everything that can happen."""
+"""All event types."""
 
 
-# ---------------------------------------------------------------- who listens
+# ---------------------------------------------------------------- listeners
 E = TypeVar("E", bound=Event)
-Listener = Callable[[E], None]
+Handler = Callable[[E], None]
 
 
-class _Ear:
-    """One subscription: a listener that subscribes twice is told twice, and each is ended alone."""
+class _Subscription:
+    """One subscription. A listener that subscribes twice is called twice and unsubscribes twice."""
 
-    __slots__ = ("hear", "raised")
+    __slots__ = ("listener", "raised")
 
-    def __init__(self, hear: Callable[[Any], None]) -> None:
-        self.hear = hear
+    def __init__(self, listener: Callable[[Any], None]) -> None:
+        self.listener = listener
         self.raised: set[type[Event]] = set()
 
 
 class Events:
-    """Tells every listener what happened, in the thread where it happened and before `emit` answers; from any number of threads at once.
+    """Delivers events to listeners. `emit` calls every listener in its own thread before it returns. Thread-safe.
 
-    A listener must be quick, since the worker waits for it. One that raises hurts nobody: the worker and the other listeners go on, and it
-    stays, since one strange event must not end the metrics of a worker that runs for months. Its first error at each kind of event is logged.
+    A listener must be quick, because the worker waits for it. If it raises, the worker and the other listeners
+    continue, and it stays subscribed. Its first error for each event type is logged.
     """
 
-    __slots__ = ("_ears", "_lock")
+    __slots__ = ("_lock", "_subscriptions")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Replaced whole under the lock and never changed in place, so that `emit` and `wants` need none.
-        self._ears: dict[type[Event], tuple[_Ear, ...]] = {}
+        # Replaced under the lock and never changed in place, so that `emit` and `wants` need no lock.
+        self._subscriptions: dict[type[Event], tuple[_Subscription, ...]] = {}
 
     @property
     def active(self) -> bool:
-        """Whether anybody listens at all."""
-        return bool(self._ears)
+        """Whether any listener is subscribed."""
+        return bool(self._subscriptions)
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody listens to this kind: if not, it need not be built."""
-        return kind in self._ears
+        """Whether a listener is subscribed to this type. If not, the caller need not build the event."""
+        return kind in self._subscriptions
 
     @overload
-    def subscribe(self, listener: Listener[Event], /) -> Callable[[], None]: ...
+    def subscribe(self, listener: Handler[Event], /) -> Callable[[], None]: ...
     @overload
-    def subscribe(self, listener: Listener[E], kind: type[E], /, *kinds: type[E]) -> Callable[[], None]: ...
+    def subscribe(self, listener: Handler[E], kind: type[E], /, *kinds: type[E]) -> Callable[[], None]: ...
     def subscribe(self, listener: Callable[[Any], None], /, *kinds: type[Event]) -> Callable[[], None]:
-        """Calls the listener with every event of these kinds, or with all. Answers what ends that, which may be called more than once."""
-        ear = _Ear(listener)
+        """Call the listener with every event of these types, or of all types if none is given.
+
+        Returns a function that unsubscribes it. Calling that function again has no effect.
+        """
+        subscription = _Subscription(listener)
 
         def end() -> None:
             with self._lock:
-                kept = {kind: tuple(one for one in ears if one is not ear) for kind, ears in self._ears.items()}
-                self._ears = {kind: ears for kind, ears in kept.items() if ears}
+                kept = {
+                    kind: tuple(one for one in subscriptions if one is not subscription)
+                    for kind, subscriptions in self._subscriptions.items()
+                }
+                self._subscriptions = {kind: subscriptions for kind, subscriptions in kept.items() if subscriptions}
 
         with self._lock:
-            self._ears = {**self._ears, **{kind: (*self._ears.get(kind, ()), ear) for kind in kinds or KINDS}}
+            self._subscriptions = {
+                **self._subscriptions,
+                **{kind: (*self._subscriptions.get(kind, ()), subscription) for kind in kinds or EVENT_TYPES},
+            }
         return end
 
     def emit(self, event: Event) -> None:
-        """Tells whoever listens to this kind of event. It never raises what a listener raised."""
+        """Call the listeners of this event type. Errors of listeners are not raised."""
         kind = type(event)
-        for ear in self._ears.get(kind, ()):
+        for subscription in self._subscriptions.get(kind, ()):
             try:
-                ear.hear(event)
+                subscription.listener(event)
             except KeyboardInterrupt:
                 raise
             except BaseException:
-                if kind not in ear.raised:
-                    ear.raised.add(kind)
-                    # The log may be what raised.
+                if kind not in subscription.raised:
+                    subscription.raised.add(kind)
+                    # The listener may be the log itself, which raises again here.
                     with suppress(Exception):
                         log.exception(
-                            "A listener raised an error and missed a %s event. Its next errors for this event are not logged.",
-                            kind.__name__)
+                            "A listener raised an error and missed a %s event. Its next errors for this event are not "
+                            "logged.",
+                            kind.__name__,
+                        )

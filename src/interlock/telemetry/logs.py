@@ -1,7 +1,8 @@
-"""Events as log records of `logging.getLogger("interlock")`, each with its fields in `record.interlock`; and the format that the command line gives them.
+"""Writes events to `logging.getLogger("interlock")`, and formats the log of the command line.
 
-Transitions and the rounds of polling are DEBUG, what a worker becomes is INFO, what was refused or lost is WARNING, what nobody expected is ERROR.
-Passwords, tokens and their like are hidden, in fields and within texts, before a record is made: no handler ever sees them.
+The fields of an event are in `record.interlock`. Transitions and polling are DEBUG, state changes of a worker INFO,
+refusals and losses WARNING, unexpected errors ERROR. Passwords, tokens and other secrets are hidden before a record is
+created.
 """
 
 import logging
@@ -11,33 +12,34 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..answers import Fail, Reject
-from ..errors import InterlockError, UsageError
-from ..events import (
-    KINDS,
+from ..core.error_policy import describe
+from ..errors import InterlockError, Unavailable, UsageError
+from ..jobs.results import Fail, Reject
+from ..jobs.user_code import CallScope, binders, scope
+from . import redact
+from .events import (
+    EVENT_TYPES,
     AttemptEnded,
     Batch,
-    Checked,
     Claimed,
+    DatabaseReachable,
     Event,
     Events,
+    ExecutionLost,
+    ExternalCheckFailed,
+    ExternalCheckSucceeded,
     FinishFailed,
     HookFailed,
-    LeaseLost,
     Measured,
     MoveRefused,
     Notice,
-    OutsideFailed,
     Recovered,
     Renewed,
-    SlotMoved,
+    SlotStateChanged,
     Transition,
-    Trouble,
-    WorkerMoved,
+    WorkerError,
+    WorkerStateChanged,
 )
-from ..taxonomy import describe
-from ..user_code import Scope, binders, scope
-from . import redact
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
@@ -45,33 +47,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlock")
 
 LEVELS: dict[type[Event], int] = {
-    SlotMoved: logging.DEBUG,
+    SlotStateChanged: logging.DEBUG,
     Claimed: logging.DEBUG,
     Batch: logging.DEBUG,
     Renewed: logging.DEBUG,
-    Checked: logging.DEBUG,
+    ExternalCheckSucceeded: logging.DEBUG,
     Transition: logging.DEBUG,
     Measured: logging.DEBUG,
     Recovered: logging.INFO,
     Notice: logging.INFO,
-    LeaseLost: logging.WARNING,
+    DatabaseReachable: logging.INFO,
+    ExecutionLost: logging.WARNING,
     MoveRefused: logging.WARNING,
     FinishFailed: logging.WARNING,
     HookFailed: logging.WARNING,
-    OutsideFailed: logging.WARNING,
-    Trouble: logging.ERROR,
-    WorkerMoved: logging.WARNING,
+    ExternalCheckFailed: logging.WARNING,
+    WorkerError: logging.ERROR,
+    WorkerStateChanged: logging.WARNING,
     AttemptEnded: logging.WARNING,
 }
-"""The highest level that each can have; all but the last two have it always."""
+"""The highest level of each event type. Only events of the last two types may have a lower level."""
 ROUND = frozenset({"connecting", "recovery", "polling", "claiming", "backoff", "idle"})
-"""The states that a worker goes through all day."""
-NAMES = {kind: "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in kind.__name__).strip() for kind in KINDS}
+"""The states that a worker passes in every round of its loop."""
+NAMES = {
+    kind: "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in kind.__name__).strip()
+    for kind in EVENT_TYPES
+}
 
 
 def level(event: Event) -> int:
-    """How much an event matters."""
-    if isinstance(event, WorkerMoved):
+    """Return the log level of an event."""
+    if isinstance(event, WorkerStateChanged):
         if event.target.lower() == "errorwait":
             return logging.WARNING
         return logging.DEBUG if event.source.lower() in ROUND and event.target.lower() in ROUND else logging.INFO
@@ -83,10 +89,16 @@ def level(event: Event) -> int:
 
 
 def attach(events: Events) -> Callable[[], None]:
-    """Writes events to the log from now on; answers what ends that. An event that the level of the log shuts out at this moment is not even built, so
-    set the level before the worker starts."""
-    calm = _Calm()
-    ends = [events.subscribe(calm.write if kind is Trouble else write, kind) for kind in KINDS if log.isEnabledFor(LEVELS[kind])]
+    """Start writing events to the log. Call the result to stop.
+
+    Event types below the log's current level are not subscribed, so set the level before the worker starts.
+    """
+    throttle = _ErrorThrottle()
+    ends = [
+        events.subscribe(throttle.write if kind in (WorkerError, DatabaseReachable) else write, kind)
+        for kind in EVENT_TYPES
+        if log.isEnabledFor(LEVELS[kind])
+    ]
 
     def end() -> None:
         for one in ends:
@@ -96,35 +108,69 @@ def attach(events: Events) -> Callable[[], None]:
 
 
 def write(event: Event) -> None:
-    """Writes one event to the log."""
+    """Write one event to the log."""
     at = level(event)
     if not log.isEnabledFor(at):
         return
     shown = facts(event)
     name = shown.pop("sentence", None) or NAMES[type(event)]
-    line = " ".join((str(name), *(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in shown.items() if key != "traceback")))
+    line = " ".join(
+        (
+            str(name),
+            *(
+                f"{key}={value!r}" if " " in str(value) else f"{key}={value}"
+                for key, value in shown.items()
+                if key != "traceback"
+            ),
+        )
+    )
     log.log(at, "%s", line, extra={"interlock": {**shown, "event": name}})
 
 
-class _Calm:
-    """Writes the same trouble the first, second, fourth, eighth… time: a database that is away is tried again and again, and one line says so."""
+DATABASE = "database"
+REACHABLE = "The database is reachable again."
+
+
+class _ErrorThrottle:
+    """Logs a repeated error only the first, second, fourth, eighth… time.
+
+    All parts of a worker share one count for an unreachable database, so that an outage begins with one line. Another
+    line says when the database is reachable again.
+    """
 
     def __init__(self) -> None:
         self._same: dict[str, tuple[str, int]] = {}
 
     def write(self, event: Event) -> None:
-        if not isinstance(event, Trouble):
-            return
+        if isinstance(event, DatabaseReachable):
+            self._reachable(event)
+        elif isinstance(event, WorkerError):
+            self._failed(event)
+
+    def _reachable(self, event: DatabaseReachable) -> None:
+        _, errors = self._same.pop(DATABASE, ("", 0))
+        if not errors:
+            write(event)
+        else:
+            log.info(
+                "The database is reachable again after %d failed calls. The worker claims jobs again.",
+                errors,
+                extra={"interlock": {"worker": event.worker, "errors": errors, "event": REACHABLE}},
+            )
+
+    def _failed(self, event: WorkerError) -> None:
         text = redact.error(event.error) if isinstance(event.error, BaseException) else event.error
-        before, times = self._same.get(event.where, ("", 0))
-        times = times + 1 if text == before else 1
-        self._same[event.where] = text, times
+        down = isinstance(event.error, Unavailable)
+        key = DATABASE if down else event.where
+        before, times = self._same.get(key, ("", 0))
+        times = times + 1 if down or text == before else 1
+        self._same[key] = text, times
         if times & (times - 1) == 0:
             write(event)
 
 
 def facts(event: Event) -> dict[str, object]:
-    """The fields of an event as they may be shown. Where it has an exception that is not one of our own sentences, the traceback too."""
+    """Return the fields of an event without secrets, and the traceback of an unexpected exception."""
     given: dict[str, object] = {}
     trace: str | None = None
     for field in fields(event):
@@ -138,8 +184,8 @@ def facts(event: Event) -> dict[str, object]:
         elif field.name == "fields":
             given = {**value, **given}
         elif value is not None:
-            # `event` is the name of the record itself, for structlog and for whoever reads it.
-            given["arrow" if field.name == "event" else field.name] = value
+            # structlog uses `event` for the name of the record.
+            given["transition" if field.name == "event" else field.name] = value
     shown = redact.fields(given)
     if trace is not None:
         shown["traceback"] = trace
@@ -147,7 +193,7 @@ def facts(event: Event) -> dict[str, object]:
 
 
 def _raised_in_the_job(event: AttemptEnded) -> str | None:
-    """The traceback of the error that failed a job, unless the handler ended its job on purpose."""
+    """Return the traceback of the error that failed a job; None if the handler raised `Fail` or `Reject`."""
     error = event.exception
     if not event.final or error is None or isinstance(error, Fail | Reject) or not _traced(error):
         return None
@@ -155,7 +201,7 @@ def _raised_in_the_job(event: AttemptEnded) -> str | None:
 
 
 def _unexpected(error: BaseException) -> bool:
-    """Whether a traceback helps. It does not for our own errors."""
+    """Whether to log a traceback. Interlock's own errors need none."""
     return not isinstance(error, InterlockError) and _traced(error)
 
 
@@ -167,13 +213,13 @@ def _traced(error: BaseException) -> bool:
 def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
     """Send the log of the whole process to stderr, one line per record, as text or JSON, with secrets hidden.
 
-    Records of a job carry its `job_id`, `kind` and `attempt`. If the program has configured logging itself, only these
-    fields and the level of `interlock` change, and the result is False.
+    Records of a job have its `job_id`, `kind` and `attempt`. If the program has configured logging itself, this
+    function adds only these fields, sets the level of `interlock`, and returns False.
     """
     try:
         log.setLevel(level.upper() if isinstance(level, str) else level)
     except ValueError:
-        raise UsageError(f"There is no log level {level!r}: name one of debug, info, warning, error.") from None
+        raise UsageError(f"There is no log level {level!r}. Use debug, info, warning or error.") from None
     _chosen.update(json=json, level=level)
     if _bind not in binders:
         binders.append(_bind)
@@ -192,7 +238,7 @@ def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO |
 
 
 def chosen() -> dict[str, Any] | None:
-    """The arguments of `configure`, for the child processes of this worker; None if it was not called."""
+    """Return the arguments of `configure`, for the worker's child processes; None if it was not called."""
     return dict(_chosen) or None
 
 
@@ -214,7 +260,7 @@ def _name_job(record: logging.LogRecord) -> bool:
     return True
 
 
-def _bind(running: Scope | None) -> None:
+def _bind(running: CallScope | None) -> None:
     """Add the job's fields to structlog's context."""
     from structlog.contextvars import bind_contextvars, unbind_contextvars
 
@@ -225,10 +271,10 @@ def _bind(running: Scope | None) -> None:
 
 
 class _Ours(logging.StreamHandler[TextIO]):
-    """The handler that `configure` put there."""
+    """The handler that `configure` installs."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as `logging` calls it
-        """Ignore a log that cannot be written, even if standard error is closed, so that the worker continues."""
+        """Ignore errors while writing the log, for example if stderr is closed, so that the worker continues."""
         with suppress(Exception):
             super().handleError(record)
 
@@ -236,15 +282,27 @@ class _Ours(logging.StreamHandler[TextIO]):
 def _formatter(*, json: bool, colors: bool) -> logging.Formatter:
     import structlog
 
-    last: Processor = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)
+    last: Processor = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)
+    )
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, structlog.processors.TimeStamper(fmt="iso", utc=True)],
-        processors=[_take_fields, structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, _hide, last],
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+        ],
+        processors=[
+            _take_fields,
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            _hide,
+            last,
+        ],
     )
 
 
 def _take_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The fields in place of the line that repeats them."""
+    """Replace the text of a record with its fields."""
     del logger, method
     record = entry["_record"]
     given = dict(getattr(record, "interlock", {}))
@@ -260,7 +318,7 @@ def _take_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -
 
 
 def _hide(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Whatever a handler or a library wrote, with its secrets hidden."""
+    """Hide secrets in the records of handlers and libraries."""
     del logger, method
     trace = entry.pop("exception", None)
     shown: dict[str, Any] = redact.fields(entry)

@@ -1,4 +1,4 @@
-"""What may be shown of a value: nothing under a name that speaks of secrets, no password within a text, and never too much."""
+"""Prepares values for logs: hides secrets, removes control characters and shortens long values."""
 
 import math
 import re
@@ -9,25 +9,42 @@ from typing import Any, cast
 HIDDEN = "***"
 MORE = "…"
 LIMIT = 2_000
-"""Characters shown of a text."""
+"""The most characters of a text."""
 ITEMS = 50
-"""Items shown of a collection."""
+"""The most items of a collection."""
 DEPTH = 5
 FRAMES = 20
-"""Frames shown of a traceback, the innermost."""
+"""The most frames of a traceback; the innermost are kept."""
 TRACEBACK = 10_000
 _READ = 4
-"""How much of a text is looked at, in limits."""
+"""Only this many times the limit is searched for secrets; the rest of the text is cut first."""
 
 _NAMES = (
-    "password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "apikey", "cookie", "credential", "privatekey", "accesskey", "sessionid",
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "secret",
+    "token",
+    "authorization",
+    "apikey",
+    "cookie",
+    "credential",
+    "privatekey",
+    "accesskey",
+    "sessionid",
 )
 _LINES = "authorization|cookie"
-_WORDS = "password|passwd|passphrase|pwd|secret|token|api[_-]?key|credential|private[_-]?key|access[_-]?key|session[_-]?id"
+_WORDS = (
+    "password|passwd|passphrase|pwd|secret|token|api[_-]?key|credential|private[_-]?key|access[_-]?key|session[_-]?id"
+)
 _QUOTED = r"""\\+"[^"]*(?:"|$)|[a-z]{0,2}"(?:[^"\\]|\\.)*(?:"|\\?$)|[a-z]{0,2}'(?:[^'\\]|\\.)*(?:'|\\?$)"""
-_NAMED = r"""(?i)(?<![a-z0-9])([\w-]{{0,40}}(?:{names})[\w-]{{0,40}}\\?["']?\s{{0,3}}(?:=>|[=:])\s{{0,3}})(?:{quoted}|{bare})"""
+_NAMED = (
+    r"""(?i)(?<![a-z0-9])([\w-]{{0,40}}(?:{names})[\w-]{{0,40}}\\?["']?\s{{0,3}}(?:=>|[=:])\s{{0,3}})"""
+    r"""(?:{quoted}|{bare})"""
+)
 _URL = (
-    # To the last @ of the run: a password that was not escaped may hold any of / : @.
+    # Up to the last @, because a password that was not escaped may contain / : and @.
     (re.compile(r"(://[^\s/:@]{0,200}):\S*@"), rf"\1:{HIDDEN}@"),
     (re.compile(r"(?i)(https?://)[^\s/:@?#]{1,500}@"), rf"\1{HIDDEN}@"),
 )
@@ -37,29 +54,29 @@ _PAIRS = (
     (re.compile(_NAMED.format(names=_WORDS, quoted=_QUOTED, bare=r"[^\s&]+")), rf"\1{HIDDEN}"),
 )
 _BEARER = ((re.compile(r"(?i)\b(bearer)\s+\S+"), rf"\1 {HIDDEN}"),)
-# An id, a name, a state: nothing of this shape is hidden, and most texts are of it.
+# Most texts are an id, a name or a state. They have no secrets, so the search skips them.
 _WORD = re.compile(r"[\w.-]{0,200}")
-# Control characters (a terminal obeys them), and those that turn the direction of what follows.
+# Control characters, which a terminal would execute, and characters that change the text direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def secret(name: str) -> bool:
-    """Whether what goes by this name is not to be shown."""
+    """Whether a value with this name must be hidden."""
     plain = re.sub(r"[^a-z]", "", name.lower())
     return any(one in plain for one in _NAMES)
 
 
 def text(value: str, *, limit: int = LIMIT, lines: bool = False) -> str:
-    """A text without the secrets in it, on one line unless it may keep its lines, and cut to the limit."""
+    """Return a text with its secrets hidden, cut to the limit, and on one line unless `lines` is set."""
     if len(value) <= limit and _WORD.fullmatch(value):
         return value
     if len(value) > limit * _READ:
-        # Cut between words: a password cut in the middle would have lost the sign that it is one.
+        # Cut between words. A URL cut in the middle would lose the @ that marks its password.
         value = _whole_words(value[: limit * _READ]) + MORE
     if "://" in value and "@" in value:
         value = "".join(_without_password(run) for run in _RUNS.split(value))
-    for pattern, instead in _suspects(value):
-        value = pattern.sub(instead, value)
+    for pattern, replacement in _patterns_for(value):
+        value = pattern.sub(replacement, value)
     value = _CONTROL.sub("\ufffd", value.replace("\r\n", "\n"))
     if not lines:
         value = " ".join(value.split("\n"))
@@ -67,7 +84,7 @@ def text(value: str, *, limit: int = LIMIT, lines: bool = False) -> str:
 
 
 def _whole_words(value: str) -> str:
-    """A cut text without its last, incomplete word."""
+    """Return a cut text without its last, incomplete word."""
     end = len(value)
     while end and not value[end - 1].isspace():
         end -= 1
@@ -75,17 +92,18 @@ def _whole_words(value: str) -> str:
 
 
 def _without_password(run: str) -> str:
-    """Hide the password in a run without spaces. It searches only before the last @, so the time stays linear."""
+    """Hide the password in a text without spaces. It searches only before the last @, which keeps the time linear."""
     before, at, after = run.rpartition("@")
     if not at or "://" not in before:
         return run
     before += at
-    for pattern, instead in _URL:
-        before = pattern.sub(instead, before)
+    for pattern, replacement in _URL:
+        before = pattern.sub(replacement, before)
     return before + after
 
 
-def _suspects(value: str) -> Iterable[tuple[re.Pattern[str], str]]:
+def _patterns_for(value: str) -> Iterable[tuple[re.Pattern[str], str]]:
+    """Yield the patterns that may match, each with its replacement."""
     if "=" in value or ":" in value:
         yield from _PAIRS
     if "bearer" in value.lower():
@@ -93,7 +111,7 @@ def _suspects(value: str) -> Iterable[tuple[re.Pattern[str], str]]:
 
 
 def shown(value: object, depth: int = DEPTH) -> object:
-    """A value as JSON can hold it, without the secrets in it, and cut to what a reader can use."""
+    """Return a value as JSON data, with its secrets hidden and long parts cut."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
@@ -108,7 +126,10 @@ def shown(value: object, depth: int = DEPTH) -> object:
 
 
 def fields(given: Mapping[Any, object], depth: int = DEPTH) -> dict[str, object]:
-    """Named values; what goes by a secret's name is hidden, whatever it is. A plain number of `tokens` is a count and stays."""
+    """Return named values with their secrets hidden. A value with a secret's name is hidden completely.
+
+    A number whose name ends with `tokens` is a count and is shown.
+    """
     out: dict[str, object] = {}
     for key, value in given.items():
         if len(out) == ITEMS:
@@ -116,7 +137,9 @@ def fields(given: Mapping[Any, object], depth: int = DEPTH) -> dict[str, object]
             break
         name = str(key)
         counted = name.lower().endswith("tokens") and isinstance(value, (int, float))
-        out[text(name, limit=100)] = HIDDEN if secret(name) and value is not None and not counted else shown(value, depth)
+        out[text(name, limit=100)] = (
+            HIDDEN if secret(name) and value is not None and not counted else shown(value, depth)
+        )
     return out
 
 
@@ -130,10 +153,10 @@ def _items(given: Iterable[object], depth: int) -> list[object]:
 
 
 def error(value: BaseException | str) -> str:
-    """An error in one line: its type and what it says."""
+    """Return an error in one line: its type and its message."""
     return text(value if isinstance(value, str) else "".join(traceback.format_exception_only(value)).strip())
 
 
 def trace(value: BaseException) -> str:
-    """Where an error came from, with its causes."""
+    """Return the traceback of an error, with its causes."""
     return text("".join(traceback.format_exception(value, limit=-FRAMES)).rstrip(), limit=TRACEBACK, lines=True)

@@ -1,1 +1,1 @@
-"""The worker: claims jobs, runs them, keeps their leases and reports what became of them."""
+"""The worker: claims jobs, runs them, renews their leases and reports their outcomes."""

@@ -1,4 +1,4 @@
-"""One attempt: from a claimed execution to what became of it. An error becomes an outcome; nothing that a handler does goes further."""
+"""Runs one attempt, from a claimed execution to its outcome. Every error of the user's code becomes an outcome."""
 
 import asyncio
 import functools
@@ -9,41 +9,60 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
+from ..core.error_policy import headline
+from ..core.outcome import Advanced, Errored, FailedFinally, Outcome, Rejected, Snoozed, Started
+from ..core.payload import clean
+from ..engine.classify import outcome_of, outcome_of_stop, outcome_of_value
+from ..engine.context import WorkerContext, call_soon
+from ..engine.failpoints import Failpoint
+from ..engine.held_execution import HeldExecution
+from ..engine.ledger import StoreLedger
+from ..engine.live_run import LiveRun, LiveSyncRun
+from ..engine.reporter import Reporter
+from ..engine.settle import Settler
 from ..errors import LeaseLost, PayloadError
-from ..outcome import Advanced, Errored, Failed, Outcome, Rejected, Snoozed, Started
-from ..payload import clean
-from ..taxonomy import headline
+from ..jobs.user_code import (
+    Around,
+    CallScope,
+    Result,
+    acall_within,
+    atry_call,
+    call_within,
+    context_of,
+    in_thread,
+    protected,
+)
 from ..telemetry.tracing import span
-from ..user_code import Around, Result, Scope, acaught, asurround, context_of, in_thread, protected, surround
-from .children import RaisedThere
-from .desk import Desk
-from .desk import soon as call_soon
-from .forks import stay, stayed
-from .grip import Grip
-from .points import Point
-from .report import Reporter
-from .runs import LiveRun, LiveSyncRun, StoreLedger
-from .settle import Settler
-from .verdict import outcome_of, returned, stopped
+from .forked_handlers import call_unless_forked, exit_if_forked
+from .subprocess.children import RaisedInChild
 
 
-class Children(Protocol):
-    """Processes in which handlers run alone."""
+class ChildProcesses(Protocol):
+    """Child processes that run handlers."""
 
-    async def prepare(self, grip: Grip, ledger: StoreLedger) -> tuple[Outcome, Any]:
-        """Run the handler of a started execution in a child; the value is as the handler returned it."""
+    async def prepare(self, execution: HeldExecution, ledger: StoreLedger) -> tuple[Outcome, Any]:
+        """Run the handler in a child process. Returns its outcome and the value for the commit function."""
         ...
 
-    async def finish(self, grip: Grip, ledger: StoreLedger) -> None:
-        """Run what follows the commit in a child; raises what it raised."""
+    async def finish(self, execution: HeldExecution, ledger: StoreLedger) -> None:
+        """Run the finish function in a child process. Raises its error."""
         ...
 
 
 class Attempts:
-    """Runs handlers: coroutines in the loop, functions in threads, suspects and heavy ones in children."""
+    """Runs handlers: async ones in the event loop, sync ones in threads, others in child processes."""
 
-    def __init__(self, desk: Desk, settler: Settler, reporter: Reporter, *, threads: Executor, writers: Executor, children: Children) -> None:
-        self._desk = desk
+    def __init__(
+        self,
+        context: WorkerContext,
+        settler: Settler,
+        reporter: Reporter,
+        *,
+        threads: Executor,
+        writers: Executor,
+        children: ChildProcesses,
+    ) -> None:
+        self._context = context
         self._settler = settler
         self._reporter = reporter
         self._threads = threads
@@ -51,142 +70,172 @@ class Attempts:
         self._children = children
 
     # ------------------------------------------------------------ prepare
-    async def prepare(self, grip: Grip) -> tuple[Outcome | None, Any]:
-        """What became of the handler, and what it returned. None where the execution is no longer ours before it began."""
-        if grip.stop is not None:
-            # It was told to stop while it waited for a slot, or until it is alone: a `def` handler would run all the same.
-            return stopped(grip), None
-        self._desk.points(Point.AFTER_CLAIM, grip.job)
+    async def prepare(self, execution: HeldExecution) -> tuple[Outcome | None, Any]:
+        """Run the guard and the handler. Returns the outcome and the handler's value.
+
+        The outcome is None if the lease was lost before the handler started.
+        """
+        if execution.stop is not None:
+            # The execution was stopped while it waited to start. Return now, because a sync handler would still run.
+            return outcome_of_stop(execution), None
+        self._context.failpoints(Failpoint.AFTER_CLAIM, execution.job)
         try:
-            arguments = grip.declaration.signature.check(grip.job.payload)
+            arguments = execution.spec.signature.check(execution.job.payload)
         except PayloadError as error:
-            # It was good when it was stored: the code has changed since.
-            return Failed(clean(f"the stored payload no longer fits: {error}")), None
-        except BaseException as error:  # noqa: BLE001 - a validator of the user's own
-            return outcome_of(error, grip, self._desk.now), None
-        if grip.status == "LEASED":
-            outcome = await self._guarded(grip, arguments)
+            # The payload was valid when it was stored, so the code has changed since then.
+            return FailedFinally(clean(f"the stored payload no longer fits: {error}")), None
+        except BaseException as error:  # noqa: BLE001 - the user's own validator may raise anything
+            return outcome_of(error, execution, self._context.now), None
+        if execution.status == "LEASED":
+            outcome = await self._run_guard(execution, arguments)
             if outcome is not None:
                 return outcome, None
             try:
-                # Where the work goes on elsewhere, it begins when the reconciler says so.
-                await self._reporter.send(grip, Started(walks=grip.declaration.reconcile is None))
+                # If an external system does the work, the job starts when the reconciler sees it start.
+                await self._reporter.send(execution, Started(walks=execution.spec.reconcile is None))
             except LeaseLost:
                 return None, None
-        with span(grip.job.kind, grip.job.trace, {"interlock.job_id": grip.job.id, "interlock.attempt": grip.job.attempt}) as traced:
-            outcome, value = await self._prepared(grip, arguments)
-            if isinstance(outcome, Errored | Failed):
+        with span(
+            execution.job.kind,
+            execution.job.trace,
+            {"interlock.job_id": execution.job.id, "interlock.attempt": execution.job.attempt},
+        ) as traced:
+            outcome, value = await self._run_handler(execution, arguments)
+            if isinstance(outcome, Errored | FailedFinally):
                 traced.fail(outcome.error if isinstance(outcome, Errored) else outcome.reason)
             return outcome, value
 
-    async def _guarded(self, grip: Grip, arguments: dict[str, Any]) -> Outcome | None:
-        guard = grip.declaration.guard
+    async def _run_guard(self, execution: HeldExecution, arguments: dict[str, Any]) -> Outcome | None:
+        guard = execution.spec.guard
         if guard is None:
             return None
-        args, kwargs = grip.declaration.signature.spread(arguments)
-        call = functools.partial(guard, grip.job, *args, **kwargs)
-        _, error = await self._called(grip, call, is_async=inspect.iscoroutinefunction(guard))
+        args, kwargs = execution.spec.signature.spread(arguments)
+        call = functools.partial(guard, execution.job, *args, **kwargs)
+        _, error = await self._call(execution, call, is_async=inspect.iscoroutinefunction(guard))
         if error is None:
             return None
-        outcome = outcome_of(error, grip, self._desk.now)
-        if isinstance(outcome, Rejected | Failed | Snoozed) or grip.stop is not None:
+        outcome = outcome_of(error, execution, self._context.now)
+        if isinstance(outcome, Rejected | FailedFinally | Snoozed) or execution.stop is not None:
             return outcome
-        # If the guard fails, the job is not to blame: it runs later and keeps its tries.
-        backoff = grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw())
-        return Snoozed(outcome.pause(backoff) if isinstance(outcome, Errored) else backoff, clean(f"its guard raised {headline(error)}"))
+        # A guard that raises does not cost a try. The job runs later.
+        backoff = execution.spec.backoff.delay(max(execution.job.attempt, 1), self._context.random())
+        return Snoozed(
+            outcome.pause(backoff) if isinstance(outcome, Errored) else backoff,
+            clean(f"its guard raised {headline(error)}"),
+        )
 
-    async def _prepared(self, grip: Grip, arguments: dict[str, Any]) -> tuple[Outcome, Any]:
-        grip.began = self._desk.waits.monotonic()
+    async def _run_handler(self, execution: HeldExecution, arguments: dict[str, Any]) -> tuple[Outcome, Any]:
+        execution.began = self._context.sleeper.monotonic()
         try:
-            self._desk.points(Point.IN_PREPARE, grip.job)
-            if grip.apart:
-                return self._apart(grip, *await self._children.prepare(grip, self.ledger(grip)))
-            signature = grip.declaration.signature
-            call = signature.bound(self._run(grip, is_async=signature.is_async), arguments)
-            value, error = await self._called(grip, call, is_async=signature.is_async)
+            self._context.failpoints(Failpoint.IN_PREPARE, execution.job)
+            if execution.separate_process:
+                return self._from_child(execution, *await self._children.prepare(execution, self.ledger(execution)))
+            signature = execution.spec.signature
+            call = signature.bound(self._run(execution, is_async=signature.is_async), arguments)
+            value, error = await self._call(execution, call, is_async=signature.is_async)
             if error is None:
-                return returned(grip, value)
+                return outcome_of_value(execution, value)
         except asyncio.CancelledError:
             raise
         except BaseException as fault:  # noqa: BLE001 - every error becomes an outcome
             error = fault
-        return outcome_of(error, grip, self._desk.now), None
+        return outcome_of(error, execution, self._context.now), None
 
     @staticmethod
-    def _apart(grip: Grip, outcome: Outcome, value: Any) -> tuple[Outcome, Any]:
-        """Replace an exception that stayed in the child with one of ours that carries its text."""
+    def _from_child(execution: HeldExecution, outcome: Outcome, value: Any) -> tuple[Outcome, Any]:
+        """Set `last_exception` to an exception with the text of the one in the child, which cannot be sent."""
         if isinstance(outcome, Errored):
-            grip.raised = RaisedThere(outcome.error)
+            execution.last_exception = RaisedInChild(outcome.error)
         return outcome, value
 
     # ------------------------------------------------------------ finish
-    async def finish(self, grip: Grip) -> BaseException | None:
-        """Run what follows the commit, once; answers what it raised."""
+    async def finish(self, execution: HeldExecution) -> BaseException | None:
+        """Run the finish function once. Returns its error, or None."""
         try:
-            return await self._finished(grip)
+            return await self._run_finish(execution)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - answered, not raised
+        except BaseException as error:  # noqa: BLE001 - returned to the caller
             return error
 
-    async def pause(self, grip: Grip, seconds: float) -> None:
-        """Let time pass, unless the grip is told to stop."""
-        await self._called(grip, lambda: self._desk.waits.asleep(seconds), is_async=True, around=())
+    async def pause(self, execution: HeldExecution, seconds: float) -> None:
+        """Sleep, unless the execution is stopped."""
+        await self._call(execution, lambda: self._context.sleeper.asleep(seconds), is_async=True, around=())
 
-    async def _finished(self, grip: Grip) -> BaseException | None:
-        declaration, grip.began = grip.declaration, self._desk.waits.monotonic()
-        self._desk.points(Point.IN_FINISH, grip.job)
-        if declaration.finish is None:
+    async def _run_finish(self, execution: HeldExecution) -> BaseException | None:
+        spec, execution.began = execution.spec, self._context.sleeper.monotonic()
+        self._context.failpoints(Failpoint.IN_FINISH, execution.job)
+        if spec.finish is None:
             return None
-        if grip.apart:
-            await self._children.finish(grip, self.ledger(grip))
+        if execution.separate_process:
+            await self._children.finish(execution, self.ledger(execution))
             return None
-        value = declaration.signature.load_value(json.loads(grip.value or "null"))
-        is_async = inspect.iscoroutinefunction(declaration.finish)
-        _, error = await self._called(grip, functools.partial(declaration.finish, self._run(grip, is_async=is_async), value), is_async=is_async)
+        value = spec.signature.load_value(json.loads(execution.value or "null"))
+        is_async = inspect.iscoroutinefunction(spec.finish)
+        _, error = await self._call(
+            execution, functools.partial(spec.finish, self._run(execution, is_async=is_async), value), is_async=is_async
+        )
         return error
 
     # ------------------------------------------------------------ running
-    def ledger(self, grip: Grip) -> StoreLedger:
-        return StoreLedger(self._desk, self._settler, grip)
+    def ledger(self, execution: HeldExecution) -> StoreLedger:
+        return StoreLedger(self._context, self._settler, execution)
 
-    def _run(self, grip: Grip, *, is_async: bool) -> LiveRun | LiveSyncRun:
-        ledger, measured = self.ledger(grip), self._desk.events.emit
+    def _run(self, execution: HeldExecution, *, is_async: bool) -> LiveRun | LiveSyncRun:
+        ledger, measured = self.ledger(execution), self._context.events.emit
         if not is_async:
-            return LiveSyncRun(grip, ledger, measured)
-        around = grip.declaration.around
+            return LiveSyncRun(execution, ledger, measured)
+        around = execution.spec.around
 
-        def hop(call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
-            return in_thread(functools.partial(surround, around, call))
+        def to_thread(call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
+            return in_thread(functools.partial(call_within, around, call))
 
-        return LiveRun(grip, ledger, measured, hop=hop, write=self._written, advance=lambda stage: self._reporter.send(grip, Advanced(stage)))
+        return LiveRun(
+            execution,
+            ledger,
+            measured,
+            in_thread=to_thread,
+            write=self._write,
+            advance=lambda stage: self._reporter.send(execution, Advanced(stage)),
+        )
 
-    async def _written(self, work: Callable[[], Any]) -> Any:
-        """By threads of its own: what a handler's own functions do must not keep the ledger waiting."""
-        if self._desk.over.is_set():
-            raise LeaseLost("The worker of this run has ended: nothing was written.")
+    async def _write(self, work: Callable[[], Any]) -> Any:
+        """Write to the ledger in separate threads, so that the handler's own functions cannot delay it."""
+        if self._context.stopped.is_set():
+            raise LeaseLost("The worker of this run has ended. Nothing was stored.")
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
 
-    async def _called(self, grip: Grip, call: Callable[[], Any], *, is_async: bool, around: Sequence[Around] | None = None) -> Result:
-        """Call a user's function so that it can be stopped: a coroutine by cancelling its task, a thread by its run.
+    async def _call(
+        self,
+        execution: HeldExecution,
+        call: Callable[[], Any],
+        *,
+        is_async: bool,
+        around: Sequence[Around] | None = None,
+    ) -> Result:
+        """Call a user's function and return its result or error.
 
-        Raises only if the slot's own task is cancelled, because the event loop closes.
+        Halting the execution cancels an async function; a sync function must check its run. Raises only
+        `CancelledError`, if the slot's own task is cancelled because the event loop closes.
         """
-        job, pid, loop = grip.job, os.getpid(), asyncio.get_running_loop()
-        owner, around = Scope(job.kind, job.id, job.attempt), grip.declaration.around if around is None else around
+        job, pid, loop = execution.job, os.getpid(), asyncio.get_running_loop()
+        owner, around = CallScope(job.kind, job.id, job.attempt), execution.spec.around if around is None else around
         if not is_async:
-            grip.on_halt(None)
+            execution.on_halt(None)
             context = context_of(owner)
-            return await loop.run_in_executor(self._threads, lambda: context.run(stayed, pid, functools.partial(surround, around, call)))
-        task, slot = protected(acaught(functools.partial(asurround, around, call)), owner), asyncio.current_task()
-        grip.on_halt(lambda: call_soon(loop, task.cancel))
+            return await loop.run_in_executor(
+                self._threads,
+                lambda: context.run(call_unless_forked, pid, functools.partial(call_within, around, call)),
+            )
+        task, slot = protected(atry_call(functools.partial(acall_within, around, call)), owner), asyncio.current_task()
+        execution.on_halt(lambda: call_soon(loop, task.cancel))
         try:
             result = await task
         except asyncio.CancelledError as error:
             result = None, error
         finally:
-            stay(pid)
-            grip.on_halt(None)
+            exit_if_forked(pid)
+            execution.on_halt(None)
         if slot is not None and slot.cancelling():
             raise asyncio.CancelledError
         return result

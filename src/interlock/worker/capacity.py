@@ -1,18 +1,18 @@
-"""Limits what runs at once: coroutines by slots, functions by threads, heavy kinds and suspects by processes."""
+"""Limits how many handlers run at once: async ones by slots, sync ones by threads, others by child processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from ..declaration import Declaration
-from ..records import Lease, Way
-from ..suspects import runs_grouped
-from .grip import Grip
+from ..core.suspects import runs_grouped
+from ..engine.held_execution import HeldExecution
+from ..jobs.spec import KindSpec
+from ..store.types import ClaimRule, Lease
 
-Sort = Literal["loop", "threads", "processes"]
+Runner = Literal["loop", "threads", "processes"]
 
 
-class Processes(Protocol):
-    """Where executions run apart."""
+class ProcessLimits(Protocol):
+    """The limits of the child processes."""
 
     @property
     def importable(self) -> bool: ...
@@ -22,7 +22,7 @@ class Processes(Protocol):
 
     @property
     def warm(self) -> bool:
-        """Whether a process for suspects runs."""
+        """Whether a child process for suspects is running."""
         ...
 
     @property
@@ -31,94 +31,107 @@ class Processes(Protocol):
         ...
 
 
-class Busy(Protocol):
-    """What runs."""
+class SlotCounts(Protocol):
+    """Counts of the worker's slots and executions."""
 
     @property
     def free(self) -> int: ...
 
-    def running(self, chosen: Callable[[Grip], bool]) -> int: ...
+    def running(self, chosen: Callable[[HeldExecution], bool]) -> int: ...
 
 
-class Rooms:
-    """Decides how many jobs of which kinds to claim, and which of them run apart."""
+class Capacity:
+    """Decides how many jobs of which kinds to claim, and which of them run in a child process."""
 
-    def __init__(self, kinds: Mapping[str, Declaration], slots: Busy, processes: Processes, threads: int) -> None:
+    def __init__(
+        self, kinds: Mapping[str, KindSpec], slots: SlotCounts, processes: ProcessLimits, threads: int
+    ) -> None:
         self._kinds = kinds
         self._slots = slots
         self._processes = processes
         self._threads = threads
         self._turn = 0
 
-    def split(self, ways: Sequence[Way], free: int) -> list[tuple[Sequence[Way], int]]:
-        """What to claim: ways, and how many jobs for them. With room for all, it is one entry and so one statement.
+    def split(self, claim_rules: Sequence[ClaimRule], free: int) -> list[tuple[Sequence[ClaimRule], int]]:
+        """Return groups of claim rules, each with the most jobs to claim by them. Each group is one statement.
 
-        Together the entries may ask for more than is free. Their order rotates, so that no sort starves another.
+        If every kind can use all free slots, there is one group. The sum of the limits may exceed the free slots. The
+        order of the groups rotates, so that none of them starves.
         """
-        if self._lonely():
+        if self._runs_exclusively():
             return []
-        sorts: dict[str, Sort] = {way.kind: self._sort(way.kind) for way in ways}
-        room: dict[Sort, int] = {sort: min(free, self._room(sort)) for sort in set(sorts.values())}
-        if all(left == free for left in room.values()):
-            return [(ways, free)] if free > 0 else []
-        parts = [([way for way in ways if sorts[way.kind] == sort], left) for sort, left in sorted(room.items()) if left > 0]
+        runners: dict[str, Runner] = {rule.kind: self._runner_of(rule.kind) for rule in claim_rules}
+        places: dict[Runner, int] = {runner: min(free, self._places_left(runner)) for runner in set(runners.values())}
+        if all(free_slots == free for free_slots in places.values()):
+            return [(claim_rules, free)] if free > 0 else []
+        parts = [
+            ([rule for rule in claim_rules if runners[rule.kind] == runner], free_slots)
+            for runner, free_slots in sorted(places.items())
+            if free_slots > 0
+        ]
         first, self._turn = self._turn % max(len(parts), 1), self._turn + 1
         return [*parts[first:], *parts[:first]]
 
     def suspects(self, free: int) -> tuple[int, bool]:
-        """How many suspects may be claimed, and whether suspects that must run alone may be among them.
+        """Return how many suspects may be claimed, and whether suspects that must run alone may be among them.
 
-        Never more than could all run alone, since only the claim shows which of them must.
+        The number is limited to what could all run alone, because only the claim shows which suspects must.
         """
         if self._processes.importable and not self._processes.warm:
-            # The first suspect starts a process, and the others follow once that runs. If the worker dies before, it
-            # loses one of them only.
+            # Claim one suspect until its child process runs. If the worker dies before that, it loses only one.
             return max(1 - self._slots.running(self._quarantined), 0), True
         most = self._processes.most_alone if self._processes.importable else 1
-        # Counted from what is held: a process is busy only once its execution has come that far.
+        # Count executions, not busy processes, because an execution reaches its process only after a while.
         alone = most - self._slots.running(self._alone)
         return (alone, True) if alone > 0 else (free, False)
 
-    def left(self) -> int:
-        """How many executions of other workers can be finished now. Thread-safe."""
-        return 0 if self._lonely() else self._slots.free
+    def free_slots(self) -> int:
+        """Return how many executions of other workers can be finished now. Thread-safe."""
+        return 0 if self._runs_exclusively() else self._slots.free
 
-    def apart(self, lease: Lease) -> bool:
-        """Whether an execution runs in a process of its own."""
-        return self._kinds[lease.job.kind].process or (suspicious(lease.job.lease_losses, lease.crashes) and self._processes.importable)
+    def needs_child(self, lease: Lease) -> bool:
+        """Whether an execution runs in a child process."""
+        return self._kinds[lease.job.kind].process or (
+            is_suspect(lease.job.lease_losses, lease.crashes) and self._processes.importable
+        )
 
-    def _quarantined(self, grip: Grip) -> bool:
-        return suspicious(grip.job.lease_losses, grip.crashes) and not grip.declaration.process
+    def _quarantined(self, execution: HeldExecution) -> bool:
+        return is_suspect(execution.job.lease_losses, execution.crashes) and not execution.spec.process
 
-    def _alone(self, grip: Grip) -> bool:
-        return must_run_alone(grip) and not grip.declaration.process
+    def _alone(self, execution: HeldExecution) -> bool:
+        return must_run_alone(execution) and not execution.spec.process
 
-    def _lonely(self) -> bool:
-        """Whether a suspect that must run alone runs in this worker, because no child can be started."""
+    def _runs_exclusively(self) -> bool:
+        """Whether a suspect runs alone in this worker, because no child process can be started."""
         return not self._processes.importable and self._slots.running(self._alone) > 0
 
-    def _sort(self, kind: str) -> Sort:
-        declaration = self._kinds[kind]
-        if declaration.process:
+    def _runner_of(self, kind: str) -> Runner:
+        spec = self._kinds[kind]
+        if spec.process:
             return "processes"
-        return "loop" if declaration.signature.is_async else "threads"
+        return "loop" if spec.signature.is_async else "threads"
 
-    def _room(self, sort: Sort) -> int:
-        if sort == "loop":
+    def _places_left(self, runner: Runner) -> int:
+        if runner == "loop":
             return 1 << 30
-        most = self._processes.most if sort == "processes" else self._threads
-        return most - self._slots.running(lambda grip: self._sort(grip.job.kind) == sort)
+        most = self._processes.most if runner == "processes" else self._threads
+        return most - self._slots.running(lambda execution: self._runner_of(execution.job.kind) == runner)
 
 
-def suspicious(lease_losses: int, crashes: int) -> bool:
-    """A worker may have died of it: it lost a lease, or was adopted past its commit."""
+def is_suspect(lease_losses: int, crashes: int) -> bool:
+    """Whether the job may have crashed a worker: it lost a lease, or was adopted after its commit."""
     return lease_losses > 0 or crashes > 0
 
 
-def must_run_alone(grip: Grip) -> bool:
-    """Whether a suspect must not share its process: two processes died while it ran, or it has one try left."""
-    if not suspicious(grip.job.lease_losses, grip.crashes):
+def must_run_alone(execution: HeldExecution) -> bool:
+    """Whether a suspect must not share its process: it was in two crashes, or has one try left."""
+    if not is_suspect(execution.job.lease_losses, execution.crashes):
         return False
-    if grip.status == "COMMITTED":
-        return grip.unpaid or grip.crashes > 1 or grip.job.lease_losses > 1 or grip.failures + 1 >= grip.declaration.tries
-    return not runs_grouped(grip.job)
+    if execution.status == "COMMITTED":
+        return (
+            execution.shared_crash
+            or execution.crashes > 1
+            or execution.job.lease_losses > 1
+            or execution.failures + 1 >= execution.spec.tries
+        )
+    return not runs_grouped(execution.job)

@@ -1,4 +1,4 @@
-"""Processes that a handler forks: they are the handler's own, heed signals as any program does, and never go on as the worker."""
+"""Makes it safe for a handler to fork: the forked process handles signals normally and never acts as the worker."""
 
 import os
 import signal
@@ -7,18 +7,24 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from ..user_code import Result, caught
+from ..jobs.user_code import Result, try_call
 
-Heeded = Callable[[int, FrameType | None], None] | signal.Handlers
-_DEFAULTS: Mapping[signal.Signals, Heeded] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+SignalHandler = Callable[[int, FrameType | None], None] | signal.Handlers
+_DEFAULTS: Mapping[signal.Signals, SignalHandler] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
 
 
-def set_free(forked: Callable[[], None] | None = None) -> None:
-    """From now on, what is forked here ends by SIGTERM and SIGINT, whatever this process does with them; `forked` is called there first."""
+def reset_signals_in_forks(forked: Callable[[], None] | None = None) -> None:
+    """Restore the default handlers of SIGTERM and SIGINT in every process that this one forks from now on.
+
+    The forked process calls `forked` first.
+    """
     held = threading.local()
 
     def before() -> None:
-        # One that comes at once waits, so that it does not meet a handler that is this process's.
+        # Block signals until the child has its own handlers, so that it never runs those of this process.
         held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFAULTS)
 
     def restore() -> None:
@@ -34,15 +40,15 @@ def set_free(forked: Callable[[], None] | None = None) -> None:
     os.register_at_fork(before=before, after_in_parent=restore, after_in_child=after)
 
 
-def stay(pid: int) -> None:
-    """End here if this is no longer the process `pid`, but one that was forked from it and came back from the handler: the other one reports."""
+def exit_if_forked(pid: int) -> None:
+    """Exit if this process is not `pid`, because a handler forked it. Only the original process reports the job."""
     if os.getpid() != pid:
         os._exit(0)
 
 
-def stayed(pid: int, call: Callable[[], Any]) -> Result:
-    """Call a function, in the process `pid`."""
+def call_unless_forked(pid: int, call: Callable[[], Any]) -> Result:
+    """Call a function. If the function forks, the forked process exits when it returns here."""
     try:
-        return caught(call)
+        return try_call(call)
     finally:
-        stay(pid)
+        exit_if_forked(pid)

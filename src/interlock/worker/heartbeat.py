@@ -1,132 +1,130 @@
-"""Keeping leases: renewed by list from a thread of its own, so that a blocked event loop keeps them; and watched, so that no handler outlives its lease."""
+"""The heartbeat: a thread that renews all leases of a worker in one statement, even while the event loop is blocked."""
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
-from .. import events
-from ..records import Fence, WorkerFacts
-from .desk import Desk
-from .grip import Grip, Stop
+from ..engine.context import WorkerContext
+from ..engine.held_execution import HeldExecution, Stop
+from ..engine.periodic import Periodic
+from ..store.types import Fence, WorkerFacts
+from ..telemetry import events
 
-SLOWEST = 10.0
-"""Seconds between two signs of life at most, whatever the leases are."""
-BUSY = 0.25
-"""Seconds until a row that was locked is asked for again."""
-GLANCE = 0.1
-
-
-class Hung(Protocol):
-    """Told that the event loop has not answered for so long that its leases must go."""
-
-    def __call__(self, seconds: float, /) -> None: ...
+LONGEST_INTERVAL = 10.0
+"""The most seconds between two heartbeats."""
+RETRY_INTERVAL = 0.25
+"""Seconds until the next heartbeat if a row was locked or the last heartbeat failed."""
+PROGRESS_INTERVAL = 1.0
+"""Seconds within which the progress of a handler is stored, even if its lease is longer."""
 
 
-class Leases:
-    """Renews what the worker holds, tells each grip what it must hear, and keeps the worker's own row."""
+class LeaseRenewer:
+    """Renews the worker's leases and updates its row. Stops handlers that lost their lease or were cancelled."""
 
-    def __init__(self, desk: Desk, grips: Mapping[int, Grip], facts: Callable[[], WorkerFacts], pace: float) -> None:
-        self._desk = desk
-        self._grips = grips
+    def __init__(
+        self,
+        context: WorkerContext,
+        executions: Mapping[int, HeldExecution],
+        facts: Callable[[], WorkerFacts],
+        interval: float,
+    ) -> None:
+        self._context = context
+        self._executions = executions
         self._facts = facts
-        self.pace = min(pace, SLOWEST)
-        """Seconds between two beats: a third of the shortest lease."""
-        self._soon = threading.Event()
+        self.interval = min(interval, LONGEST_INTERVAL)
+        """Seconds between two heartbeats: a third of the shortest lease."""
+        self._retry_soon = threading.Event()
+        self._left = 0.0
+        """Seconds until the next full heartbeat."""
         self.failing_since: float | None = None
 
     @property
     def failing(self) -> bool:
-        """Whether the last renewal did not get through: then nothing new is claimed."""
+        """Whether the last heartbeat failed. The worker then claims nothing new."""
         return self.failing_since is not None
 
-    def keep(self) -> None:
-        """Beat until the worker ends: the body of the renewing thread."""
-        self.beat()
-        while not self._desk.over.wait(self._pause()):
-            self.beat()
+    def run(self) -> None:
+        """Send heartbeats until the worker ends. This is the body of the heartbeat thread."""
+        Periodic(self._context, "renew", self._next_pause).run_in_thread(self._tick)
+
+    def _tick(self) -> None:
+        """Send a heartbeat if one is due; otherwise store new progress only."""
+        due = self._left <= 0
+        self.heartbeat(progress_only=not due)
+        self._left = self._pause() if due else min(self._left, self._pause())
+
+    def _next_pause(self) -> float:
+        pause = min(self._left, PROGRESS_INTERVAL)
+        self._left -= pause
+        return pause
 
     def _pause(self) -> float:
-        return BUSY if self._soon.is_set() or self.failing else self.pace
+        return RETRY_INTERVAL if self._retry_soon.is_set() or self.failing else self.interval
 
-    def beat(self) -> None:
-        """One statement for everything that is due to be renewed, and one for the worker's row."""
-        self._soon.clear()
-        asked = self._desk.waits.monotonic()
-        due = {grip.fence: grip for grip in list(self._grips.values()) if self._renewable(grip, asked)}
+    def heartbeat(self, *, progress_only: bool = False) -> None:
+        """Renew every lease that is due in one statement, and update the worker's row in another.
+
+        With `progress_only`, renew only the leases of executions with new progress, which the renewal stores.
+        """
+        asked = self._context.sleeper.monotonic()
+        due = {
+            execution.fence: execution
+            for execution in list(self._executions.values())
+            if self._renewable(execution, asked, progress_only=progress_only)
+        }
+        if progress_only and not due:
+            return
+        self._retry_soon.clear()
         try:
             if due:
                 self._renew(due, asked)
-            self._desk.store.report_worker(self._facts())
-        except Exception as error:  # noqa: BLE001 - this thread outlives everything: without it every lease is lost
+            self._context.store.workers.report(self._facts())
+        except Exception as error:  # noqa: BLE001 - without this thread every lease is lost
             self.failing_since = self.failing_since or asked
-            self._desk.unwell.set()
-            self._desk.events.emit(events.Trouble(self._desk.owner, "renew", error))
+            self._context.database_down.set()
+            self._context.events.emit(events.WorkerError(self._context.owner, "renew", error))
         else:
             self.failing_since = None
 
-    def _renewable(self, grip: Grip, now: float) -> bool:
-        # A beat early rather than a beat late: what is due before the next one is due now.
-        # If only trust has ended, the execution is still ours to return: renew it, so that others see that we live.
-        return grip.renews and not grip.ended and (grip.stop != "lost" or grip.doubted) and now + self.pace >= grip.asked_at + grip.seconds / 3
+    def _renewable(self, execution: HeldExecution, now: float, *, progress_only: bool) -> bool:
+        # Renew now if the lease is due before the next heartbeat. Renew a doubtful lease, too: if no other worker has
+        # taken the execution, this worker can still return it.
+        return (
+            execution.renews
+            and not execution.ended
+            and (execution.stop != "lost" or execution.lease_doubtful)
+            and (
+                execution.has_new_progress
+                or (not progress_only and now + self.interval >= execution.asked_at + execution.seconds / 3)
+            )
+        )
 
-    def _renew(self, due: Mapping[Fence, Grip], asked: float) -> None:
-        renewal = self._desk.store.renew([grip.beat() for grip in due.values()])
+    def _renew(self, due: Mapping[Fence, HeldExecution], asked: float) -> None:
+        sent = {fence: execution.heartbeat() for fence, execution in due.items()}
+        renewal = self._context.store.leases.renew(list(sent.values()))
         for fence in renewal.renewed:
             due[fence].asked_at = asked
+            due[fence].reported = sent[fence].progress
         for fence in renewal.cancels:
             if due[fence].status != "COMMITTED":
-                self.tell(due[fence], "cancel")
+                self.stop_handler(due[fence], "cancel")
         for fence in renewal.lost:
-            due[fence].doubted = False
-            # What is just being reported is not lost: its report will say what became of it.
+            due[fence].lease_doubtful = False
+            # If the outcome is being stored, the store decides whether the lease is lost.
             if not due[fence].settling and not due[fence].ended:
-                self.tell(due[fence], "lost")
+                self.stop_handler(due[fence], "lost")
         if renewal.busy:
-            self._soon.set()
-        taken = self._desk.waits.monotonic() - asked
-        self._desk.events.emit(events.Renewed(self._desk.owner, len(renewal.renewed), len(renewal.lost), len(renewal.busy), taken))
+            self._retry_soon.set()
+        taken = self._context.sleeper.monotonic() - asked
+        self._context.events.emit(
+            events.Renewed(self._context.owner, len(renewal.renewed), len(renewal.lost), len(renewal.busy), taken)
+        )
 
-    def tell(self, grip: Grip, why: Stop) -> None:
-        """Have a handler stop."""
-        if grip.halt(why) and why == "lost":
-            job = grip.job
-            self._desk.events.emit(events.LeaseLost(job.id, job.kind, job.attempt, "another holds it, or nobody could renew it in time"))
-
-
-class Watch:
-    """Looks, from a thread that never waits for the database, whether trust has ended, a handler runs too long, or the loop does not answer."""
-
-    def __init__(self, desk: Desk, grips: Mapping[int, Grip], leases: Leases, *, answered: Callable[[], float], patience: float, hung: Hung) -> None:
-        self._desk = desk
-        self._grips = grips
-        self._leases = leases
-        self._answered = answered
-        self._patience = patience
-        self._hung = hung
-
-    def keep(self) -> None:
-        """Look until the worker ends: the body of the watching thread."""
-        while not self._desk.over.wait(GLANCE):
-            try:
-                self.look()
-            except Exception as error:  # noqa: BLE001 - this thread outlives everything
-                self._desk.events.emit(events.Trouble(self._desk.owner, "watch", error))
-
-    def look(self) -> None:
-        now = self._desk.waits.monotonic()
-        silent = now - self._answered()
-        if silent > self._patience:
-            for grip in list(self._grips.values()):
-                grip.renews = False
-            self._hung(silent)
-        for grip in list(self._grips.values()):
-            if grip.settling or grip.ended:
-                continue
-            if now >= grip.trusted_until():
-                grip.doubted = grip.doubted or grip.stop != "lost"
-                self._leases.tell(grip, "lost")
-            limit = grip.declaration.max_runtime
-            if limit is not None and now - grip.began > limit and grip.renews:
-                # Whether it obeys or not: the lease is not renewed, so that it ends.
-                grip.renews = False
-                self._leases.tell(grip, "runtime")
+    def stop_handler(self, execution: HeldExecution, why: Stop) -> None:
+        """Stop the handler of an execution."""
+        if execution.halt(why) and why == "lost":
+            job = execution.job
+            self._context.events.emit(
+                events.ExecutionLost(
+                    job.id, job.kind, job.attempt, "another worker took it over, or it could not be renewed in time"
+                )
+            )

@@ -1,37 +1,40 @@
-"""Executions that are ours without our knowing: the claim was stored, and its reply was lost."""
+"""Returns jobs that this worker claimed without noticing, because the reply to its claim was lost."""
 
 import logging
 from collections.abc import Sequence
 
-from ..errors import InterlockError
-from ..move import decide
-from ..outcome import Released
-from ..records import Fence
-from .desk import Desk
+from ..core.outcome import Released
+from ..engine.context import WorkerContext
+from ..engine.settle import Settlement, Settler
+from ..store.types import Fence, Lease
 
 _log = logging.getLogger("interlock")
 
 
-def release_strays(desk: Desk, held: Sequence[Fence], fallen: dict[Fence, None]) -> int:
-    """Give back what a lost reply left to us; no try is spent. What cannot be given back is left to its lease.
+def return_lost_claims(context: WorkerContext, held: Sequence[Fence], abandoned: dict[Fence, None]) -> int:
+    """Return the jobs of lost claims to the queue. They keep their tries. Returns how many jobs were returned.
 
-    Jobs that broke here (`fallen`) are left to their leases too. They are forgotten once another worker has taken them.
+    A job that cannot be returned waits until its lease expires. So do `abandoned` jobs, whose slot failed. They are
+    removed from `abandoned` when another worker has taken them.
     """
-    released, found = 0, desk.store.strays(desk.owner, held)
-    for fence in set(fallen).difference(found):
-        del fallen[fence]
+    released, settler = 0, Settler(context)
+    found = context.store.leases.lost_claims(context.owner, held)
+    for fence in set(abandoned).difference(found):
+        del abandoned[fence]
     for fence in found:
-        if fence in fallen:
+        if fence in abandoned:
             continue
-        job = desk.store.get(fence.job_id)
-        execution = desk.store.executions(fence.job_id)[-1]
-        declaration = desk.kinds.get(job.kind)
-        if declaration is None or execution.attempt != fence.attempt or not execution.live:
+        job = context.store.inspect.get(fence.job_id)
+        execution = context.store.inspect.executions(fence.job_id)[-1]
+        spec = context.kinds.get(job.kind)
+        if spec is None or execution.attempt != fence.attempt or not execution.live:
             continue
-        lifecycle = desk.store.lifecycle(job.lifecycle, job.lifecycle_version)
+        lease = Lease(job, execution.holder, execution.status, context.owner, spec.lease)
+        settlement = Settlement(context.execution_of(lease), Released("the reply to its claim was lost"))
         try:
-            move = decide(lifecycle, job, execution, Released("the reply to its claim was lost"), declaration.policy, desk.draw(), actor=desk.owner)
-            released += not desk.store.move([move])
-        except InterlockError as error:
-            _log.warning("job %s, claimed by a lost reply, is left to its lease: %s", job.id, error)
+            released += settler.settle_or_raise(settlement)
+        except Exception as error:  # noqa: BLE001 - logged; the lease expires
+            _log.warning(
+                "Job %s was claimed, but the reply was lost. It runs again when its lease expires: %s", job.id, error
+            )
     return released

@@ -1,4 +1,4 @@
-"""How long an idle worker pauses: ever longer while nothing is found, and jittered, so that workers do not knock together."""
+"""The pause of an idle worker: it grows while no job is due, with jitter so that workers do not poll together."""
 
 from collections.abc import Callable
 
@@ -6,24 +6,24 @@ SHORTEST = 0.05
 LONGEST = 5.0
 
 
-class Pace:
-    """The adaptive pause between two looks for work."""
+class PollBackoff:
+    """The growing pause between two polls."""
 
-    def __init__(self, draw: Callable[[], float], *, shortest: float = SHORTEST, longest: float = LONGEST) -> None:
-        self._draw = draw
+    def __init__(self, random: Callable[[], float], *, shortest: float = SHORTEST, longest: float = LONGEST) -> None:
+        self._random = random
         self._shortest = shortest
         self._longest = longest
         self._next = shortest
 
     @property
     def fresh(self) -> bool:
-        """Whether something was found at the last look."""
+        """Whether the last poll found a job."""
         return self._next == self._shortest
 
     def next(self) -> float:
-        """The next pause; the one after it is longer."""
+        """Return the next pause, and double the one after it."""
         pause, self._next = self._next, min(self._next * 2, self._longest)
-        return pause * (0.75 + 0.5 * self._draw())
+        return pause * (0.75 + 0.5 * self._random())
 
     def reset(self) -> None:
         self._next = self._shortest

@@ -1,4 +1,4 @@
-"""Slots: each carries one execution at a time, from its lease to its stored end."""
+"""Slots: each runs one execution at a time, from its lease until its end is stored."""
 
 import asyncio
 import heapq
@@ -6,243 +6,259 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from .. import events
+from ..core.error_policy import describe
+from ..core.lifecycle import Lifecycle
+from ..core.outcome import Finished, Handed, Outcome, Returned
+from ..core.payload import clean
+from ..engine.context import WorkerContext, call_soon
+from ..engine.held_execution import HeldExecution
+from ..engine.reporter import Reporter
+from ..engine.settle import Settlement
 from ..errors import LeaseLost, TransitionRefused, Unavailable
-from ..lifecycle import Lifecycle
-from ..outcome import Finished, Handed, Outcome, Returned
-from ..payload import clean
-from ..records import Fence, Lease
-from ..taxonomy import describe
-from ..user_code import protected
+from ..jobs.user_code import protected
+from ..store.types import Fence, Lease
+from ..telemetry import events
 from .attempt import Attempts
-from .desk import Desk, soon
-from .grip import Grip
-from .process import CannotStart, Died
-from .report import Reporter
-from .rooms import must_run_alone
-from .settle import Item
+from .capacity import must_run_alone
 from .states import check
+from .subprocess.child_process import CannotStart, Died
 
-Escaped = Callable[[BaseException], None]
-RENEWED = 0.25
+OnError = Callable[[BaseException], None]
+RENEWAL_CHECK = 0.25
 """Seconds between two checks whether a lease was renewed."""
 
 
 class Slots:
-    """The executions that a worker holds, each in a slot with a place of its own in the machine. All of it lives in the event loop."""
+    """The executions of a worker, each in a slot with its own state. Use it in the event loop only."""
 
-    def __init__(self, desk: Desk, attempts: Attempts, reporter: Reporter, size: int, escaped: Escaped) -> None:
+    def __init__(
+        self, context: WorkerContext, attempts: Attempts, reporter: Reporter, size: int, on_error: OnError
+    ) -> None:
         self.size = size
-        self.grips: dict[int, Grip] = {}
-        """By their own identity: a lost execution may still run here while its job's next one does."""
-        self.fallen: dict[Fence, None] = {}
-        """Executions that failed here and wait for their lease to expire. Forgotten when another worker takes them."""
-        self.promised = 0
-        """The number of slots for which a claim is under way."""
-        self.coming: deque[Lease] = deque()
-        """Leases that the keeper's thread has adopted and the event loop has not taken yet."""
+        self.executions: dict[int, HeldExecution] = {}
+        """The executions by `id()`. A lost execution may still run here together with the next one of its job."""
+        self.abandoned: dict[Fence, None] = {}
+        """Executions whose slot failed. They wait for their lease to expire and leave when another worker takes them.
+        """
+        self.reserved = 0
+        """The number of slots that a running claim may fill."""
+        self.adopted: deque[Lease] = deque()
+        """Leases that the maintenance thread has adopted and the event loop has not taken yet."""
         self._stopped = False
         self._waiting: set[int] = set()
-        """Executions that wait until nothing else runs."""
-        self._queued: deque[Grip] = deque()
+        """Executions that wait until no other execution runs."""
+        self._queued: deque[HeldExecution] = deque()
         """Executions that wait for a slot while the worker renews their leases."""
-        self.freed = asyncio.Event()
+        self.slot_freed = asyncio.Event()
         self.done = 0
-        """Attempts that have ended here."""
-        self._desk = desk
+        """How many attempts have ended here."""
+        self._context = context
         self._attempts = attempts
         self._reporter = reporter
-        self._escaped = escaped
+        self._on_error = on_error
         self._numbers = list(range(size))
         self._loop = asyncio.get_running_loop()
 
-    # ------------------------------------------------------------ room
+    # ------------------------------------------------------------ free slots
     @property
     def busy(self) -> int:
-        return len(self.grips)
+        return len(self.executions)
 
     @property
     def free(self) -> int:
-        """Free slots, without those that a claim or an adopted execution will take. Thread-safe."""
-        return max(self.size - len(self.grips) - self.promised - len(self.coming), 0)
+        """How many slots are free and not reserved for a claim or an adopted execution. Thread-safe."""
+        return max(self.size - len(self.executions) - self.reserved - len(self.adopted), 0)
 
-    def running(self, chosen: Callable[[Grip], bool]) -> int:
-        """How many executions of this worker match. Thread-safe."""
-        return sum(1 for grip in list(self.grips.values()) if chosen(grip))
+    def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
+        """Return how many executions of this worker match. Thread-safe."""
+        return sum(1 for execution in list(self.executions.values()) if chosen(execution))
 
-    def missed(self) -> None:
-        """A slot reached for a job, and another worker was faster."""
+    def report_missed_claim(self) -> None:
+        """Report that a job was due, but another worker claimed it first."""
         number = self._numbers[0] if self._numbers else 0
         self._moved(number, None, "Polling", "Claiming", "a job is due")
         self._moved(number, None, "Claiming", "Polling", "another worker was faster")
 
     # ------------------------------------------------------------ one execution
-    def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, apart: bool) -> None:
+    def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, separate_process: bool) -> None:
         """Run an execution that was claimed, or finish one that was adopted after its commit.
 
         Without a free slot it waits for one, and the worker renews its lease meanwhile.
         """
-        grip = Grip(lease, self._desk.kinds[lease.job.kind], lifecycle, asked_at=asked_at, slot=self.size, apart=apart)
-        self.grips[id(grip)] = grip
-        self._queued.append(grip)
+        execution = HeldExecution(
+            lease,
+            self._context.kinds[lease.job.kind],
+            lifecycle,
+            asked_at=asked_at,
+            slot=self.size,
+            separate_process=separate_process,
+        )
+        self.executions[id(execution)] = execution
+        self._queued.append(execution)
         self._begin_queued()
 
     def _begin_queued(self) -> None:
         while self._queued and self._numbers:
-            grip = self._queued.popleft()
-            grip.slot = heapq.heappop(self._numbers)
-            self._go(grip, "Claiming", "a job is due")
-            self._go(grip, "Processing", "the lease is ours")
-            self._begin(grip)
+            execution = self._queued.popleft()
+            execution.slot = heapq.heappop(self._numbers)
+            self._go(execution, "Claiming", "a job is due")
+            self._go(execution, "Processing", "the worker owns the lease")
+            self._begin(execution)
 
-    def _begin(self, grip: Grip) -> None:
-        # The grip keeps its task: the loop itself would let it be collected.
-        grip.task = protected(self._carry(grip))
+    def _begin(self, execution: HeldExecution) -> None:
+        # The execution keeps a reference to its task, because the event loop keeps only a weak one.
+        execution.task = protected(self._execute(execution))
 
-    async def _carry(self, grip: Grip) -> None:
+    async def _execute(self, execution: HeldExecution) -> None:
         try:
-            if not grip.apart and must_run_alone(grip):
-                await self._until_alone(grip)
-            if grip.status == "COMMITTED":
-                await self._finish(grip)
+            if not execution.separate_process and must_run_alone(execution):
+                await self._wait_until_alone(execution)
+            if execution.status == "COMMITTED":
+                await self._finish(execution)
                 return
-            outcome, value = await self._attempts.prepare(grip)
+            outcome, value = await self._attempts.prepare(execution)
             if outcome is None:
-                self._give_up(grip, "it was lost before it began")
+                self._give_up(execution, "the lease was lost before the handler started")
                 return
-            self._reporting(grip, outcome)
-            self._reporter.post(grip, outcome, self._settled, value)
+            self._reporting(execution, outcome)
+            self._reporter.post(execution, outcome, self._settled, value)
         except asyncio.CancelledError:
-            self._give_up(grip, "the event loop is closing")
+            self._give_up(execution, "the event loop is closing")
             raise
-        except BaseException as error:  # noqa: BLE001 - no slot may die silently
-            self._fall(grip, error)
+        except BaseException as error:  # noqa: BLE001 - reported, so that no slot ends unnoticed
+            self._abandon(execution, error)
 
-    async def _until_alone(self, grip: Grip) -> None:
-        """If no child can be started, wait until nothing else runs here. The worker claims nothing meanwhile."""
-        self._waiting.add(id(grip))
-        grip.on_halt(lambda: soon(self._loop, self.freed.set))
-        grip.began = math.inf
+    async def _wait_until_alone(self, execution: HeldExecution) -> None:
+        """Wait until no other execution runs here. The worker claims nothing meanwhile."""
+        self._waiting.add(id(execution))
+        execution.on_halt(lambda: call_soon(self._loop, self.slot_freed.set))
+        execution.began = math.inf
         try:
-            while grip.stop is None and len(self.grips) > len(self._waiting) + len(self._queued):
-                self.freed.clear()
-                await self.freed.wait()
+            while execution.stop is None and len(self.executions) > len(self._waiting) + len(self._queued):
+                self.slot_freed.clear()
+                await self.slot_freed.wait()
         finally:
-            self._waiting.discard(id(grip))
-            grip.on_halt(None)
-            grip.began = self._desk.waits.monotonic()
+            self._waiting.discard(id(execution))
+            execution.on_halt(None)
+            execution.began = self._context.sleeper.monotonic()
 
-    async def _finish(self, grip: Grip) -> None:
-        """What follows the commit, until it is done or has failed as often as its kind has tries. It never fails the job."""
+    async def _finish(self, execution: HeldExecution) -> None:
+        """Run the finish function until it succeeds or has used all tries of its kind. It never fails the job."""
         outcome = Finished()
-        while grip.stop is None:
-            error = await self._attempts.finish(grip)
-            if error is None or grip.stop is not None:
+        while execution.stop is None:
+            error = await self._attempts.finish(execution)
+            if error is None or execution.stop is not None:
                 break
             if isinstance(error, Died) and error.others:
-                # Any job in the process may have killed it. The next attempt runs alone, and shows which one.
-                grip.unpaid = grip.unpaid or error.shared
+                # Any job in the process may have crashed it. The next run is alone and shows whether this job did.
+                execution.shared_crash = execution.shared_crash or error.shared
                 continue
             if not isinstance(error, CannotStart):
-                grip.failures += 2 if isinstance(error, Died) and grip.unpaid else 1
-                self._desk.events.emit(events.FinishFailed(grip.job.id, grip.job.kind, grip.failures, error))
-            if grip.failures >= grip.declaration.tries:
+                execution.failures += 2 if isinstance(error, Died) and execution.shared_crash else 1
+                self._context.events.emit(
+                    events.FinishFailed(execution.job.id, execution.job.kind, execution.failures, error)
+                )
+            if execution.failures >= execution.spec.tries:
                 outcome = Finished(clean(describe(error)))
                 break
-            await self._attempts.pause(grip, grip.declaration.backoff.delay(max(grip.failures, 1), self._desk.draw()))
-        if grip.stop is not None and await self._trusted_again(grip):
-            await self._finish(grip)
+            await self._attempts.pause(
+                execution, execution.spec.backoff.delay(max(execution.failures, 1), self._context.random())
+            )
+        if execution.stop is not None and await self._wait_for_renewal(execution):
+            await self._finish(execution)
             return
-        if grip.stop is not None:
-            self._give_up(grip, "another will finish it")
+        if execution.stop is not None:
+            self._give_up(execution, "another worker will finish it")
             return
-        self._reporting(grip, outcome)
-        self._reporter.post(grip, outcome, self._settled)
+        self._reporting(execution, outcome)
+        self._reporter.post(execution, outcome, self._settled)
 
-    async def _trusted_again(self, grip: Grip) -> bool:
-        """Wait until an expired lease that no other worker has taken is renewed. False if it is not."""
-        while grip.doubted and not self._stopped and not self._desk.over.is_set():
-            if self._desk.waits.monotonic() < grip.trusted_until():
-                grip.trust_again()
+    async def _wait_for_renewal(self, execution: HeldExecution) -> bool:
+        """Wait until a doubtful lease is renewed. Returns False if the lease is lost or the worker stops."""
+        while execution.lease_doubtful and not self._stopped and not self._context.stopped.is_set():
+            if self._context.sleeper.monotonic() < execution.trusted_until():
+                execution.resume_after_renewal()
                 return True
-            await self._desk.waits.asleep(RENEWED)
+            await self._context.sleeper.asleep(RENEWAL_CHECK)
         return False
 
     # ------------------------------------------------------------ its end
-    def _reporting(self, grip: Grip, outcome: Outcome) -> None:
-        if grip.state == "Processing":
+    def _reporting(self, execution: HeldExecution, outcome: Outcome) -> None:
+        if execution.state == "Processing":
             good = isinstance(outcome, Returned | Handed) or (isinstance(outcome, Finished) and outcome.error is None)
-            self._go(grip, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
+            self._go(execution, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
 
-    def _settled(self, item: Item) -> None:
-        """The store has answered."""
-        grip, error = item.grip, item.error
-        grip.settling = False
-        if error is not None and (item.again is not None or isinstance(error, LeaseLost | TransitionRefused | Unavailable)):
-            self._give_up(grip, str(error))
+    def _settled(self, item: Settlement) -> None:
+        """Free the slot after the store has answered, or run the finish function of a committed execution."""
+        execution, error = item.execution, item.error
+        execution.settling = False
+        if error is not None and (
+            item.retry_in is not None or isinstance(error, LeaseLost | TransitionRefused | Unavailable)
+        ):
+            self._give_up(execution, str(error))
         elif error is not None:
-            self._fall(grip, error)
-        elif grip.ended:
-            self._free(grip, "stored")
+            self._abandon(execution, error)
+        elif execution.ended:
+            self._free(execution, "stored")
         else:
-            # Past its commit: the same slot goes on with what follows.
-            self._begin(grip)
+            # The execution is committed. The same slot runs its finish function.
+            self._begin(execution)
 
-    def _give_up(self, grip: Grip, why: str) -> None:
-        """It is not ours any more, or cannot be given back: whoever adopts it goes on."""
-        grip.renews = False
-        if grip.state == "Processing":
-            self._go(grip, "ReportingFailure", why)
-        self._free(grip, why)
+    def _give_up(self, execution: HeldExecution, why: str) -> None:
+        """Free the slot of an execution that this worker lost or could not return. Another worker adopts it."""
+        execution.renews = False
+        if execution.state == "Processing":
+            self._go(execution, "ReportingFailure", why)
+        self._free(execution, why)
 
-    def _fall(self, grip: Grip, error: BaseException) -> None:
-        """Something of ours broke. The job is left to its lease, and the worker waits a while."""
-        grip.renews = False
-        self.fallen[grip.fence] = None
-        self._go(grip, "ErrorWait", type(error).__name__)
-        self._desk.events.emit(events.Trouble(self._desk.owner, f"job {grip.job.id}", error))
-        self._go(grip, "Connecting", "the loop starts over")
-        self._drop(grip)
-        self._escaped(error)
+    def _abandon(self, execution: HeldExecution, error: BaseException) -> None:
+        """Free the slot after an internal error. The job waits until its lease expires, and the worker pauses."""
+        execution.renews = False
+        self.abandoned[execution.fence] = None
+        self._go(execution, "ErrorWait", type(error).__name__)
+        self._context.events.emit(events.WorkerError(self._context.owner, f"job {execution.job.id}", error))
+        self._go(execution, "Connecting", "the slot was reset")
+        self._drop(execution)
+        self._on_error(error)
 
-    def _free(self, grip: Grip, why: str) -> None:
-        self._go(grip, "Polling", why)
-        self._drop(grip)
+    def _free(self, execution: HeldExecution, why: str) -> None:
+        self._go(execution, "Polling", why)
+        self._drop(execution)
 
-    def _drop(self, grip: Grip) -> None:
-        del self.grips[id(grip)]
-        if grip.slot < self.size:
-            heapq.heappush(self._numbers, grip.slot)
+    def _drop(self, execution: HeldExecution) -> None:
+        del self.executions[id(execution)]
+        if execution.slot < self.size:
+            heapq.heappush(self._numbers, execution.slot)
         self.done += 1
-        self.freed.set()
+        self.slot_freed.set()
         self._begin_queued()
 
-    def _go(self, grip: Grip, target: str, why: str) -> None:
-        source, grip.state = grip.state, target
-        self._moved(grip.slot, grip.job.id, source, target, why)
+    def _go(self, execution: HeldExecution, target: str, why: str) -> None:
+        source, execution.state = execution.state, target
+        self._moved(execution.slot, execution.job.id, source, target, why)
 
     def _moved(self, number: int, job_id: str | None, source: str, target: str, why: str) -> None:
         check(source, target)
-        if self._desk.events.wants(events.SlotMoved):
-            self._desk.events.emit(events.SlotMoved(self._desk.owner, number, source, target, why, job_id))
+        if self._context.events.wants(events.SlotStateChanged):
+            self._context.events.emit(events.SlotStateChanged(self._context.owner, number, source, target, why, job_id))
 
-    # ------------------------------------------------------------ the end of all
+    # ------------------------------------------------------------ stopping
     def stop(self) -> None:
-        """Have every handler stop, and its job given back."""
+        """Stop every handler and return its job to the queue."""
         self._stopped = True
-        self._reporter.hurry()
-        for grip in list(self.grips.values()):
-            if not grip.settling:
-                grip.halt("release")
+        self._reporter.stop_retrying_hooks()
+        for execution in list(self.executions.values()):
+            if not execution.settling:
+                execution.halt("release")
 
-    async def ended(self, timeout: float) -> bool:  # noqa: ASYNC109 - a deadline is what this is about
-        """Whether every slot came free in time."""
-        end = self._desk.waits.monotonic() + timeout
-        while self.grips and (left := end - self._desk.waits.monotonic()) > 0:
-            self.freed.clear()
+    async def wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - the timeout decides the result
+        """Wait until every slot is free. Returns False after the timeout."""
+        end = self._context.sleeper.monotonic() + timeout
+        while self.executions and (left := end - self._context.sleeper.monotonic()) > 0:
+            self.slot_freed.clear()
             try:
                 async with asyncio.timeout(left):
-                    await self.freed.wait()
+                    await self.slot_freed.wait()
             except TimeoutError:
                 break
-        return not self.grips
+        return not self.executions

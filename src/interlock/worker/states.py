@@ -1,29 +1,31 @@
-"""Where a worker and each of its slots are, in the machine that `loop.md` draws."""
+"""The states of a worker and of its slots. `loop.md` declares the allowed transitions."""
 
 from collections.abc import Callable
 from importlib.resources import files
 
-from ..machine import Machine
+from ..core.machine import Machine
 
-WORKER = Machine.from_markdown("loop", files("interlock.worker").joinpath("loop.md").read_text(encoding="utf-8"), origin="loop.md")
+WORKER = Machine.from_markdown(
+    "loop", files("interlock.worker").joinpath("loop.md").read_text(encoding="utf-8"), origin="loop.md"
+)
 PAIRS = WORKER.pairs()
 
-Moved = Callable[[str, str, str], None]
-"""Told of every step: from where, to where, and why."""
+OnStateChange = Callable[[str, str, str], None]
+"""Called after every transition with the source, the target and the reason."""
 
 
 def check(source: str, target: str) -> None:
-    """`RuntimeError` unless an arrow is drawn between them: what is not drawn never happens."""
+    """Raise `RuntimeError` unless `loop.md` allows this transition."""
     if (source, target) not in PAIRS:
-        raise RuntimeError(f"A worker cannot go from {source} to {target}: no such arrow is drawn.")
+        raise RuntimeError(f"A worker cannot go from {source} to {target}: loop.md has no such transition.")
 
 
 class Position:
-    """A place in the machine. It goes only where an arrow is drawn."""
+    """The current state of a worker. It changes only by allowed transitions."""
 
     __slots__ = ("_moved", "state")
 
-    def __init__(self, state: str, moved: Moved) -> None:
+    def __init__(self, state: str, moved: OnStateChange) -> None:
         self.state = state
         self._moved = moved
 

@@ -1,4 +1,4 @@
-"""The worker's loop: it connects, recovers, polls, backs off and idles, and after an error it waits and begins again. It ends by a signal only."""
+"""The worker's loop: it connects, recovers, polls, backs off and idles. After an error it waits and starts again."""
 
 import asyncio
 import threading
@@ -6,97 +6,75 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from .. import events
+from ..core.lifecycle import Lifecycle
+from ..engine.context import WorkerContext, call_soon
+from ..engine.reporter import Reporter
 from ..errors import InterlockError, NotMigrated, Unavailable
-from ..lifecycle import Lifecycle
-from ..records import Lease, Way, WorkerFacts
-from ..store import Listening
-from .desk import Desk, soon
-from .leases import Leases
-from .pace import Pace
-from .report import Reporter
+from ..store.contract import Subscription
+from ..store.types import ClaimRule, Lease, WorkerFacts
+from ..telemetry import events
+from .heartbeat import LeaseRenewer
+from .lost_claims import return_lost_claims
+from .poll_backoff import PollBackoff
 from .slots import Slots
 from .states import Position
-from .strays import release_strays
+from .worker_parts import ClaimCapacity, MaintenanceTasks
 
 T = TypeVar("T")
 ERROR_WAIT = 5.0
+"""Seconds that the worker waits after an unexpected error."""
 DRAIN = 25.0
+"""Seconds that running jobs have to end after the worker was asked to stop."""
 GRACE = 3.0
-LOOK = 1.0
-"""Seconds after which a full worker looks at its own state."""
-GATHER = 0.02
-"""Seconds for which a nearly full worker lets slots come free before it claims again."""
-
-
-class Keeper(Protocol):
-    """Recovers, expires, schedules and prunes: what a worker does for all."""
-
-    def recover(self) -> int:
-        """Sweep now, unless that was done a moment ago. Answers how much was done."""
-        ...
-
-    def run_once(self) -> int:
-        """Everything that is due, now. Answers how much was done."""
-        ...
-
-    @property
-    def owed(self) -> bool:
-        """Whether the last sweep may have left executions for which there was no free slot."""
-        ...
-
-    def was_away(self) -> None:
-        """The database was out of reach: the others get time to renew before their leases are looked at."""
-        ...
-
-
-class Rooms(Protocol):
-    """How many executions of which sort may run at once."""
-
-    def split(self, ways: Sequence[Way], free: int) -> list[tuple[Sequence[Way], int]]:
-        """What to claim: ways, and how many jobs by them. One entry wherever possible."""
-        ...
-
-    def suspects(self, free: int) -> tuple[int, bool]:
-        """How many suspects may be claimed, and whether suspects that must run alone may be among them."""
-        ...
-
-    def apart(self, lease: Lease) -> bool: ...
+"""Seconds that handlers have to stop after that."""
+HEALTH_CHECK = 1.0
+"""Seconds after which a full worker checks for errors and for an outage."""
+BATCH_WAIT = 0.02
+"""Seconds for which a nearly full worker waits for free slots before it claims again."""
 
 
 class Worker:
-    """One worker: a loop over slots. Its state, as the `workers` table shows it, is that of the loop."""
+    """One worker: a loop over slots. The `workers` table shows the state of the loop."""
 
     name: str
 
-    def __init__(  # noqa: PLR0917 - the parts, in the order in which a job meets them
-        self, desk: Desk, queues: Sequence[str], slots: Slots, rooms: Rooms, reporter: Reporter, leases: Leases, keeper: Keeper, claimer: Executor, *,
-        facts: Callable[[str, int], WorkerFacts], listen: bool, until_idle: bool = False, reconcile: Callable[[], Awaitable[int]],
-        quiet: Callable[[], Awaitable[None]],
+    def __init__(  # noqa: PLR0917 - the parts, in the order in which a job passes them
+        self,
+        context: WorkerContext,
+        queues: Sequence[str],
+        slots: Slots,
+        capacity: ClaimCapacity,
+        reporter: Reporter,
+        leases: LeaseRenewer,
+        maintenance: MaintenanceTasks,
+        claimer: Executor,
+        *,
+        facts: Callable[[str, int], WorkerFacts],
+        listen: bool,
+        until_idle: bool = False,
+        reconcile: Callable[[], Awaitable[int]],
+        stop_reconcilers: Callable[[], Awaitable[None]],
     ) -> None:
-        self.name = desk.owner
+        self.name = context.owner
         self.exit_code = 0
         self.position = Position("Startup", self._moved)
-        self._desk, self._slots, self._rooms, self._reporter, self._leases, self._keeper = desk, slots, rooms, reporter, leases, keeper
+        self._context, self._slots, self._capacity = context, slots, capacity
+        self._reporter, self._leases, self._maintenance = reporter, leases, maintenance
         self._queues = tuple(queues)
-        self._claimer = claimer
-        self._facts = facts
-        self._listen = listen
-        self._until_idle = until_idle
-        self._reconcile = reconcile
-        self._quiet = quiet
-        self._pace = Pace(desk.draw)
-        self._ways: list[Way] = []
+        self._claimer, self._facts = claimer, facts
+        self._listen, self._until_idle = listen, until_idle
+        self._reconcile, self._stop_reconcilers = reconcile, stop_reconcilers
+        self._backoff = PollBackoff(context.random)
+        self._claim_rules: list[ClaimRule] = []
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._escaped: BaseException | None = None
-        self._ear: Listening | None = None
-        self._starved = False
-        self._told = False
+        self._slot_error: BaseException | None = None
+        self._listener: Subscription | None = None
+        self._starved = self._notified = False
 
-    # ------------------------------------------------------------ what can be seen
+    # ------------------------------------------------------------ status
     @property
     def state(self) -> str:
         return self.position.state
@@ -113,78 +91,78 @@ class Worker:
         return self._facts(self.state, self.busy)
 
     def _moved(self, source: str, target: str, why: str) -> None:
-        self._desk.events.emit(events.WorkerMoved(self._desk.owner, source, target, why))
+        self._context.events.emit(events.WorkerStateChanged(self._context.owner, source, target, why))
 
-    # ------------------------------------------------------------ its life
+    # ------------------------------------------------------------ starting and stopping
     async def run(self) -> int:
-        """Work until told to stop; answers how many attempts ended here. `NotMigrated` if the database does not know this code."""
-        self.position.go("Connecting", "the worker is run")
+        """Run until stopped. Returns how many attempts ended here. Raises `NotMigrated` for an older database."""
+        self.position.go("Connecting", "the worker starts")
         try:
             while not self._stopping.is_set():
                 try:
                     await self._round()
                 except NotMigrated:
                     raise
-                except Exception as error:  # noqa: BLE001 - seed of ErrorWait: whatever it is, the worker goes on
+                except Exception as error:  # noqa: BLE001 - reported; the worker retries
                     await self._error_wait(error)
         finally:
             await self._end()
         return self._slots.done
 
     def stop(self, exit_code: int = 0) -> None:
-        """Stop claiming; finish or release what runs; then end. In the event loop."""
+        """Stop claiming, let running jobs end or return them, then end the worker. Call it in the event loop."""
         self.exit_code = self.exit_code or exit_code
         self._stopping.set()
         self._wake.set()
-        self._slots.freed.set()
+        self._slots.slot_freed.set()
 
     def wake(self) -> None:
-        """Something may be due: look now, not when the pause is over. In the event loop."""
+        """End the pause, because a job may be due. Call it in the event loop."""
         self._wake.set()
 
-    def _tell(self) -> None:
-        self._told = True
+    def _on_notification(self) -> None:
+        self._notified = True
         self._wake.set()
 
     def release(self) -> None:
-        """Give back what runs, now. In the event loop."""
+        """Return all running jobs to the queue now. Call it in the event loop."""
         self._slots.stop()
 
-    def escape(self, error: BaseException) -> None:
-        """A slot broke: the loop is to wait and begin again."""
-        self._escaped = error
+    def report_slot_error(self, error: BaseException) -> None:
+        """Report an error of a slot. The loop waits and starts again."""
+        self._slot_error = error
         self._wake.set()
-        self._slots.freed.set()
+        self._slots.slot_freed.set()
 
-    def beat(self) -> None:
-        """Renew what is held now, before that is due, and hear what was asked meanwhile. It blocks; from any thread."""
-        self._leases.beat()
+    def heartbeat(self) -> None:
+        """Renew all leases now and read cancel requests. Blocks; call it from any thread."""
+        self._leases.heartbeat()
 
-    def adopt(self, lease: Lease, lifecycle: Lifecycle, asked_at: float) -> None:
-        """Finish a committed execution of another worker, whose lease was requested at `asked_at`. In the event loop."""
-        self._slots.take(lease, lifecycle, asked_at, apart=self._rooms.apart(lease))
+    def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float) -> None:
+        """Run a claimed execution, or finish a committed one of another worker. Call it in the event loop."""
+        self._slots.take(lease, lifecycle, asked_at, separate_process=self._capacity.needs_child(lease))
 
     async def _end(self) -> None:
-        self._close_ear()
-        await self._quiet()
-        if not await self._slots.ended(DRAIN):
+        self._close_listener()
+        await self._stop_reconcilers()
+        if not await self._slots.wait_until_empty(DRAIN):
             self._slots.stop()
-            await self._slots.ended(GRACE)
+            await self._slots.wait_until_empty(GRACE)
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
-                await self._reporter.settled()
-        self._desk.over.set()
-        if not self._desk.unwell.is_set():
+                await self._reporter.drain()
+        self._context.stopped.set()
+        if not self._context.database_down.is_set():
             with suppress(InterlockError):
-                await self._hop(lambda: self._desk.store.remove_worker(self._desk.owner))
+                await self._in_claim_thread(lambda: self._context.store.workers.remove(self._context.owner))
 
     # ------------------------------------------------------------ the loop
     async def _round(self) -> None:
-        """Once around: from Connecting back to it."""
+        """Run the loop once, from Connecting back to Connecting."""
         await self._connect()
         self.position.go("Recovery", "connected")
-        done = await self._hop(self._keeper.recover)
-        self.position.go("Polling", f"{done} recovered" if done else "nothing to recover, or looked a moment ago")
+        done = await self._in_claim_thread(self._maintenance.recover)
+        self.position.go("Polling", f"{done} recovered" if done else "nothing to recover, or checked a moment ago")
         await self._poll()
         if self._stopping.is_set():
             return
@@ -192,158 +170,178 @@ class Worker:
         pause = await self._pause()
         self.position.go("Idle", f"for {pause:.3f} s at most")
         await self._idle(pause)
-        self.position.go("Connecting", "the pause is over")
+        self.position.go("Connecting", "the pause ended")
 
     async def _connect(self) -> None:
-        """Make sure of the database. After trouble: ask it, release what a lost reply left to us, and let others renew before we sweep."""
-        troubled = self._desk.unwell.is_set()
-        if self._ways and not troubled:
+        """Check the database. After an outage, return lost claims and give other workers time to renew."""
+        was_down = self._context.database_down.is_set()
+        if self._claim_rules and not was_down:
             return
-        await self._hop(self._desk.now)
-        self._ways = await self._hop(self._find_ways)
-        if troubled:
-            self._desk.unwell.clear()
-            self._keeper.was_away()
-            held = [grip.fence for grip in self._slots.grips.values()]
-            await self._hop(partial(release_strays, self._desk, held, self._slots.fallen))
-        if self._listen and self._ear is None:
+        await self._in_claim_thread(self._context.now)
+        self._claim_rules = await self._in_claim_thread(self._load_claim_rules)
+        if was_down:
+            self._context.database_down.clear()
+            self._context.events.emit(events.DatabaseReachable(self._context.owner))
+            self._maintenance.note_unreachable()
+            held = [execution.fence for execution in self._slots.executions.values()]
+            await self._in_claim_thread(partial(return_lost_claims, self._context, held, self._slots.abandoned))
+        if self._listen and self._listener is None:
             loop = asyncio.get_running_loop()
-            self._ear = await self._hop(lambda: self._desk.store.listen(lambda: soon(loop, self._tell)))
+            self._listener = await self._in_claim_thread(
+                lambda: self._context.store.queue.listen(lambda: call_soon(loop, self._on_notification))
+            )
 
-    def _find_ways(self) -> list[Way]:
-        store = self._desk.store
-        return [way for declaration in self._desk.kinds.values() for way in declaration.ways(declaration.version(store))]
+    def _load_claim_rules(self) -> list[ClaimRule]:
+        store = self._context.store
+        return [rule for spec in self._context.kinds.values() for rule in spec.claim_rules(spec.version(store))]
 
     async def _poll(self) -> None:
-        """Claim while there is something, and slots for it."""
-        # Who was told that something came in does not ask again whether it did.
-        sure = self._pace.fresh or self._told
-        self._told = False
+        """Claim while jobs are due and slots are free."""
+        # After a notification, claim without first asking whether a job is due.
+        work_expected = self._backoff.fresh or self._notified
+        self._notified = False
         while not self._stopping.is_set():
-            self._check_well()
-            if self._slots.free <= 0 and not await self._room():
+            self._check_health()
+            if self._slots.free <= 0 and not await self._wait_for_slot():
                 continue
-            if not sure and not await self._anything_due():
+            if not work_expected and not await self._anything_due():
                 return
             if self._stopping.is_set():
                 return
-            if self._keeper.owed:
-                # Committed executions go before jobs that have not begun.
-                await self._hop(self._keeper.recover)
+            if self._maintenance.has_more:
+                # Committed executions come before jobs that have not started.
+                await self._in_claim_thread(self._maintenance.recover)
             claimed = await self._claim()
             if not claimed:
-                if not sure:
-                    self._slots.missed()
+                if not work_expected:
+                    self._slots.report_missed_claim()
                 return
-            self._pace.reset()
-            sure = True
-            await self._gather()
+            self._backoff.reset()
+            work_expected = True
+            await self._wait_for_batch()
 
-    def _check_well(self) -> None:
-        if escaped := self._escaped:
-            self._escaped = None
-            raise escaped
-        if self._leases.failing or self._desk.unwell.is_set():
-            raise Unavailable("The database cannot be reached, so nothing is claimed.")
+    def _check_health(self) -> None:
+        if error := self._slot_error:
+            self._slot_error = None
+            raise error
+        if self._leases.failing or self._context.database_down.is_set():
+            raise Unavailable("The database is unreachable, so the worker claims no jobs.")
 
-    async def _room(self) -> bool:
-        """A slot came free. Now and then it answers False, so that the loop sees whether the database is well."""
-        self._slots.freed.clear()
+    async def _wait_for_slot(self) -> bool:
+        """Wait for a free slot. Returns False if the loop must check its health first."""
+        self._slots.slot_freed.clear()
         try:
-            async with asyncio.timeout(LOOK):
-                await self._slots.freed.wait()
+            async with asyncio.timeout(HEALTH_CHECK):
+                await self._slots.slot_freed.wait()
         except TimeoutError:
             return False
-        await self._gather()
+        await self._wait_for_batch()
         return self._slots.free > 0
 
-    async def _gather(self) -> None:
-        """A nearly full worker lets a few slots come free before it asks, so that it claims several jobs at once."""
-        end = self._desk.waits.monotonic() + GATHER
-        while self._slots.busy and self._slots.free < self._slots.size // 4 and self._desk.waits.monotonic() < end and not self._stopping.is_set():
-            await self._desk.waits.asleep(GATHER / 8)
+    async def _wait_for_batch(self) -> None:
+        """Wait until a few slots are free, so that the next claim takes several jobs at once."""
+        end = self._context.sleeper.monotonic() + BATCH_WAIT
+        while (
+            self._slots.busy
+            and self._slots.free < self._slots.size // 4
+            and self._context.sleeper.monotonic() < end
+            and not self._stopping.is_set()
+        ):
+            await self._context.sleeper.asleep(BATCH_WAIT / 8)
 
     async def _anything_due(self) -> bool:
-        soon = await self._hop(lambda: self._desk.store.due_in(self._ways, self._queues))
-        return soon is not None and soon <= 0
+        due_in = await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))
+        return due_in is not None and due_in <= 0
 
     async def _claim(self) -> int:
-        count, begun = 0, self._desk.waits.monotonic()
-        for ways, most in self._rooms.split(self._ways, self._slots.free):
+        count, begun = 0, self._context.sleeper.monotonic()
+        for claim_rules, most in self._capacity.split(self._claim_rules, self._slots.free):
             limit = min(most, self._slots.free)
             if limit > 0:
-                count += await self._claim_by(ways, limit)
-        self._desk.events.emit(events.Claimed(self._desk.owner, count, self._desk.waits.monotonic() - begun))
+                count += await self._claim_by(claim_rules, limit)
+        self._context.events.emit(events.Claimed(self._context.owner, count, self._context.sleeper.monotonic() - begun))
         return count
 
-    async def _claim_by(self, ways: Sequence[Way], limit: int) -> int:
-        asked_at, (suspects, alone) = self._desk.waits.monotonic(), self._rooms.suspects(limit)
-        claim = partial(self._desk.store.claim, self._desk.owner, ways, self._queues, limit, suspects=suspects, alone=alone)
-        self._slots.promised = limit
+    async def _claim_by(self, claim_rules: Sequence[ClaimRule], limit: int) -> int:
+        asked_at, (suspects, alone) = self._context.sleeper.monotonic(), self._capacity.suspects(limit)
+        claim = partial(
+            self._context.store.queue.claim,
+            self._context.owner,
+            claim_rules,
+            self._queues,
+            limit,
+            suspects=suspects,
+            alone=alone,
+        )
+        self._slots.reserved = limit
         try:
-            leases = await self._hop(claim)
+            leases = await self._in_claim_thread(claim)
         finally:
-            self._slots.promised = 0
+            self._slots.reserved = 0
         for lease in leases:
-            self._slots.take(lease, self._desk.kinds[lease.job.kind].lifecycle, asked_at, apart=self._rooms.apart(lease))
+            self.take(lease, self._context.kinds[lease.job.kind].lifecycle, asked_at)
         return len(leases)
 
     # ------------------------------------------------------------ waiting
     async def _pause(self) -> float:
-        """How long to idle: ever longer, but never past the moment when something is due."""
-        pause = self._pace.next()
-        soon = await self._hop(lambda: self._desk.store.due_in(self._ways, self._queues))
-        # Due and yet not ours to claim, for want of room for its kind: what ends next may make room.
-        self._starved = soon is not None and soon <= 0
-        return pause if soon is None or self._starved else min(pause, soon)
+        """Return how long to idle: longer each time, but not longer than until the next job is due."""
+        pause = self._backoff.next()
+        due_in = await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))
+        # If a job is due but its kind has no capacity here, wake up when a slot becomes free.
+        self._starved = due_in is not None and due_in <= 0
+        return pause if due_in is None or self._starved else min(pause, due_in)
 
     async def _idle(self, pause: float) -> None:
         if self._until_idle:
             await self._idle_or_stop()
             return
-        wants_slots = self._starved or self._keeper.owed
+        wants_slots = self._starved or self._maintenance.has_more
         if wants_slots:
-            self._slots.freed.clear()
-        waits = [asyncio.ensure_future(self._wake.wait())] + ([asyncio.ensure_future(self._slots.freed.wait())] if wants_slots else [])
+            self._slots.slot_freed.clear()
+        waiting = [asyncio.ensure_future(self._wake.wait())] + (
+            [asyncio.ensure_future(self._slots.slot_freed.wait())] if wants_slots else []
+        )
         try:
-            await asyncio.wait(waits, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
+            for wait in waiting:
                 wait.cancel()
         self._wake.clear()
 
     async def _idle_or_stop(self) -> None:
-        """A worker that only empties the queue: wait for what runs, let the keeper do its part, and stop when there is nothing left."""
+        """Wait for running jobs, run maintenance, and stop the worker when no job is due."""
         if self._slots.busy:
-            self._slots.freed.clear()
-            await self._slots.freed.wait()
-        elif not await self._hop(self._keeper.run_once) + await self._reconcile():
-            soon = await self._hop(lambda: self._desk.store.due_in(self._ways, self._queues))
-            if soon is None or soon > 0:
+            self._slots.slot_freed.clear()
+            await self._slots.slot_freed.wait()
+        elif not await self._in_claim_thread(self._maintenance.run_once) + await self._reconcile():
+            due_in = await self._in_claim_thread(
+                lambda: self._context.store.queue.due_in(self._claim_rules, self._queues)
+            )
+            if due_in is None or due_in > 0:
                 self.stop()
             else:
-                # Due, and yet not claimed: for want of room for its kind, here or elsewhere.
-                await self._desk.waits.asleep(self._pace.next())
+                # A job is due but was not claimed, because its kind has no capacity now.
+                await self._context.sleeper.asleep(self._backoff.next())
                 return
-        self._pace.reset()
+        self._backoff.reset()
 
     async def _error_wait(self, error: BaseException) -> None:
-        self._desk.events.emit(events.Trouble(self._desk.owner, self.state, error))
+        self._context.events.emit(events.WorkerError(self._context.owner, self.state, error))
         self.position.go("ErrorWait", type(error).__name__)
-        self._close_ear()
-        self._desk.unwell.set()
+        self._close_listener()
+        self._context.database_down.set()
         stop = asyncio.ensure_future(self._stopping.wait())
-        pause = asyncio.ensure_future(self._desk.waits.asleep(ERROR_WAIT))
+        pause = asyncio.ensure_future(self._context.sleeper.asleep(ERROR_WAIT))
         await asyncio.wait([stop, pause], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         pause.cancel()
-        self.position.go("Connecting", "the wait is over")
+        self.position.go("Connecting", "the wait ended")
 
-    def _close_ear(self) -> None:
-        if ear := self._ear:
-            self._ear = None
-            threading.Thread(target=ear.close, daemon=True).start()
+    def _close_listener(self) -> None:
+        if listener := self._listener:
+            self._listener = None
+            threading.Thread(target=listener.close, daemon=True).start()
 
-    async def _hop(self, work: Callable[[], T]) -> T:
-        """The database, over one thread hop."""
+    async def _in_claim_thread(self, work: Callable[[], T]) -> T:
+        """Call the database in the claim thread."""
         return await asyncio.get_running_loop().run_in_executor(self._claimer, work)

@@ -1,6 +1,7 @@
-"""The program of a child, `python -m interlock.worker.child module:app`. It runs handlers, and ends with its worker.
+"""The program of a child process, `python -m interlock.worker.subprocess.child module:app`. It ends with its worker.
 
-Only the functions run here. What they write goes through the pipe to the worker, which holds the lease and has the database.
+The child runs only the user's functions. Their writes go through a pipe to the worker, which owns the lease and has the
+database connection.
 """
 
 import asyncio
@@ -20,38 +21,38 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from ..declaration import Declaration
-from ..errors import PayloadError
-from ..events import Measured
-from ..outcome import Failed, Outcome
-from ..payload import clean
-from ..target import find, imported, not_an_app
-from ..taxonomy import describe
-from ..telemetry import logs
-from ..user_code import Result, Scope, acaught, asurround, context_of, in_thread, protected, surround
-from ..user_code import run as run_loop
-from .forks import set_free, stay, stayed
-from .line import ChildGrip, Line, PipeLedger
-from .runs import LiveRun, LiveSyncRun
-from .verdict import outcome_of, returned
-from .wire import Message, lease_heard, outcome_told
+from ...core.error_policy import describe
+from ...core.outcome import FailedFinally, Outcome
+from ...core.payload import clean
+from ...engine.classify import outcome_of, outcome_of_value
+from ...engine.live_run import LiveRun, LiveSyncRun
+from ...errors import PayloadError
+from ...jobs.spec import KindSpec
+from ...jobs.user_code import CallScope, Result, acall_within, atry_call, call_within, context_of, in_thread, protected
+from ...jobs.user_code import run as run_loop
+from ...telemetry import logs
+from ...telemetry.events import Measured
+from ..app_loader import find, import_module, not_an_app
+from ..forked_handlers import call_unless_forked, exit_if_forked, reset_signals_in_forks
+from .channel import Channel, ChildExecution, PipeLedger
+from .messages import Message, decode_lease, encode_outcome
 
-NEWS = 0.1
-"""Seconds between two reports of progress at least, however often a handler has some."""
+PROGRESS_INTERVAL = 0.1
+"""The shortest time, in seconds, between two progress reports to the worker."""
 _PDEATHSIG = 1
 MOST = 1000
-"""The most functions that run at once, in threads."""
+"""The most functions that run in threads at once."""
 _WRITERS = ThreadPoolExecutor(4, thread_name_prefix="interlock-ledger")
 
 
 class _Kind(Protocol):
     @property
-    def declaration(self) -> Declaration: ...
+    def spec(self) -> KindSpec: ...
 
 
 @runtime_checkable
 class Loaded(Protocol):
-    """What a child needs of an App, which stands above it."""
+    """The part of `interlock.App` that a child uses. This layer may not import the class itself."""
 
     imports: tuple[str, ...]
     lifespan: Callable[[], AbstractAsyncContextManager[None]] | None
@@ -62,207 +63,241 @@ class Loaded(Protocol):
     def bound_to(self, url: str, /) -> AbstractContextManager[Any]: ...
 
 
-# ---------------------------------------------------------------- executions, as many at once as the worker sends
+# ---------------------------------------------------------------- executions
 class Service:
-    """Receives the worker's messages and runs handlers, in the event loop of this process or in its threads."""
+    """Receives the worker's messages and runs handlers, in this process's event loop or threads."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.ready = False
         self._ending = False
-        self._line = line
+        self._channel = channel
         self._kinds: Mapping[str, _Kind] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: asyncio.Queue[ChildGrip | None] = asyncio.Queue()
-        self._grips: dict[int, ChildGrip] = {}
+        self._inbox: asyncio.Queue[ChildExecution | None] = asyncio.Queue()
+        self._executions: dict[int, ChildExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fresh = threading.Event()
-        # As many threads as needed: the worker limits what it sends, and single jobs reuse the last thread.
+        self._progress_changed = threading.Event()
+        # The pool needs no lower limit: the worker limits the jobs that it sends, and idle threads are reused.
         self._threads = ThreadPoolExecutor(MOST, "interlock-handler")
 
-    # ------------------------------------------------------------ heard, in a thread that nothing of the user's can block
-    def hear(self, message: Message) -> None:
-        match message["say"]:
+    # ------------------------------------------------------------ messages
+    def receive(self, message: Message) -> None:
+        """Handle one message. This runs in a thread that the user's code cannot block."""
+        match message["type"]:
             case "reply":
-                self._line.answered(message)
+                self._channel.resolve(message)
             case "run":
-                self._line.send({"say": "began", "run": message["run"]})
+                self._channel.send({"type": "began", "run": message["run"]})
                 self._deliver(message)
             case "halt":
-                if (grip := self._grips.get(message["run"])) is not None:
-                    grip.halt(message["why"])
+                if (execution := self._executions.get(message["run"])) is not None:
+                    execution.halt(message["why"])
             case _:
                 self._put(None)
 
     def _deliver(self, message: Message) -> None:
-        lease = lease_heard(message["lease"])
+        lease = decode_lease(message["lease"])
         kind = self._kinds.get(lease.job.kind)
         if kind is None:
-            why = f"the app has no kind {lease.job.kind} any more: its code has changed since the worker started, so restart the worker"
-            self._line.send({"say": "broken", "run": message["run"], "why": why})
+            why = (
+                f"the app no longer has the kind {lease.job.kind}, because its code has changed since the worker "
+                "started; restart the worker"
+            )
+            self._channel.send({"type": "broken", "run": message["run"], "why": why})
             return
-        grip = ChildGrip(lease, kind.declaration, self._line, message["run"], self._fresh, finishes=message["what"] == "finish")
-        self._grips[grip.number] = grip
-        self._put(grip)
+        execution = ChildExecution(
+            lease,
+            kind.spec,
+            self._channel,
+            message["run"],
+            self._progress_changed,
+            finishes=message["what"] == "finish",
+        )
+        self._executions[execution.number] = execution
+        self._put(execution)
 
-    def _put(self, grip: ChildGrip | None) -> None:
+    def _put(self, execution: ChildExecution | None) -> None:
         if self._loop is None:
             os._exit(0)
-        self._loop.call_soon_threadsafe(self._inbox.put_nowait, grip)
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, execution)
 
-    def bring_news(self) -> NoReturn:
-        """Tell what handlers have to show: the body of a thread."""
+    def send_progress(self) -> NoReturn:
+        """Send new progress and usage of all handlers to the worker. This is the body of a thread."""
         pause = threading.Event()
         while True:
-            self._fresh.wait()
-            self._fresh.clear()
-            for grip in list(self._grips.values()):
-                grip.tell()
-            pause.wait(NEWS)
+            self._progress_changed.wait()
+            self._progress_changed.clear()
+            for execution in list(self._executions.values()):
+                execution.send_progress()
+            pause.wait(PROGRESS_INTERVAL)
 
-    # ------------------------------------------------------------ carried out, in the event loop
+    # ------------------------------------------------------------ running, in the event loop
     async def serve(self, app: Loaded) -> None:
+        """Run the executions that the worker sends, until it sends the end."""
         self._loop, self._kinds = asyncio.get_running_loop(), app.kinds
         async with (app.lifespan or nullcontext)():
             self.ready = True
-            self._line.send({"say": "ready"})
-            while (grip := await self._inbox.get()) is not None:
-                task = protected(self._carry(grip))
+            self._channel.send({"type": "ready"})
+            while (execution := await self._inbox.get()) is not None:
+                task = protected(self._execute(execution))
                 self._tasks.add(task)
-                task.add_done_callback(self._carried)
+                task.add_done_callback(self._execution_ended)
             self._ending = True
 
-    async def _carry(self, grip: ChildGrip) -> None:
-        answer = await (self._finished(grip) if grip.finishes else self._prepared(grip))
+    async def _execute(self, execution: ChildExecution) -> None:
+        answer = await (self._run_finish(execution) if execution.finishes else self._run_handler(execution))
         for stream in (sys.stdout, sys.stderr):
             with suppress(ValueError, OSError, AttributeError):
                 stream.flush()
-        grip.tell()
-        del self._grips[grip.number]
-        self._line.send({**answer, "run": grip.number})
+        execution.send_progress()
+        del self._executions[execution.number]
+        self._channel.send({**answer, "run": execution.number})
 
-    def _carried(self, task: asyncio.Task[None]) -> None:
+    def _execution_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if not self._ending and (task.cancelled() or error is not None):
-            # A bug of ours: report it, so that the worker does not wait for an answer that never comes.
+            # A bug in Interlock: exit, so that the worker does not wait for an answer that never comes.
             traceback.print_exception(error)
             os._exit(70)
 
-    async def _prepared(self, grip: ChildGrip) -> Message:
-        signature, ledger = grip.declaration.signature, PipeLedger(self._line, grip)
+    async def _run_handler(self, execution: ChildExecution) -> Message:
+        signature, ledger = execution.spec.signature, PipeLedger(self._channel, execution)
         try:
-            args, kwargs = signature.spread(signature.check(grip.job.payload))
+            args, kwargs = signature.spread(signature.check(execution.job.payload))
         except PayloadError as fault:
-            return {"say": "done", "outcome": outcome_told(Failed(clean(f"the stored payload no longer fits: {fault}")))}
-        value, error = await self._called(grip, ledger, signature.fn, *args, **kwargs)
-        return {"say": "done", "outcome": outcome_told(await asyncio.to_thread(_judged, grip, ledger, value, error))}
+            return {
+                "type": "done",
+                "outcome": encode_outcome(FailedFinally(clean(f"the stored payload no longer fits: {fault}"))),
+            }
+        value, error = await self._call(execution, ledger, signature.fn, *args, **kwargs)
+        return {
+            "type": "done",
+            "outcome": encode_outcome(await asyncio.to_thread(_outcome_of_call, execution, ledger, value, error)),
+        }
 
-    async def _finished(self, grip: ChildGrip) -> Message:
-        fn = grip.declaration.finish
+    async def _run_finish(self, execution: ChildExecution) -> Message:
+        fn = execution.spec.finish
         if fn is None:
-            return {"say": "done"}
+            return {"type": "done"}
         error: BaseException | None
         try:
-            value = grip.declaration.signature.load_value(json.loads(grip.value or "null"))
+            value = execution.spec.signature.load_value(json.loads(execution.value or "null"))
         except PayloadError as fault:
             error = fault
         else:
-            _, error = await self._called(grip, PipeLedger(self._line, grip), fn, value)
-        return {"say": "done"} if error is None else {"say": "raised", "text": describe(error)}
+            _, error = await self._call(execution, PipeLedger(self._channel, execution), fn, value)
+        return {"type": "done"} if error is None else {"type": "raised", "text": describe(error)}
 
-    async def _called(self, grip: ChildGrip, ledger: PipeLedger, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Result:
-        loop, pid, owner = asyncio.get_running_loop(), os.getpid(), Scope(grip.job.kind, grip.job.id, grip.job.attempt)
-        around = grip.declaration.around
+    async def _call(
+        self, execution: ChildExecution, ledger: PipeLedger, fn: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Result:
+        loop, pid, owner = (
+            asyncio.get_running_loop(),
+            os.getpid(),
+            CallScope(execution.job.kind, execution.job.id, execution.job.attempt),
+        )
+        around = execution.spec.around
         if not inspect.iscoroutinefunction(fn):
-            run = LiveSyncRun(grip, ledger, _heard_from_grip)
-            call = functools.partial(surround, around, functools.partial(fn, run, *args, **kwargs))
-            return await loop.run_in_executor(self._threads, functools.partial(context_of(owner).run, functools.partial(stayed, pid, call)))
+            run = LiveSyncRun(execution, ledger, _reported_by_worker)
+            call = functools.partial(call_within, around, functools.partial(fn, run, *args, **kwargs))
+            return await loop.run_in_executor(
+                self._threads,
+                functools.partial(context_of(owner).run, functools.partial(call_unless_forked, pid, call)),
+            )
         arun = LiveRun(
-            grip, ledger, _heard_from_grip, hop=lambda step: in_thread(functools.partial(surround, around, step)), write=_written,
-            advance=_hopping(ledger.advance))
-        task = protected(acaught(functools.partial(asurround, around, functools.partial(fn, arun, *args, **kwargs))), owner)
+            execution,
+            ledger,
+            _reported_by_worker,
+            in_thread=lambda step: in_thread(functools.partial(call_within, around, step)),
+            write=_write,
+            advance=_advance_in_thread(ledger.advance),
+        )
+        task = protected(
+            atry_call(functools.partial(acall_within, around, functools.partial(fn, arun, *args, **kwargs))), owner
+        )
 
         def halt() -> None:
             loop.call_soon_threadsafe(task.cancel)
 
-        grip.on_halt(halt)
+        execution.on_halt(halt)
         try:
             return await task
         except asyncio.CancelledError as error:
             return None, error
         finally:
-            stay(pid)
-            grip.on_halt(None)
+            exit_if_forked(pid)
+            execution.on_halt(None)
 
 
-def _judged(grip: ChildGrip, ledger: PipeLedger, value: Any, error: BaseException | None) -> Outcome:
+def _outcome_of_call(execution: ChildExecution, ledger: PipeLedger, value: Any, error: BaseException | None) -> Outcome:
     try:
-        return returned(grip, value)[0] if error is None else outcome_of(error, grip, ledger.now)
-    except Exception as fault:  # noqa: BLE001 - an answer that cannot be read is an error like any other
-        return outcome_of(fault, grip, ledger.now)
+        return outcome_of_value(execution, value)[0] if error is None else outcome_of(error, execution, ledger.now)
+    except Exception as fault:  # noqa: BLE001 - a value or an error that cannot be read is an error of the handler
+        return outcome_of(fault, execution, ledger.now)
 
 
-async def _written(work: Callable[[], Any]) -> Any:
+async def _write(work: Callable[[], Any]) -> Any:
     """Write in separate threads, so that handlers' functions cannot block the pipe."""
     return await asyncio.get_running_loop().run_in_executor(_WRITERS, work)
 
 
-def _hopping(advance: Callable[[str], None]) -> Callable[[str], Any]:
+def _advance_in_thread(advance: Callable[[str], None]) -> Callable[[str], Any]:
     return lambda stage: asyncio.to_thread(advance, stage)
 
 
-def _heard_from_grip(measured: Measured) -> None:
-    """The grip has told it already; the worker makes the event of it."""
+def _reported_by_worker(measured: Measured) -> None:
+    """Do nothing, because the execution sends its usage to the worker, which emits the event."""
     del measured
 
 
 # ---------------------------------------------------------------- the program
 def load(target: str) -> Loaded:
-    """The app, and what it wants imported."""
+    """Import the app and the modules in its `imports`."""
     found = find(target)
     if not isinstance(found, Loaded):
         raise not_an_app(target, found)
     for extra in found.imports:
-        imported(extra)
+        import_module(extra)
     return found
 
 
-def settle_in(line: Line) -> None:
-    """End with the worker, and by nobody else's word: a Ctrl-C at the terminal reaches both, and the worker decides."""
+def tie_to_worker(channel: Channel) -> None:
+    """End only with the worker. Ctrl-C at the terminal reaches both processes, and the worker decides what to do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM):
-        # A function that does nothing, since what a handler executes would inherit that they are ignored.
-        signal.signal(number, _stay)
-    set_free(line.forked)
+        # Not SIG_IGN, because programs that a handler executes would inherit it.
+        signal.signal(number, _ignore_signal)
+    reset_signals_in_forks(channel.close_in_fork)
     with suppress(AttributeError, OSError, ValueError):
         faulthandler.enable()
 
 
-def _stay(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     del number, frame
 
 
-def listen(line: Line, hear: Callable[[Message], None]) -> NoReturn:
-    """Hear the worker to the end: the body of a thread."""
+def listen(channel: Channel, receive: Callable[[Message], None]) -> NoReturn:
+    """Receive the worker's messages until it ends. This is the body of a thread."""
     try:
         while True:
-            hear(line.read())
-    except BaseException:  # noqa: BLE001 - whatever it is, a child that hears nothing any more must not go on
+            receive(channel.read())
+    except BaseException:  # noqa: BLE001 - a child that receives no more messages must exit
         traceback.print_exc()
         os._exit(70)
 
 
 def main(arguments: list[str]) -> None:
     if len(arguments) != 2:
-        sys.exit("A worker starts this program by itself: run interlock worker -A MODULE:APP.")
+        sys.exit("Only a worker starts this program. Run interlock worker -A MODULE:APP instead.")
     target, number = arguments
     os.set_inheritable(int(number), False)
-    line = Line(socket.socket(fileno=int(number)))
-    settle_in(line)
-    hello, service = line.read(), Service(line)
-    # Before the app is loaded, so that a worker that ends meanwhile is noticed.
-    for body in (functools.partial(listen, line, service.hear), service.bring_news):
+    channel = Channel(socket.socket(fileno=int(number)))
+    tie_to_worker(channel)
+    hello, service = channel.read(), Service(channel)
+    # Start the threads before the app is loaded, so that the child notices if the worker ends meanwhile.
+    for body in (functools.partial(listen, channel, service.receive), service.send_progress):
         threading.Thread(target=body, daemon=True).start()
     try:
         sys.path[:] = hello["path"]
@@ -273,7 +308,7 @@ def main(arguments: list[str]) -> None:
             run_loop(service.serve(app), interruptible=False)
     except BaseException as error:
         if not service.ready:
-            line.send({"say": "broken", "why": clean(str(error) or type(error).__name__)})
+            channel.send({"type": "broken", "why": clean(str(error) or type(error).__name__)})
         raise
 
 

@@ -8,31 +8,32 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..events import Measured
-from ..user_code import protected
-from .desk import Desk, soon
-from .grip import Grip
-from .runs import StoreLedger
-from .wire import HEAD, LONGEST, Message, error_told, lease_told, pack, receipts_told, unpack
+from ...engine.context import WorkerContext, call_soon
+from ...engine.held_execution import HeldExecution
+from ...engine.ledger import StoreLedger
+from ...jobs.user_code import protected
+from ...telemetry.events import Measured
+from .messages import HEAD, LONGEST, Message, encode_error, encode_lease, encode_receipts, pack, unpack
 
 What = Literal["prepare", "finish"]
-PATIENCE = 5.0
-"""Seconds that a child has to end, or to end its handler, before it is killed."""
-STARTING = 60.0
-LINGER = 1.0
-_OVER = ["LeaseLost", "This attempt has ended: a run is of no use after its handler."]
+KILL_AFTER = 5.0
+"""Seconds that a child has to exit, or to stop its handler, before it is killed."""
+START_TIMEOUT = 60.0
+EXIT_GRACE = 1.0
+_ENDED = ["LeaseLost", "This attempt has ended. A run cannot be used after its handler has returned."]
 _HINTS = {
-    signal.SIGKILL: "somebody killed it, or the kernel did for want of memory",
-    signal.SIGSEGV: "a native library crashed it; its standard error says where",
-    signal.SIGABRT: "a native library gave up; its standard error says why",
-    signal.SIGBUS: "a native library crashed it; its standard error says where",
+    signal.SIGKILL: "a person or a program killed it, or the kernel did because memory ran out",
+    signal.SIGSEGV: "a native library crashed; see the standard error of the worker",
+    signal.SIGABRT: "a native library aborted; see the standard error of the worker",
+    signal.SIGBUS: "a native library crashed; see the standard error of the worker",
 }
 
 
 class Died(Exception):
-    """The child ended before its job did. `began` says whether it had received the job.
+    """The child process ended before its job did.
 
-    `shared` says that other jobs may have killed it; `ended` that its worker ended it because of another job.
+    `began` is whether it had received the job, `shared` whether another job may have crashed it, and `ended` whether
+    the worker ended it because of another job.
     """
 
     def __init__(self, sentence: str, *, began: bool, shared: bool = False, ended: bool = False) -> None:
@@ -48,43 +49,43 @@ class Died(Exception):
 
 
 class CannotStart(Exception):
-    """There is no child that could run the job, through no fault of the job."""
+    """No child process could be started. The job is not the cause."""
 
 
 @dataclass(eq=False)
-class Errand:
-    """One execution in a child's hands: what the child may ask for it, and where its end is told."""
+class ChildCall:
+    """One execution that runs in a child: it handles the child's requests and receives the result."""
 
-    desk: Desk
+    context: WorkerContext
     what: What
-    grip: Grip
+    execution: HeldExecution
     ledger: StoreLedger
     number: int = 0
     began: bool = False
     end: asyncio.Future[Message] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     verbs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    patience: asyncio.Task[None] | None = None
+    kill_timer: asyncio.Task[None] | None = None
 
     def do(self, verb: str, args: list[Any]) -> Any:
-        """What a run in the child wants done here. It blocks."""
+        """Do what the run in the child requests, and return the reply. Blocks."""
         match verb:
             case "receipts":
-                return receipts_told(self.ledger.receipts())
+                return encode_receipts(self.ledger.receipts())
             case "now":
-                return self.desk.persistently(self.desk.now, "now").isoformat()
-            case "advance" | "remember" | "ask" | "apply" | "unask":
+                return self.context.retry_while_unavailable(self.context.now, "now").isoformat()
+            case "advance" | "record_step" | "begin_effect" | "record_effect" | "discard_effect":
                 getattr(self.ledger, verb)(*args)
                 return None
             case _:
-                raise ValueError(f"a child asked for {verb!r}, which is no verb")
+                raise ValueError(f"a child process sent the unknown request {verb!r}")
 
     def show(self, progress: list[Any] | None, measures: list[tuple[str, float]]) -> None:
-        job = self.grip.job
+        job = self.execution.job
         if progress is not None:
-            self.grip.progress(*progress)
+            self.execution.progress(*progress)
         for name, value in measures:
-            self.grip.measure(name, value)
-            self.desk.events.emit(Measured(job.id, job.kind, name, value))
+            self.execution.measure(name, value)
+            self.context.events.emit(Measured(job.id, job.kind, name, value))
 
     def settle(self, end: Message | Died) -> None:
         if self.end.done():
@@ -94,21 +95,23 @@ class Errand:
         else:
             self.end.set_result(end)
 
-    async def settled(self) -> Message:
-        """How it ended, once nothing of it is being written any more: what it asked for may move the job."""
+    async def wait(self) -> Message:
+        """Wait for the result, and for all requests that still write. Raises `Died` if the child died."""
         try:
             return await self.end
         finally:
-            if self.patience is not None:
-                self.patience.cancel()
+            if self.kill_timer is not None:
+                self.kill_timer.cancel()
             if self.verbs:
                 await asyncio.wait(self.verbs)
 
 
 class Child:
-    """A process of ours. All of it lives in the event loop."""
+    """A child process. Use it in the event loop only."""
 
-    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.alive = True
         self.shared = False
         """Whether it runs several executions at once."""
@@ -116,21 +119,21 @@ class Child:
         self._reader = reader
         self._writer = writer
         self._numbers = 0
-        self._errands: dict[int, Errand] = {}
-        self._ended_for: Errand | None = None
+        self._calls: dict[int, ChildCall] = {}
+        self._killed_for: ChildCall | None = None
         self._first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._watching = protected(self._watch())
 
     @classmethod
     async def spawn(cls, target: str) -> "Child":
-        """Start the process. `CannotStart` if the machine does not in time."""
+        """Start the process. Raises `CannotStart` if it does not start in time."""
         ours, theirs = socket.socketpair()
         try:
-            async with asyncio.timeout(STARTING):
+            async with asyncio.timeout(START_TIMEOUT):
                 return await cls._spawn(target, ours, theirs)
         except TimeoutError:
             ours.close()
-            raise CannotStart(f"its process has not started in {STARTING:g} s") from None
+            raise CannotStart(f"the process did not start within {START_TIMEOUT:g} s") from None
         except BaseException:
             ours.close()
             raise
@@ -138,10 +141,16 @@ class Child:
     @classmethod
     async def _spawn(cls, target: str, ours: socket.socket, theirs: socket.socket) -> "Child":
         with theirs:
-            # The pipe is one of its own: handlers print to standard output, and read nothing.
+            # The pipe is separate from standard input and output, because handlers may print.
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", f"{__package__}.child", target, str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+                sys.executable,
+                "-m",
+                f"{__package__}.child",
+                target,
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         return cls(process, reader, writer)
 
@@ -149,64 +158,64 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    async def greet(self, hello: Message) -> None:
-        """Wait until it has loaded the app. `CannotStart` if it cannot, or takes too long."""
+    async def wait_until_ready(self, hello: Message) -> None:
+        """Wait until the child has loaded the app. Raises `CannotStart` if it cannot, or takes too long."""
         self._send(hello)
         try:
-            said = await asyncio.wait_for(self._first, STARTING)
+            reply = await asyncio.wait_for(self._first, START_TIMEOUT)
         except TimeoutError:
             self.kill()
-            raise CannotStart(f"it has not loaded the app in {STARTING:g} s") from None
+            raise CannotStart(f"the process did not load the app within {START_TIMEOUT:g} s") from None
         except Died as error:
             raise CannotStart(str(error)) from None
         except asyncio.CancelledError:
             self.kill()
             raise
-        if said["say"] != "ready":
+        if reply["type"] != "ready":
             self.kill()
-            raise CannotStart(said["why"])
+            raise CannotStart(reply["why"])
 
     # ------------------------------------------------------------ one execution
-    async def carry(self, errand: Errand) -> Message:
-        """Have it run this, and wait for how it ended. `Died` if the process did instead."""
+    async def run(self, call: ChildCall) -> Message:
+        """Run an execution in the child and return its result. Raises `Died` if the process dies."""
         self._numbers += 1
-        errand.number, self._errands[self._numbers] = self._numbers, errand
+        call.number, self._calls[self._numbers] = self._numbers, call
         if not self.alive:
-            errand.settle(Died("the process died before it was given the job", began=False))
-        self._send({"say": "run", "run": errand.number, "what": errand.what, "lease": lease_told(errand.grip)})
+            call.settle(Died("the process died before it received the job", began=False))
+        self._send({"type": "run", "run": call.number, "what": call.what, "lease": encode_lease(call.execution)})
         loop = asyncio.get_running_loop()
-        errand.grip.on_halt(lambda: soon(loop, lambda: self._halt(errand)))
+        call.execution.on_halt(lambda: call_soon(loop, lambda: self._halt(call)))
         try:
-            return await errand.settled()
+            return await call.wait()
         except asyncio.CancelledError:
             self.kill()
             raise
         finally:
-            errand.grip.on_halt(None)
-            del self._errands[errand.number]
+            call.execution.on_halt(None)
+            del self._calls[call.number]
 
-    def _halt(self, errand: Errand) -> None:
-        """A request is told, and gets a while; where the lease or the time is over, there is nothing to wait for."""
-        if errand.number not in self._errands:
+    def _halt(self, call: ChildCall) -> None:
+        """Kill the child if the lease or the time has ended. Otherwise ask it to stop, and kill it after a while."""
+        if call.number not in self._calls:
             return
-        if errand.grip.stop in ("lost", "runtime"):
-            self._end_for(errand)
+        if call.execution.stop in ("lost", "runtime"):
+            self._kill_for(call)
             return
-        self._send({"say": "halt", "run": errand.number, "why": errand.grip.stop})
-        errand.patience = errand.patience or protected(self._lose_patience(errand))
+        self._send({"type": "halt", "run": call.number, "why": call.execution.stop})
+        call.kill_timer = call.kill_timer or protected(self._kill_after_grace(call))
 
-    async def _lose_patience(self, errand: Errand) -> None:
-        await errand.desk.waits.asleep(PATIENCE)
-        self._end_for(errand)
+    async def _kill_after_grace(self, call: ChildCall) -> None:
+        await call.context.sleeper.asleep(KILL_AFTER)
+        self._kill_for(call)
 
-    def _end_for(self, errand: Errand) -> None:
-        """Kill it because of one execution. Its other executions are returned, and their jobs keep their tries."""
-        self._ended_for = self._ended_for or errand
+    def _kill_for(self, call: ChildCall) -> None:
+        """Kill the child because of one execution. Its other jobs return to the queue and keep their tries."""
+        self._killed_for = self._killed_for or call
         self.kill()
 
-    # ------------------------------------------------------------ talking
+    # ------------------------------------------------------------ messages
     def _send(self, message: Message) -> None:
-        # Never waited for: a child that does not read must not hold up its worker.
+        # Do not wait for the write, because a child that does not read must not block its worker.
         if not self._writer.is_closing():
             self._writer.write(pack(message))
 
@@ -216,34 +225,34 @@ class Child:
                 (size,) = HEAD.unpack(await self._reader.readexactly(HEAD.size))
                 if size > LONGEST:
                     return
-                self._hear(unpack(await self._reader.readexactly(size)))
+                self._receive(unpack(await self._reader.readexactly(size)))
 
-    def _hear(self, message: Message) -> None:
-        say, errand = message["say"], self._errands.get(message.get("run", 0))
+    def _receive(self, message: Message) -> None:
+        type_, call = message["type"], self._calls.get(message.get("run", 0))
         if not self._first.done():
             self._first.set_result(message)
-        elif errand is None:
-            # Left behind by an earlier handler: a thread that still holds its run.
-            if say == "ask":
-                self._send({"say": "reply", "n": message["n"], "error": _OVER})
-        elif say == "ask":
-            task = protected(self._answer(errand, message))
-            errand.verbs.add(task)
-            task.add_done_callback(errand.verbs.discard)
-        elif say == "shown":
-            errand.show(message["progress"], message["measures"])
-        elif say == "began":
-            errand.began = True
+        elif call is None:
+            # A thread of an earlier handler still uses its run.
+            if type_ == "ask":
+                self._send({"type": "reply", "n": message["n"], "error": _ENDED})
+        elif type_ == "ask":
+            task = protected(self._answer(call, message))
+            call.verbs.add(task)
+            task.add_done_callback(call.verbs.discard)
+        elif type_ == "progress":
+            call.show(message["progress"], message["measures"])
+        elif type_ == "began":
+            call.began = True
         else:
-            errand.settle(message)
+            call.settle(message)
 
-    async def _answer(self, errand: Errand, message: Message) -> None:
+    async def _answer(self, call: ChildCall, message: Message) -> None:
         try:
-            value = await asyncio.to_thread(errand.do, message["verb"], message["args"])
-        except Exception as error:  # noqa: BLE001 - raised in the child, where it was asked
-            self._send({"say": "reply", "n": message["n"], "error": error_told(error)})
+            value = await asyncio.to_thread(call.do, message["verb"], message["args"])
+        except Exception as error:  # noqa: BLE001 - sent to the child, which raises it
+            self._send({"type": "reply", "n": message["n"], "error": encode_error(error)})
         else:
-            self._send({"say": "reply", "n": message["n"], "value": value})
+            self._send({"type": "reply", "n": message["n"], "value": value})
 
     # ------------------------------------------------------------ its end
     def kill(self) -> None:
@@ -252,20 +261,23 @@ class Child:
                 self._process.kill()
 
     async def close(self) -> None:
-        """Have it end: in peace if it is idle, and at once if it is not."""
-        if self._errands or not self._first.done():
+        """End the process: let an idle one exit by itself, and kill a busy one."""
+        if self._calls or not self._first.done():
             self.kill()
-        self._send({"say": "end"})
-        await asyncio.wait({self._watching}, timeout=PATIENCE)
+        self._send({"type": "end"})
+        await asyncio.wait({self._watching}, timeout=KILL_AFTER)
         self.kill()
         await self._watching
 
     async def _watch(self) -> None:
-        """Wait for its end, however it comes: it closes the pipe, or it dies and something that it started holds the pipe on."""
+        """Wait until the process ends or closes the pipe.
+
+        A dead child's pipe may stay open in a process that it started, so both are watched.
+        """
         listening, exited = protected(self._listen()), protected(self._process.wait())
         ends: set[asyncio.Future[Any]] = {listening, exited}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait(ends, timeout=LINGER)
+        await asyncio.wait(ends, timeout=EXIT_GRACE)
         self.kill()
         code = await exited
         listening.cancel()
@@ -273,20 +285,25 @@ class Child:
         self.alive = False
         self._writer.close()
         if not self._first.done():
-            self._first.set_exception(Died(obituary(code), began=False))
+            self._first.set_exception(Died(describe_exit(code), began=False))
             self._first.exception()
-        ended_for = self._ended_for
-        for errand in self._errands.values():
-            ended = ended_for is not None and ended_for is not errand
-            errand.settle(Died(obituary(code), began=errand.began, shared=self.shared and ended_for is None, ended=ended))
+        killed_for = self._killed_for
+        for call in self._calls.values():
+            ended = killed_for is not None and killed_for is not call
+            call.settle(
+                Died(describe_exit(code), began=call.began, shared=self.shared and killed_for is None, ended=ended)
+            )
 
 
-def obituary(code: int) -> str:
-    """How a process ended, and what may have ended it."""
+def describe_exit(code: int) -> str:
+    """Describe how a process ended, and the likely cause."""
     if code >= 0:
-        return f"the process died: exit code {code}; its handler, or something that it called, ended the process"
+        return f"the process died: exit code {code}; its handler, or code that it called, ended the process"
     try:
         name = signal.Signals(-code)
     except ValueError:
         return f"the process died: signal {-code}"
-    return f"the process died: signal {-code} ({name.name}); {_HINTS.get(name, 'somebody sent it, or its own code did')}"
+    return (
+        f"the process died: signal {-code} ({name.name}); "
+        f"{_HINTS.get(name, 'another program sent the signal, or its own code did')}"
+    )

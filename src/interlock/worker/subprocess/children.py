@@ -1,4 +1,4 @@
-"""Child processes for handlers: some for heavy kinds, others for suspects in quarantine, in groups or alone."""
+"""The child processes of a worker: a pool for kinds with `process=True`, and a quarantine for suspects."""
 
 import asyncio
 import json
@@ -7,59 +7,59 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..errors import PayloadError
-from ..events import Trouble
-from ..outcome import Errored, Failed, Outcome, Released, Returned, Snoozed
-from ..payload import clean
-from ..telemetry import logs
-from ..user_code import protected
-from .desk import Desk, soon
-from .grip import WHY, Grip
-from .process import CannotStart, Child, Died, Errand, What
-from .quarantine import IDLE, Groups, Stock
-from .rooms import must_run_alone, suspicious
-from .runs import StoreLedger
-from .verdict import stopped
-from .wire import Message, outcome_heard
+from ...core.outcome import Errored, FailedFinally, Outcome, Released, Returned, Snoozed
+from ...core.payload import clean
+from ...engine.classify import outcome_of_stop
+from ...engine.context import WorkerContext, call_soon
+from ...engine.held_execution import WHY, HeldExecution
+from ...engine.ledger import StoreLedger
+from ...errors import PayloadError
+from ...jobs.user_code import protected
+from ...telemetry import logs
+from ...telemetry.events import WorkerError
+from ..capacity import is_suspect, must_run_alone
+from .child_process import CannotStart, Child, ChildCall, Died, What
+from .messages import Message, decode_outcome
+from .quarantine import IDLE, Groups, IdleChildren
 
 FEWEST, MOST = 4, 8
-"""The number of groups, and of children for single suspects, is that of the processors within these limits."""
-AGAIN = 3
-"""Idle children in a row that may turn out dead when they are given a job."""
+"""The limits for the number of groups, and of children for single suspects, which is otherwise the CPU count."""
+MAX_STARTS = 3
+"""How many children are tried for one job, because an idle child may have died."""
 
 
-class Halted(Exception):
-    """The execution was told to stop while it waited for a child."""
+class StoppedWaiting(Exception):
+    """The execution was stopped while it waited for a child."""
 
 
-class RaisedThere(Exception):
-    """What a function raised in a child, told by its last line; its traceback there is a note."""
+class RaisedInChild(Exception):
+    """An exception of a function in a child process. Its message is the last line; the traceback there is a note."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text.rpartition("\n")[2])
         self.add_note(f"In the child process:\n{text}")
 
 
-class Room:
-    """Children of one sort, each with one job at a time: started when they are needed, used again, replaced when they have died."""
+class ProcessPool:
+    """A limited number of children with one job each. They are started on demand, reused, and replaced if they died."""
 
-    def __init__(self, most: int, stock: Stock) -> None:
+    def __init__(self, most: int, idle_children: IdleChildren) -> None:
         self.most = most
         self.busy = 0
-        self._stock = stock
+        self._idle_children = idle_children
         self._turns = asyncio.Semaphore(most)
 
     async def take(self) -> Child:
         await self._turns.acquire()
         self.busy += 1
         try:
-            return await self._stock.take()
+            return await self._idle_children.take()
         except BaseException:
             self._leave()
             raise
 
     def give(self, child: Child) -> None:
-        self._stock.give(child)
+        self._idle_children.give(child)
         self._leave()
 
     def _leave(self) -> None:
@@ -68,23 +68,29 @@ class Room:
 
 
 class Children:
-    """The processes of one worker. A child that dies ends its own job only; the next need starts another."""
+    """The child processes of one worker. If a child dies, only its own jobs are affected."""
 
     def __init__(
-        self, desk: Desk, target: str | None, *, most: int | None = None, database: str | None = None,
-        warmed: Callable[[], None] | None = None,
+        self,
+        context: WorkerContext,
+        target: str | None,
+        *,
+        most: int | None = None,
+        database: str | None = None,
+        child_started: Callable[[], None] | None = None,
     ) -> None:
-        """`target` is `module:app`, None where the app cannot be imported by name. `database` is the URL that verbs of the app use in a child, too.
+        """`target` is `module:app`, or None if the app cannot be imported by name. `database` is the URL that the app
+        uses in a child.
 
-        `warmed` is called when a quarantine child has started, so that more suspects can be claimed.
+        `child_started` is called when a quarantine child has started, so that more suspects can be claimed.
         """
-        self._desk = desk
+        self._context = context
         self._target = target
         self._database = database
-        self._pool = Room(most or os.cpu_count() or 1, Stock(self._start, idle=None))
+        self._pool = ProcessPool(most or os.cpu_count() or 1, IdleChildren(self._start, idle=None))
         places = min(max(os.cpu_count() or 1, FEWEST), MOST)
-        self._quarantine = Stock(self._start, idle=IDLE, started=warmed)
-        self._alone, self._groups = Room(places, self._quarantine), Groups(places, self._quarantine)
+        self._quarantine = IdleChildren(self._start, idle=IDLE, started=child_started)
+        self._alone, self._groups = ProcessPool(places, self._quarantine), Groups(places, self._quarantine)
         self._living: set[Child] = set()
         self._closed = False
 
@@ -99,12 +105,12 @@ class Children:
 
     @property
     def busy(self) -> int:
-        """How many of them do."""
+        """How many executions of kinds with process=True run now."""
         return self._pool.busy
 
     @property
     def warm(self) -> bool:
-        """Whether a quarantine child runs."""
+        """Whether a quarantine child is running."""
         return self._quarantine.warm
 
     @property
@@ -114,98 +120,104 @@ class Children:
 
     @property
     def quarantined(self) -> int:
-        """How many suspects are in quarantine."""
+        """How many suspects run in quarantine now."""
         return self._alone.busy + self._groups.busy
 
-    # ------------------------------------------------------------ what runs in them
-    async def prepare(self, grip: Grip, ledger: StoreLedger) -> tuple[Outcome, Any]:
-        """Run the handler of a started execution in a child; the value is as its commit function is to see it."""
+    # ------------------------------------------------------------ running
+    async def prepare(self, execution: HeldExecution, ledger: StoreLedger) -> tuple[Outcome, Any]:
+        """Run the handler in a child. Returns its outcome and the value for the commit function."""
         try:
-            said = await self._told(grip, ledger, "prepare")
-        except Halted:
-            return stopped(grip), None
+            reply = await self._run_in_child(execution, ledger, "prepare")
+        except StoppedWaiting:
+            return outcome_of_stop(execution), None
         except CannotStart as error:
-            return self._unable(grip, error), None
+            return self._handle_cannot_start(execution, error), None
         except Died as error:
-            return self._outcome_of(error, grip), None
-        outcome = outcome_heard(said["outcome"])
+            return self._outcome_of(error, execution), None
+        outcome = decode_outcome(reply["outcome"])
         if not isinstance(outcome, Returned):
             return outcome, None
         try:
-            return outcome, grip.declaration.signature.load_value(json.loads(outcome.value))
+            return outcome, execution.spec.signature.load_value(json.loads(outcome.value))
         except PayloadError as error:
-            return Failed(clean(str(error))), None
+            return FailedFinally(clean(str(error))), None
 
     @staticmethod
-    def _outcome_of(death: Died, grip: Grip) -> Outcome:
-        if grip.stop is not None:
-            return stopped(grip)
+    def _outcome_of(death: Died, execution: HeldExecution) -> Outcome:
+        if execution.stop is not None:
+            return outcome_of_stop(execution)
         if death.ended:
             return Released("the worker ended its process because of another job")
         return Errored(clean(str(death)), retryable=True, crashed=True, shared=death.shared)
 
-    async def finish(self, grip: Grip, ledger: StoreLedger) -> None:
-        """Run what follows the commit in a child. Raises what it raised, told by `RaisedThere`; `Died` if the process ended in its place."""
+    async def finish(self, execution: HeldExecution, ledger: StoreLedger) -> None:
+        """Run the finish function in a child.
+
+        Raises `RaisedInChild` if the function raised, `Died` if the process died, and `CannotStart`.
+        """
         try:
-            said = await self._told(grip, ledger, "finish")
-        except (Halted, Died):
-            grip.check()
+            reply = await self._run_in_child(execution, ledger, "finish")
+        except (StoppedWaiting, Died):
+            execution.check()
             raise
         except CannotStart as error:
-            self._unable(grip, error)
+            self._handle_cannot_start(execution, error)
             raise
-        if said["say"] == "raised":
-            grip.check()
-            raise RaisedThere(said["text"])
+        if reply["type"] == "raised":
+            execution.check()
+            raise RaisedInChild(reply["text"])
 
-    async def _told(self, grip: Grip, ledger: StoreLedger, what: What) -> Message:
-        room = self._room_of(grip)
-        for last in (*[False] * (AGAIN - 1), True):
-            child = await self._unless_halted(grip, room.take())
+    async def _run_in_child(self, execution: HeldExecution, ledger: StoreLedger, what: What) -> Message:
+        pool = self._pool_of(execution)
+        for last in (*[False] * (MAX_STARTS - 1), True):
+            child = await self._unless_halted(execution, pool.take())
             try:
-                said = await child.carry(Errand(self._desk, what, grip, ledger))
+                reply = await child.run(ChildCall(self._context, what, execution, ledger))
             except Died as error:
-                if error.began or last or grip.stop is not None:
+                if error.began or last or execution.stop is not None:
                     raise
                 continue
             finally:
-                room.give(child)
-            if said["say"] == "broken":
-                raise CannotStart(said["why"])
-            return said
-        raise AssertionError("the last round answers or raises")
+                pool.give(child)
+            if reply["type"] == "broken":
+                raise CannotStart(reply["why"])
+            return reply
+        raise AssertionError("the last round returns or raises")
 
-    def _room_of(self, grip: Grip) -> Room | Groups:
-        """The pool for this execution: heavy kinds have their own, other suspects run in a group or alone."""
-        if grip.declaration.process or not suspicious(grip.job.lease_losses, grip.crashes):
+    def _pool_of(self, execution: HeldExecution) -> ProcessPool | Groups:
+        """Return the pool for this execution. Kinds with process=True have their own; suspects run grouped or alone."""
+        if execution.spec.process or not is_suspect(execution.job.lease_losses, execution.crashes):
             return self._pool
-        return self._alone if must_run_alone(grip) else self._groups
+        return self._alone if must_run_alone(execution) else self._groups
 
-    def _unable(self, grip: Grip, error: CannotStart) -> Outcome:
-        """No fault of the job, and no try of it; it comes back later, since at once would be once more in vain."""
-        sentence = f"a process for it could not be started: {error}"
-        self._desk.events.emit(Trouble(self._desk.owner, "child", sentence))
+    def _handle_cannot_start(self, execution: HeldExecution, error: CannotStart) -> Outcome:
+        """Report the error. Returns an outcome that keeps the job's tries and runs it again after its backoff."""
+        sentence = f"the child process could not be started: {error}"
+        self._context.events.emit(WorkerError(self._context.owner, "child", sentence))
         if self._closed:
             return Released(WHY["release"])
-        return Snoozed(grip.declaration.backoff.delay(max(grip.job.attempt, 1), self._desk.draw()), clean(sentence))
+        return Snoozed(
+            execution.spec.backoff.delay(max(execution.job.attempt, 1), self._context.random()), clean(sentence)
+        )
 
-    # ------------------------------------------------------------ their life
-    async def _unless_halted(self, grip: Grip, taking: Coroutine[Any, Any, Child]) -> Child:
+    # ------------------------------------------------------------ starting and stopping
+    async def _unless_halted(self, execution: HeldExecution, taking: Coroutine[Any, Any, Child]) -> Child:
+        """Wait for a child. Raises `StoppedWaiting` if the execution is stopped meanwhile."""
         task, loop = protected(taking), asyncio.get_running_loop()
-        grip.on_halt(lambda: soon(loop, task.cancel))
+        execution.on_halt(lambda: call_soon(loop, task.cancel))
         try:
             return await task
         except asyncio.CancelledError:
             waiter = asyncio.current_task()
-            if grip.stop is None or (waiter is not None and waiter.cancelling()):
+            if execution.stop is None or (waiter is not None and waiter.cancelling()):
                 raise
-            raise Halted from None
+            raise StoppedWaiting from None
         finally:
-            grip.on_halt(None)
+            execution.on_halt(None)
 
     async def _start(self) -> Child:
         if self._target is None:
-            raise CannotStart("the app cannot be imported by name: start the worker with -A MODULE:APP")
+            raise CannotStart("the app cannot be imported by name; start the worker with -A MODULE:APP")
         if self._closed:
             raise CannotStart("the worker is ending")
         try:
@@ -213,10 +225,12 @@ class Children:
         except OSError as error:
             raise CannotStart(str(error)) from None
         self._living = {each for each in self._living if each.alive} | {child}
-        await child.greet({"say": "hello", "path": sys.path, "database": self._database, "logs": logs.chosen()})
+        await child.wait_until_ready(
+            {"type": "hello", "path": sys.path, "database": self._database, "logs": logs.chosen()}
+        )
         return child
 
     async def close(self) -> None:
-        """End them all: the idle ones leave the app's lifespan first, the busy ones are killed."""
+        """End all children. Idle ones leave the app's lifespan first; busy ones are killed."""
         self._closed = True
         await asyncio.gather(*(child.close() for child in self._living))

@@ -1,4 +1,4 @@
-"""What a worker and its children say to each other: JSON, each message with its length before it; nothing is ever pickled."""
+"""The messages between a worker and its children: JSON with a length prefix. Nothing is pickled."""
 
 import functools
 import json
@@ -8,37 +8,42 @@ from typing import Any, get_args
 
 import pydantic
 
-from .. import errors, outcome
-from ..errors import InterlockError, JobFailed
-from ..outcome import Outcome
-from ..records import Lease, Receipt
-from ..taxonomy import headline
-from .grip import Grip
+from ... import errors
+from ...core import outcome
+from ...core.error_policy import headline
+from ...core.outcome import Outcome
+from ...engine.held_execution import HeldExecution
+from ...errors import InterlockError, JobFailed
+from ...store.types import Lease, Receipt
 
 Message = dict[str, Any]
 HEAD = struct.Struct(">I")
 LONGEST = 1 << 28
-"""Bytes. What claims to be longer was not written by one of us."""
+"""The longest message, in bytes. A larger length means that the data is not a message."""
 
 _OUTCOMES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(outcome.Outcome)}
-_ERRORS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, InterlockError) and kind is not JobFailed}
+_ERRORS = {
+    kind.__name__: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, InterlockError) and kind is not JobFailed
+}
 
 
 def pack(message: Message) -> bytes:
-    """A message as it travels."""
+    """Encode a message with its length prefix."""
     body = json.dumps(message, separators=(",", ":")).encode()
     return HEAD.pack(len(body)) + body
 
 
 def unpack(body: bytes) -> Message:
-    """A message without its length. `ValueError` if it is none."""
+    """Decode a message without its length prefix. Raises `ValueError` if it is not a message."""
     message: object = json.loads(body)
     if not isinstance(message, dict):
-        raise ValueError("a message is an object")  # noqa: TRY004 - it is no better than text that is no JSON
-    return message  # pyright: ignore[reportUnknownVariableType] - of whatever JSON holds
+        raise ValueError("the message is not a JSON object")  # noqa: TRY004 - the caller handles it like bad JSON
+    return message  # pyright: ignore[reportUnknownVariableType] - any JSON object
 
 
-# ---------------------------------------------------------------- what messages hold
+# ---------------------------------------------------------------- the values in messages
 @functools.cache
 def _lease() -> pydantic.TypeAdapter[Lease]:
     return pydantic.TypeAdapter(Lease)
@@ -49,39 +54,49 @@ def _receipts() -> pydantic.TypeAdapter[list[Receipt]]:
     return pydantic.TypeAdapter(list[Receipt])
 
 
-def lease_told(grip: Grip) -> Any:
-    """An execution, as a child needs to know it."""
-    return _lease().dump_python(Lease(grip.job, grip.holder, grip.status, grip.owner, grip.seconds, result=grip.value), mode="json")
+def encode_lease(execution: HeldExecution) -> Any:
+    """Encode an execution as the lease that a child needs."""
+    return _lease().dump_python(
+        Lease(
+            execution.job,
+            execution.holder,
+            execution.status,
+            execution.owner,
+            execution.seconds,
+            result=execution.value,
+        ),
+        mode="json",
+    )
 
 
-def lease_heard(told: Any) -> Lease:
-    return _lease().validate_python(told)
+def decode_lease(encoded: Any) -> Lease:
+    return _lease().validate_python(encoded)
 
 
-def receipts_told(receipts: list[Receipt]) -> Any:
+def encode_receipts(receipts: list[Receipt]) -> Any:
     return _receipts().dump_python(receipts, mode="json")
 
 
-def receipts_heard(told: Any) -> list[Receipt]:
-    return _receipts().validate_python(told)
+def decode_receipts(encoded: Any) -> list[Receipt]:
+    return _receipts().validate_python(encoded)
 
 
-def outcome_told(said: Outcome) -> Any:
+def encode_outcome(said: Outcome) -> Any:
     return [type(said).__name__, asdict(said)]
 
 
-def outcome_heard(told: Any) -> Outcome:
-    name, fields = told
-    heard: Outcome = _OUTCOMES[name](**fields)
-    return heard
+def decode_outcome(encoded: Any) -> Outcome:
+    name, fields = encoded
+    outcome: Outcome = _OUTCOMES[name](**fields)
+    return outcome
 
 
-def error_told(error: BaseException) -> Any:
-    """An error of a verb. One that is not ours keeps its name in the sentence."""
+def encode_error(error: BaseException) -> Any:
+    """Encode an error. One that is not an Interlock error becomes an `InterlockError` with its name in the message."""
     name = type(error).__name__
     return [name, str(error)] if _ERRORS.get(name) is type(error) else ["InterlockError", headline(error)]
 
 
-def error_heard(told: Any) -> InterlockError:
-    name, sentence = told
+def decode_error(encoded: Any) -> InterlockError:
+    name, sentence = encoded
     return _ERRORS[name](sentence)

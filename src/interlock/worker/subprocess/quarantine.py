@@ -1,22 +1,25 @@
-"""Quarantine: child processes in which suspects run alone or in groups, so that a crash narrows down its cause."""
+"""Quarantine: child processes that run suspects alone or in groups, to find the job that crashes them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..user_code import protected
-from .process import Child
+from ...jobs.user_code import protected
+from .child_process import Child
 
 IDLE = 30.0
-"""Seconds after which an idle child ends, since it keeps a whole app in memory."""
+"""Seconds after which an idle child ends, because it keeps a whole app in memory."""
 Start = Callable[[], Coroutine[Any, Any, Child]]
 
 
-class Stock:
-    """Idle children. They are reused, and end after a while without work."""
+class IdleChildren:
+    """Idle children. They are reused, and end after some time without work."""
 
     def __init__(self, start: Start, *, idle: float | None, started: Callable[[], None] | None = None) -> None:
-        """`idle` is the number of seconds after which an idle child ends; None means never. `started` is called after each start."""
+        """`idle` is the number of seconds after which an idle child ends; None means never.
+
+        `started` is called after each start.
+        """
         self._start = start
         self._seconds = idle
         self._started = started
@@ -26,7 +29,7 @@ class Stock:
 
     @property
     def warm(self) -> bool:
-        """Whether a child runs."""
+        """Whether a child is running."""
         self._running = [child for child in self._running if child.alive]
         return bool(self._running)
 
@@ -48,7 +51,7 @@ class Stock:
                 asyncio.get_running_loop().call_later(self._seconds, self._end, child)
 
     def _end(self, child: Child) -> None:
-        # A child that was used meanwhile and is idle again ends a little early.
+        # A child that was used meanwhile and is idle again also ends here, a little early.
         if child in self._idle:
             self._idle.remove(child)
             task = protected(child.close())
@@ -57,7 +60,7 @@ class Stock:
 
 
 class Group:
-    """One child, and how many suspects are in it or on their way to it."""
+    """One child, and the number of suspects that run in it or wait for its start."""
 
     def __init__(self, starting: asyncio.Future[Child]) -> None:
         self.starting = starting
@@ -67,9 +70,9 @@ class Group:
 class Groups:
     """A few children, each with several suspects. A suspect joins the smallest group, or starts a new one."""
 
-    def __init__(self, most: int, stock: Stock) -> None:
+    def __init__(self, most: int, idle_children: IdleChildren) -> None:
         self.most = most
-        self._stock = stock
+        self._idle_children = idle_children
         self._groups: list[Group] = []
 
     @property
@@ -96,7 +99,7 @@ class Groups:
     def _join(self) -> Group:
         self._groups = [group for group in self._groups if _is_open(group)]
         if len(self._groups) < self.most:
-            self._groups.append(Group(protected(self._stock.take())))
+            self._groups.append(Group(protected(self._idle_children.take())))
         group = min(self._groups, key=lambda each: each.members)
         group.members += 1
         return group
@@ -108,23 +111,23 @@ class Groups:
         self._groups.remove(group)
         if (child := _child_of(group)) is not None:
             child.shared = False
-            self._stock.give(child)
+            self._idle_children.give(child)
         else:
-            # No member waits for it any more: once it has started, it goes into stock.
+            # No member waits for the child any more. Once it has started, it becomes an idle child.
             group.starting.add_done_callback(self._started)
 
     def _started(self, starting: asyncio.Future[Child]) -> None:
         if not starting.cancelled() and starting.exception() is None:
-            self._stock.give(starting.result())
+            self._idle_children.give(starting.result())
 
 
 def _is_open(group: Group) -> bool:
-    """Whether its child is starting or alive."""
+    """Whether the group's child is starting or alive."""
     child = _child_of(group)
     return not group.starting.done() if child is None else child.alive
 
 
 def _child_of(group: Group) -> Child | None:
-    """Its child, or None until it has started."""
+    """Return the group's child; None until it has started."""
     starting = group.starting
     return starting.result() if starting.done() and not starting.cancelled() and starting.exception() is None else None

@@ -1,0 +1,1 @@
+"""Operator commands and inspection: cancel, release, redrive, explain, status, verify."""

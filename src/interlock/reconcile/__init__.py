@@ -1,0 +1,1 @@
+"""Follows work in external systems: the reconciler and the completion callback."""

@@ -1,0 +1,1 @@
+"""Child processes, which run the handlers of kinds with `process=True` and of suspects."""
