@@ -1,10 +1,10 @@
 """Interlock: a durable job engine. A job's lifecycle is a declared state machine, and the database enforces it."""
 
-from .answers import Answer, Complete, External, Fail, Failed, Going, Gone, Reject, Retry, Snooze
 from .app import App
-from .backoff import Backoff
-from .call import Call
-from .effect import aged
+from .core.backoff import Backoff
+from .core.error_policy import RetryDecision
+from .core.job import AuditEntry, Execution, Job
+from .core.lifecycle import Lifecycle
 from .errors import (
     Cancelled,
     CommitTimeout,
@@ -22,16 +22,16 @@ from .errors import (
     Unavailable,
     UsageError,
 )
-from .explain import Explanation
-from .job import AuditEntry, Execution, Job
-from .kind import Kind
-from .lifecycle import Lifecycle
-from .records import Enqueued
-from .run import Run, SyncRun
-from .status import Status
-from .store import Tx
-from .taxonomy import Verdict
-from .verify import Report, Violation
+from .jobs.handle import JobHandle
+from .jobs.kind import Kind
+from .jobs.request import JobRequest
+from .jobs.results import Answer, Completed, External, Fail, Failed, Gone, InProgress, Reject, Retry, Snooze
+from .jobs.run import Run, SyncRun
+from .operate.explain import Explanation
+from .operate.status import Status
+from .operate.verify import Report, Violation
+from .store.contract import Cursor, Tx
+from .store.types import Enqueued
 from .worker.worker import Worker
 
 __all__ = [
@@ -39,21 +39,23 @@ __all__ = [
     "App",
     "AuditEntry",
     "Backoff",
-    "Call",
     "Cancelled",
     "CommitTimeout",
-    "Complete",
+    "Completed",
+    "Cursor",
     "Enqueued",
     "Execution",
     "Explanation",
     "External",
     "Fail",
     "Failed",
-    "Going",
     "Gone",
+    "InProgress",
     "InterlockError",
     "Job",
     "JobFailed",
+    "JobHandle",
+    "JobRequest",
     "KeyReused",
     "Kind",
     "LeaseLost",
@@ -67,6 +69,7 @@ __all__ = [
     "Reject",
     "Report",
     "Retry",
+    "RetryDecision",
     "Run",
     "Snooze",
     "Status",
@@ -75,8 +78,6 @@ __all__ = [
     "Tx",
     "Unavailable",
     "UsageError",
-    "Verdict",
     "Violation",
     "Worker",
-    "aged",
 ]

@@ -1,4 +1,4 @@
-"""`interlock audit archive`: the one door through which history leaves the database."""
+"""`interlock audit archive`, the only command that removes history from the database."""
 
 import hashlib
 import os
@@ -9,44 +9,49 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.status import Status
 
+from ..core.job import AuditEntry
 from ..errors import InterlockError
-from ..job import AuditEntry
-from ..stores.archive import line
-from . import screen
-from .target import AppOption, DatabaseOption, JsonOption, Miscalled, opened
-from .words import UNITS, duration
+from ..store.archive import line
+from . import output
+from .arguments import UNITS, duration
+from .common_options import AppOption, CommandError, DatabaseOption, JsonOption, open_app
 
 BATCH = 1000
 
-commands = typer.Typer(no_args_is_help=True, help="The history of jobs: take it out of the database.")
+commands = typer.Typer(no_args_is_help=True, help="Move the history of deleted jobs out of the database.")
 
 
 @commands.callback()
 def audit() -> None:
-    """The history of jobs: take it out of the database."""
+    """Move the history of deleted jobs out of the database."""
 
 
 @commands.command()
 def archive(
-    before: Annotated[str, typer.Option(metavar="AGE", help=f"Only of jobs whose last entry is older than this: a number and {UNITS}.")],
+    before: Annotated[
+        str,
+        typer.Option(metavar="AGE", help=f"Only jobs whose last entry is older than this: a number and {UNITS}."),
+    ],
     to: Annotated[Path, typer.Option(metavar="FILE", help="A new file: one JSON object per line and entry.")],
-    app: AppOption = None, database: DatabaseOption = None, json: JsonOption = False,
+    app: AppOption = None,
+    database: DatabaseOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Move the history of jobs that retention has deleted into a file, and print the file's sha256.
 
-    Each batch is in the file, and on the disk, before its rows leave the database. If the command is interrupted, what is in the file may also still be in the
-    database; nothing is in neither.
+    Each batch is synced to disk before its rows are deleted from the database. If the command is interrupted, some
+    entries may be in both places; no entry is lost.
 
     Example: interlock audit archive --before 90d --to history.jsonl
     """
     age = duration(before, "--before")
     if to.exists():
-        raise Miscalled(f"{to} is there already: name a new file, since an archive is never written over.")
+        raise CommandError(f"{to} already exists: name a new file. An archive is never overwritten.")
     file, jobs = ArchiveFile(to), 0
     try:
-        with opened(app, database) as chosen, Status("archiving", console=screen.console(stderr=True)) as status:
+        with open_app(app, database) as chosen, Status("archiving", console=output.make_console(stderr=True)) as status:
             store = chosen.database.store()
-            while moved := store.archive(age=age or 0.0, write=file.write, limit=BATCH):
+            while moved := store.retention.archive(age=age or 0.0, write=file.write, limit=BATCH):
                 file.settle()
                 jobs += moved
                 status.update(f"archiving: {jobs:,} jobs")
@@ -57,16 +62,16 @@ def archive(
 
 def _say(file: Path, jobs: int, entries: int, digest: str | None, json: bool) -> None:
     if json:
-        screen.as_json({"file": str(file) if digest else None, "jobs": jobs, "entries": entries, "sha256": digest})
+        output.print_json({"file": str(file) if digest else None, "jobs": jobs, "entries": entries, "sha256": digest})
     elif digest is None:
-        screen.say("There is nothing to archive: no job that is gone has a history older than that. No file was made.")
+        output.print_line("Nothing to archive: no deleted job has a history older than that. No file was created.")
     else:
-        screen.say(f"{jobs:,} jobs, {entries:,} entries")
-        screen.say(f"{digest}  {file}")
+        output.print_line(f"{jobs:,} jobs, {entries:,} entries")
+        output.print_line(f"{digest}  {file}")
 
 
 class ArchiveFile:
-    """A new file that grows batch by batch. A batch that is handed out again, because its transaction was, takes its own place."""
+    """A new file, written batch by batch. A batch that is sent again after a retry overwrites itself."""
 
     def __init__(self, path: Path) -> None:
         self.entries = 0
@@ -76,7 +81,7 @@ class ArchiveFile:
         self._pending = 0
 
     def write(self, entries: Sequence[AuditEntry]) -> None:
-        """The entries, on the disk when this returns."""
+        """Write the entries and sync them to disk."""
         try:
             file = self._file or self._create()
             file.seek(self._settled)
@@ -85,17 +90,20 @@ class ArchiveFile:
             file.flush()
             os.fsync(file.fileno())
         except OSError as error:
-            raise InterlockError(f"{self._path} cannot be written ({error.strerror}): what is not in it is still in the database.") from error
+            raise InterlockError(
+                f"{self._path} cannot be written ({error.strerror}). The entries that are not in it are still in the "
+                "database."
+            ) from error
         self._pending = len(entries)
 
     def settle(self) -> None:
-        """What was written last has left the database."""
+        """Keep the last batch: its rows are deleted from the database."""
         if self._file is not None:
             self._settled = self._file.tell()
             self.entries += self._pending
 
     def close(self) -> str | None:
-        """The digest of the whole file; None if nothing was ever written."""
+        """Close the file and return its digest; None if nothing was written."""
         if self._file is None:
             return None
         self._file.close()
@@ -107,7 +115,7 @@ class ArchiveFile:
 
     def _create(self) -> BinaryIO:
         self._file = self._path.open("xb")
-        # A file whose name is lost is lost too.
+        # Sync the directory too, so that the file name survives a crash.
         directory = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

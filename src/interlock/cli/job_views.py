@@ -4,16 +4,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from ..job import AuditEntry, Execution, Job
-from . import screen
-from .table import Column, cut
-from .words import ago, last_line, progress
+from ..core.job import AuditEntry, Execution, Job
+from . import output
+from .arguments import format_age, last_line, progress
+from .text_table import Column, cut
 
 
-def jobs_table(jobs: Sequence[Job], ids: Mapping[str, str], now: datetime) -> None:
-    """A line for each job."""
-    if screen.width() is None:
-        screen.table(
+def print_jobs(jobs: Sequence[Job], ids: Mapping[str, str], now: datetime) -> None:
+    """Print one line for each job."""
+    if output.terminal_width() is None:
+        output.print_table(
             ("id", "kind", "state", "attempt", "tries left", "queue", "due (UTC)", "progress"),
             [
                 (
@@ -23,14 +23,14 @@ def jobs_table(jobs: Sequence[Job], ids: Mapping[str, str], now: datetime) -> No
                     job.attempt,
                     f"{job.tries_left}/{job.tries}",
                     job.queue,
-                    None if job.ended else screen.moment(job.due_at),
+                    None if job.ended else output.format_time(job.due_at),
                     progress(job.progress) if job.phase == "running" else None,
                 )
                 for job in jobs
             ],
         )
         return
-    screen.table(
+    output.print_table(
         ("id", "kind", "state", "attempt", "left", Column("queue", spare=True), "detail"),
         [
             (
@@ -47,12 +47,12 @@ def jobs_table(jobs: Sequence[Job], ids: Mapping[str, str], now: datetime) -> No
     )
 
 
-def each_whole(jobs: Iterable[Job]) -> None:
+def print_full_jobs(jobs: Iterable[Job]) -> None:
     """Print every field of each job, with an empty line between jobs."""
     for number, job in enumerate(jobs):
         if number:
-            screen.say()
-        job_pairs(job, full=True)
+            output.print_line()
+        print_job(job, full=True)
 
 
 def _state(job: Job) -> str:
@@ -67,7 +67,7 @@ def _detail(job: Job, now: datetime) -> str | None:
         return job.held_reason
     if job.phase == "pending":
         left = (job.due_at - now).total_seconds()
-        due = f"due in {ago(left)}" if left > 0 else "due"
+        due = f"due in {format_age(left)}" if left > 0 else "due"
         return f"{due}: {last_line(job.last_error)}" if job.last_error else due
     if job.phase == "running":
         return progress(job.progress)
@@ -75,13 +75,13 @@ def _detail(job: Job, now: datetime) -> str | None:
 
 
 # ---------------------------------------------------------------- one job
-def job_pairs(job: Job, *, full: bool) -> None:
+def print_job(job: Job, *, full: bool) -> None:
     """Print the fields of one job, one per line. Unless `full`, a terminal gets only the beginning of long values."""
-    brief = screen.width() is not None and not full
+    brief = output.terminal_width() is not None and not full
     payload, result = (
         None if value is None else _brief(_json(value), brief) for value in (dict(job.payload), job.result)
     )
-    screen.pairs(
+    output.print_fields(
         (
             ("id", job.id),
             ("kind", job.kind),
@@ -93,15 +93,15 @@ def job_pairs(job: Job, *, full: bool) -> None:
             ("progress", progress(job.progress) if job.phase == "running" else None),
             (
                 "idempotency key",
-                job.idempotency_key and f"{job.idempotency_key}{' (released)' if job.key_released else ''}",
+                job.idempotency_key and f"{job.idempotency_key}{' (freed)' if job.key_freed else ''}",
             ),
             ("unique key", job.unique_key),
             ("tags", ", ".join(f"{name}={value}" for name, value in sorted(job.tags.items())) or None),
-            ("created", screen.moment(job.created_at)),
-            ("due", None if job.ended else screen.moment(job.due_at)),
-            ("expires", screen.moment(job.expires_at)),
-            ("finished", screen.moment(job.finished_at)),
-            ("held", job.held_at and f"{screen.moment(job.held_at)}: {job.held_reason}"),
+            ("created", output.format_time(job.created_at)),
+            ("due", None if job.ended else output.format_time(job.due_at)),
+            ("expires", output.format_time(job.expires_at)),
+            ("finished", output.format_time(job.finished_at)),
+            ("held", job.held_at and f"{output.format_time(job.held_at)}: {job.held_reason}"),
             ("asked to stop", _asked_to_stop(job)),
             ("redrive of", job.redrive_of),
             ("result", result),
@@ -114,7 +114,7 @@ def _asked_to_stop(job: Job) -> str | None:
     if job.cancel_requested_at is None:
         return None
     why = job.cancel_reason or "no reason given"
-    return f"{screen.moment(job.cancel_requested_at)} by {job.cancel_requested_by}: {why}"
+    return f"{output.format_time(job.cancel_requested_at)} by {job.cancel_requested_by}: {why}"
 
 
 BRIEF = 200
@@ -129,15 +129,15 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def executions_shown(executions: Sequence[Execution], *, full: bool) -> None:
+def print_executions(executions: Sequence[Execution], *, full: bool) -> None:
     """Print one line for each attempt, or with `full` every field."""
     if full:
         for number, one in enumerate(executions):
             if number:
-                screen.say()
+                output.print_line()
             _execution_pairs(one)
-    elif screen.width() is None:
-        screen.table(
+    elif output.terminal_width() is None:
+        output.print_table(
             ("attempt", "holder", "status", "state", "ended by", "owner", "lease until (UTC)", "error"),
             [
                 (
@@ -147,14 +147,14 @@ def executions_shown(executions: Sequence[Execution], *, full: bool) -> None:
                     one.state,
                     one.ended_by,
                     one.lease_owner,
-                    screen.moment(one.lease_expires_at) if one.live else None,
+                    output.format_time(one.lease_expires_at) if one.live else None,
                     one.error,
                 )
                 for one in executions
             ],
         )
     else:
-        screen.table(
+        output.print_table(
             ("attempt", "status", Column("state", spare=True), "ended by", "owner", "detail"),
             [
                 (one.attempt, one.status, one.state, one.ended_by, one.lease_owner, _of_attempt(one))
@@ -168,11 +168,11 @@ def _of_attempt(one: Execution) -> str | None:
     if not one.live:
         return last_line(one.error)
     leased = f"leased until {_clock(one.lease_expires_at)}"
-    return f"{told}, {leased}" if (told := progress(one.progress)) else leased
+    return f"{done}, {leased}" if (done := progress(one.progress)) else leased
 
 
 def _execution_pairs(one: Execution) -> None:
-    screen.pairs(
+    output.print_fields(
         (
             ("attempt", one.attempt),
             ("holder", one.holder),
@@ -180,11 +180,11 @@ def _execution_pairs(one: Execution) -> None:
             ("state", one.state),
             ("ended by", one.ended_by),
             ("owner", one.lease_owner),
-            ("leased", screen.moment(one.leased_at)),
-            ("started", screen.moment(one.started_at)),
-            ("committed", screen.moment(one.committed_at)),
-            ("finished", screen.moment(one.finished_at)),
-            ("lease until", screen.moment(one.lease_expires_at) if one.live else None),
+            ("leased", output.format_time(one.leased_at)),
+            ("started", output.format_time(one.started_at)),
+            ("committed", output.format_time(one.committed_at)),
+            ("finished", output.format_time(one.finished_at)),
+            ("lease until", output.format_time(one.lease_expires_at) if one.live else None),
             ("external id", one.external_id),
             ("progress", progress(one.progress)),
             ("usage", _json(dict(one.usage)) if one.usage else None),
@@ -195,14 +195,14 @@ def _execution_pairs(one: Execution) -> None:
     )
 
 
-def history_shown(history: Sequence[AuditEntry], *, full: bool) -> None:
+def print_history(history: Sequence[AuditEntry], *, full: bool) -> None:
     """Print one line for each entry; a terminal omits values that repeat the line above."""
-    if screen.width() is None:
-        screen.table(
+    if output.terminal_width() is None:
+        output.print_table(
             ("at", "version", "attempt", "event", "from", "to", "actor", "reason"),
             [
                 (
-                    screen.moment(one.at),
+                    output.format_time(one.at),
                     _place(one),
                     one.attempt,
                     one.event,
@@ -215,9 +215,9 @@ def history_shown(history: Sequence[AuditEntry], *, full: bool) -> None:
             ],
         )
     elif full:
-        screen.pairs((str(screen.moment(one.at)), _entry(one)) for one in history)
+        output.print_fields((str(output.format_time(one.at)), _entry(one)) for one in history)
     else:
-        screen.table(
+        output.print_table(
             ("at", "attempt", "event", "to", "actor", Column("reason", "wrap")),
             [
                 (
@@ -234,7 +234,7 @@ def history_shown(history: Sequence[AuditEntry], *, full: bool) -> None:
 
 
 def _place(one: AuditEntry) -> str:
-    """The version after the transition; for a remark, followed by its number."""
+    """Return the version after the transition; for a note, followed by its number."""
     return f"{one.version}.{one.n}" if one.n else str(one.version)
 
 

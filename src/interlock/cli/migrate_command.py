@@ -1,45 +1,55 @@
-"""`interlock migrate`: the schema, and what the app declares, into the database."""
+"""`interlock migrate`: creates or updates the tables and registers the app's lifecycles and kinds."""
 
 from typing import Annotated, Any
 
 import typer
 
 from ..app import App
-from ..records import Migrated
-from . import screen
-from .target import AppOption, DatabaseOption, answering, as_it_is, facts, knock, lifecycles, needed
+from ..store.types import Migrated
+from . import output
+from .common_options import (
+    AppOption,
+    DatabaseOption,
+    check_reachable,
+    kind_facts,
+    lifecycles,
+    name_database_errors,
+    open_unmigrated,
+    require_app,
+)
 
 
 def migrate(
-    app: AppOption = None, database: DatabaseOption = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL for an empty database, and change nothing.")] = False,
+    app: AppOption = None,
+    database: DatabaseOption = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL for an empty database and change nothing.")] = False,
 ) -> None:
-    """Bring the database to this code's version, and register the app's lifecycles and kinds.
+    """Update the database to this version and register the app's lifecycles and kinds.
 
-    Run it before the code that needs it: in a deploy, before the first new worker starts. Running it again changes nothing.
+    In a deploy, run it before the first new worker starts. Running it again changes nothing.
 
     Example: interlock migrate -A shop:app --database postgresql://localhost/shop
     """
-    chosen = needed(app)
+    chosen = require_app(app)
     url = database or chosen.database.url
-    with chosen.bound_to(url), answering(url):
+    with chosen.bound_to(url), name_database_errors(url):
         migrated = _migrate(chosen, sql)
     if migrated is None:
         return
-    for note in migrated.notes or ("nothing to change: this database knows all that the app declares",):
-        screen.say(note)
+    for note in migrated.notes or ("nothing to change: the database is up to date with the app",):
+        output.print_line(note)
     versions = ", ".join(f"{name} (version {version})" for name, version in sorted(migrated.versions.items()))
-    screen.say(f"lifecycles: {versions}")
-    screen.say(f"kinds: {', '.join(sorted(chosen.kinds)) or 'none'}")
+    output.print_line(f"lifecycles: {versions}")
+    output.print_line(f"kinds: {', '.join(sorted(chosen.kinds)) or 'none'}")
 
 
 def _migrate(app: App[Any], sql: bool) -> Migrated | None:
-    store = as_it_is(app)
+    store = open_unmigrated(app)
     try:
         if not sql:
-            knock(app.database.url)
-            return store.migrate(lifecycles(app), facts(app))
-        screen.say(store.migration(lifecycles(app), facts(app)))
+            check_reachable(app.database.url)
+            return store.registry.migrate(lifecycles(app), kind_facts(app))
+        output.print_line(store.registry.migration_sql(lifecycles(app), kind_facts(app)))
         return None
     finally:
         store.close()

@@ -1,4 +1,4 @@
-"""Keeps standard output and standard error of a worker process usable, whatever a handler does to them."""
+"""Keeps standard output and standard error of a worker process usable, even if a handler closes them."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""`interlock worker`: one worker process, from its first line to its exit code."""
+"""`interlock worker`: runs one worker process."""
 
 import asyncio
 import faulthandler
@@ -18,66 +18,81 @@ from typing import Annotated, Any
 import typer
 
 from ..app import App
-from ..boot import HUNG, Plan, booted
 from ..errors import NotMigrated, UsageError
-from ..events import AttemptEnded, Notice, WorkerMoved
+from ..jobs.user_code import run
 from ..telemetry import logs
-from ..user_code import run
-from ..worker.forks import set_free
+from ..telemetry.events import AttemptEnded, Notice, WorkerStateChanged
+from ..worker.assembly import HUNG_EXIT_CODE, start_worker
+from ..worker.forked_handlers import reset_signals_in_forks
+from ..worker.plan import Plan
 from ..worker.worker import DRAIN, ERROR_WAIT, Worker
-from . import screen
-from .streams import Streams
-from .target import AppOption, DatabaseOption, Miscalled, as_it_is, needed, shown
-from .words import names
+from . import output
+from .arguments import names
+from .common_options import AppOption, CommandError, DatabaseOption, hide_password, open_unmigrated, require_app
+from .standard_streams import Streams
 
-HANDLERS = ("interlock-handler", "interlock-commit", "interlock-hop")
-"""What the threads are called in which an app's own functions run."""
+HANDLERS = ("interlock-handler", "interlock-commit", "interlock-call")
+"""Names of the threads that run the app's functions."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LINGER = 0.5
-"""Seconds that they have to end, all of them together, when everything else has."""
+"""Seconds that these threads have to end after everything else has ended."""
 LAST_WORDS = 5.0
-"""Seconds for a worker that hangs to say where: what takes its last words may hang, too."""
+"""Seconds for a hung worker to print its threads; standard error may hang too."""
 
 
 def worker(
     *,
     app: AppOption = None,
     database: DatabaseOption = None,
-    queues: Annotated[str | None, typer.Option(metavar="A,B", help="Only these queues; else those that its kinds name, and default.")] = None,
-    kinds: Annotated[str | None, typer.Option(metavar="X,Y", help="Only these kinds of the app; else all.")] = None,
-    slots: Annotated[int, typer.Option(min=1, help="How many jobs it carries at once.")] = 100,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads for handlers that are not async; else a few more than cores.")] = None,
-    name: Annotated[str | None, typer.Option(help="What it is called; else by host and process. Two may have the same name.")] = None,
-    listen: Annotated[bool, typer.Option("--listen/--no-listen", help="Whether the database wakes it; --no-listen only polls, as behind a pooler.")] = True,
-    metrics_port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics there.")] = None,
-    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where they can be reached from.")] = "127.0.0.1",
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log JSON, a line each.")] = False,
+    queues: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these queues; by default those of its kinds, and default.")
+    ] = None,
+    kinds: Annotated[
+        str | None, typer.Option(metavar="X,Y", help="Only these kinds; by default all kinds of the app.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 100,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads for sync handlers; by default the number of cores plus 4.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The worker's name; by default host and process id.")] = None,
+    listen: Annotated[
+        bool,
+        typer.Option("--listen/--no-listen", help="Whether the database wakes the worker; --no-listen polls only."),
+    ] = True,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics on this port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to serve them on.")] = "127.0.0.1",
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Run one worker, until a signal.
+    """Run one worker until a signal stops it.
 
-    On SIGTERM or SIGINT it claims no more, lets what runs finish for 25 seconds, gives the rest back, and exits with 0. On a second signal it ends at once,
-    with 128 and the signal's number; the leases recover its jobs. A database that is away is asked again every five seconds: the worker stays.
+    On SIGTERM or SIGINT the worker claims no more jobs, lets running jobs finish for 25 seconds, returns the rest to
+    the queue and exits with 0. A second signal ends it at once, with 128 plus the signal's number; its jobs recover
+    when their leases expire. If the database is unreachable, the worker retries every 5 seconds.
 
-    Exits with 1 if the database was not migrated for this app or the app's lifespan raised, with 2 if it was called wrongly, and with 70 if it hung, so
-    that whoever watches it starts another.
+    Exits with 1 if the database is not migrated for this app or the app's lifespan raised, with 2 for wrong usage,
+    and with 70 if it hung, so that a supervisor restarts it.
 
     Example: interlock worker -A shop:app --queues mail,default --slots 50
     """
-    chosen = needed(app)
+    chosen = require_app(app)
     wanted = _known(chosen, names(kinds, "--kinds"))
     streams = Streams()
     _configure(log_json, log_level, streams)
     with ExitStack() as stack:
         if database:
             stack.enter_context(chosen.bound_to(database))
-        # A URL that can never work is said so now, not every five seconds.
-        as_it_is(chosen).close()
+        # Report a URL that can never work now, instead of retrying it.
+        open_unmigrated(chosen).close()
         stack.callback(chosen.close)
         few = {} if threads is None else {"threads": threads}
         called = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
-        plan = chosen.plan(only=wanted, queues=names(queues, "--queues"), slots=slots, name=called, listen=listen, **few).checked()
-        process = Process(plan, shown(chosen.database.url), streams)
+        plan = chosen.plan(
+            only=wanted, queues=names(queues, "--queues"), slots=slots, name=called, listen=listen, **few
+        ).checked()
+        process = Process(plan, hide_password(chosen.database.url), streams)
         if metrics_port is not None:
             stack.callback(_serve(process, plan, metrics_host, metrics_port))
         code = process.run()
@@ -87,7 +102,10 @@ def worker(
 
 def _known(app: App[Any], wanted: tuple[str, ...]) -> tuple[str, ...]:
     if strange := [name for name in wanted if name not in app.kinds]:
-        raise Miscalled(f"--kinds names {', '.join(strange)}, which this app has not: it has {', '.join(sorted(app.kinds)) or 'none'}.")
+        raise CommandError(
+            f"--kinds names {', '.join(strange)}, which this app does not have. It has "
+            f"{', '.join(sorted(app.kinds)) or 'none'}."
+        )
     return wanted
 
 
@@ -95,36 +113,50 @@ def _configure(json: bool, level: str, streams: Streams) -> None:
     try:
         logs.configure(json=json, level=level, stream=streams.log())
     except UsageError as error:
-        raise Miscalled(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def _serve(process: "Process", plan: Plan, host: str, port: int) -> Callable[[], None]:
     from ..telemetry.metrics import serve
 
-    served = serve(plan.events, port, host=host, depths=lambda: plan.find_store().depths(), states=lambda: plan.find_store().counts())
+    served = serve(
+        plan.events,
+        port,
+        host=host,
+        depths=lambda: plan.find_store().inspect.depths(),  # noqa: PLW0108 - opens the store when called
+        states=lambda: plan.find_store().inspect.counts(),  # noqa: PLW0108 - opens the store when called
+    )
     process.tells["metrics"] = served.url
     return served.close
 
 
 class Process:
-    """A worker that has the process to itself: it ends by a signal, by a second one at once, and by itself only where it hangs."""
+    """A worker that owns its process. A signal drains it, a second one ends it, and a hang makes it exit."""
 
     def __init__(self, plan: Plan, database: str, streams: Streams) -> None:
         self.tells: dict[str, object] = {
-            "name": plan.name, "database": database, "kinds": ",".join(sorted(plan.kinds)), "queues": ",".join(plan.queues),
-            "slots": plan.slots, "pid": os.getpid()}
-        self._plan = replace(plan, hung=hung, lifespan=plan.lifespan and _told(plan.lifespan))
+            "name": plan.name,
+            "database": database,
+            "kinds": ",".join(sorted(plan.kinds)),
+            "queues": ",".join(plan.queues),
+            "slots": plan.slots,
+            "pid": os.getpid(),
+        }
+        self._plan = replace(plan, on_hang=exit_hung, lifespan=plan.lifespan and _report_lifespan_errors(plan.lifespan))
         self._streams = streams
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: int | None = None
-        self._ready = self._waits = False
+        self._ready = self._in_error_wait = False
 
     def run(self) -> int:
-        """Work; answers the exit code."""
-        # Before anything is listened to: whatever becomes of it, this is known.
+        """Run the worker and return the exit code."""
+        # Log first, so that the log names the worker even if it fails to start.
         logs.write(Notice(str(self._plan.name), "the worker starts", self.tells))
-        ends = [self._plan.events.subscribe(self._moved, WorkerMoved), self._plan.events.subscribe(self._mend, AttemptEnded)]
+        ends = [
+            self._plan.events.subscribe(self._moved, WorkerStateChanged),
+            self._plan.events.subscribe(self._restore_process, AttemptEnded),
+        ]
         try:
             with _on_signal(self.signalled):
                 return run(self._work(), interruptible=False)
@@ -134,37 +166,40 @@ class Process:
 
     async def _work(self) -> int:
         self._loop = asyncio.get_running_loop()
-        hops = ThreadPoolExecutor(thread_name_prefix="interlock-hop")
-        self._loop.set_default_executor(hops)
+        calls = ThreadPoolExecutor(thread_name_prefix="interlock-call")
+        self._loop.set_default_executor(calls)
         code, worker_left = 1, 0
         try:
-            async with booted(self._plan) as worker:
+            async with start_worker(self._plan) as worker:
                 self._worker = worker
                 if self._asked is not None:
                     worker.stop()
                 done = await worker.run()
                 self._tell("the worker has ended", attempts=done)
             code, worker_left = worker.exit_code, worker.busy
-        except (NotMigrated, _NotBegun) as error:
-            screen.complain(str(error))
-        hops.shutdown(wait=False)
-        if left := max(lingering(), worker_left):
-            # Python would wait for them, perhaps for ever.
-            logging.getLogger("interlock").warning("%d handlers cannot be stopped: they end with the process, and their leases recover the jobs", left)
+        except (NotMigrated, _LifespanFailed) as error:
+            output.print_error(str(error))
+        calls.shutdown(wait=False)
+        if left := max(count_lingering(), worker_left):
+            # Python would wait for these threads, possibly forever.
+            logging.getLogger("interlock").warning(
+                "%d handlers cannot be stopped. They end with the process; their jobs recover when the leases expire",
+                left,
+            )
             self._streams.flush()
-            leave(code)
+            exit_now(code)
         return code
 
     # ------------------------------------------------------------ changes that handlers make to the process
-    def _mend(self, event: AttemptEnded) -> None:
+    def _restore_process(self, event: AttemptEnded) -> None:
         """Undo what the handler of an ended attempt changed in the process: streams and signal handlers."""
         if closed := self._streams.restore():
             who = f"job {event.job_id}, or a job that ran at the same time,"
             self._tell(f"{who} closed {' and '.join(closed)}; the worker has reopened it", kind=event.kind)
         if any(signal.getsignal(number) != self.signalled for number in SIGNALS) and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._heed, event)
+            self._loop.call_soon_threadsafe(self._restore_signals, event)
 
-    def _heed(self, event: AttemptEnded) -> None:
+    def _restore_signals(self, event: AttemptEnded) -> None:
         for number in SIGNALS:
             signal.signal(number, self.signalled)
         who = f"job {event.job_id}, or a job that ran at the same time,"
@@ -172,7 +207,7 @@ class Process:
 
     # ------------------------------------------------------------ signals
     def signalled(self, number: int, frame: FrameType | None = None) -> None:
-        """Stop in good order; the second time, at once. Runs between any two instructions, so that it works where the event loop is blocked."""
+        """Drain and stop; on a second signal, end at once. Works even if the event loop is blocked."""
         del frame
         if self._asked is not None:
             os._exit(128 + number)
@@ -183,19 +218,23 @@ class Process:
     def _stop(self) -> None:
         if self._worker is not None and self._asked is not None:
             why = signal.Signals(self._asked).name
-            self._tell(f"{why}: the worker claims no more, and ends when what runs has; after {DRAIN:g} s the rest is given back", busy=self._worker.busy)
+            self._tell(
+                f"{why}: the worker claims no more jobs and ends when running jobs finish; after {DRAIN:g} s it "
+                "returns the rest",
+                busy=self._worker.busy,
+            )
             self._worker.stop()
 
-    # ------------------------------------------------------------ what it says
-    def _moved(self, event: WorkerMoved) -> None:
+    # ------------------------------------------------------------ messages
+    def _moved(self, event: WorkerStateChanged) -> None:
         if event.target == "Polling":
-            self._waits = False
+            self._in_error_wait = False
             if not self._ready:
                 self._ready = True
                 self._tell("the worker is ready")
-        elif event.target == "ErrorWait" and not self._waits:
-            self._waits = True
-            self._tell(f"the worker cannot work now, and tries again every {ERROR_WAIT:g} s", why=event.why)
+        elif event.target == "ErrorWait" and not self._in_error_wait:
+            self._in_error_wait = True
+            self._tell(f"the worker cannot work now; it retries every {ERROR_WAIT:g} s", why=event.why)
 
     def _tell(self, sentence: str, **fields: object) -> None:
         name = self._worker.name if self._worker is not None else ""
@@ -205,7 +244,7 @@ class Process:
 @contextmanager
 def _on_signal(heard: Callable[[int, FrameType | None], None]) -> Generator[None]:
     before = {number: signal.signal(number, heard) for number in SIGNALS}
-    set_free()
+    reset_signals_in_forks()
     try:
         yield
     finally:
@@ -213,29 +252,33 @@ def _on_signal(heard: Callable[[int, FrameType | None], None]) -> Generator[None
             signal.signal(number, kept)
 
 
-class _NotBegun(Exception):
-    """The app's lifespan raised before the worker began."""
+class _LifespanFailed(Exception):
+    """The app's lifespan raised before the worker started."""
 
 
-def _told(lifespan: Callable[[], AbstractAsyncContextManager[None]]) -> Callable[[], AbstractAsyncContextManager[None]]:
-    """The same, but that an error before the worker begins is one sentence; its traceback is in the log, for whoever wrote the lifespan."""
+def _report_lifespan_errors(
+    lifespan: Callable[[], AbstractAsyncContextManager[None]],
+) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """Wrap a lifespan, so that an error before the worker starts is one sentence. The traceback is logged at debug."""
 
     @asynccontextmanager
-    async def told() -> AsyncGenerator[None]:
+    async def wrapped() -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(lifespan())
             except Exception as error:
                 logging.getLogger("interlock").debug("the app's lifespan raised", exc_info=True)
-                raise _NotBegun(f"The app's lifespan raised {type(error).__name__}, so no worker was started: {error}") from error
+                raise _LifespanFailed(
+                    f"The app's lifespan raised {type(error).__name__}; the worker did not start: {error}"
+                ) from error
             yield
 
-    return told
+    return wrapped
 
 
 # ---------------------------------------------------------------- the end
-def lingering() -> int:
-    """How many threads still run a function of the app's."""
+def count_lingering() -> int:
+    """Return how many threads still run a function of the app."""
     mine = [thread for thread in threading.enumerate() if thread.name.startswith(HANDLERS)]
     end = time.monotonic() + LINGER
     for thread in mine:
@@ -243,21 +286,24 @@ def lingering() -> int:
     return sum(thread.is_alive() for thread in mine)
 
 
-def leave(code: int) -> None:
-    """End the process now, with what was said on its way."""
+def exit_now(code: int) -> None:
+    """Flush the log and end the process now."""
     logging.shutdown()
     os._exit(code)
 
 
-def hung(seconds: float) -> None:
-    """Say where every thread stands, and end: nothing that a hanging thread may hold, such as the lock of a log, is touched."""
+def exit_hung(seconds: float) -> None:
+    """Print the stack of every thread and exit. Takes no lock that a hung thread may hold."""
 
     def say() -> None:
-        sentence = f"interlock: the event loop has not answered for {seconds:.0f} s: the worker ends with {HUNG}, and its leases recover its jobs.\n"
+        sentence = (
+            f"interlock: the event loop has not responded for {seconds:.0f} s. "
+            f"The worker exits with {HUNG_EXIT_CODE}; its jobs recover when their leases expire.\n"
+        )
         os.write(2, sentence.encode())
         faulthandler.dump_traceback(file=2, all_threads=True)
 
     last = threading.Thread(target=say, daemon=True)
     last.start()
     last.join(LAST_WORDS)
-    os._exit(HUNG)
+    os._exit(HUNG_EXIT_CODE)

@@ -1,9 +1,12 @@
-"""Testing jobs: time that a test sets, a worker that runs until nothing is due, and crashes at named points. As fixtures for pytest: see `plugin`."""
+"""Tools to test jobs: a clock that the test sets, a worker that runs until nothing is due, and crashes at named points.
 
-from ..worker.points import Point
-from .clock import KitClock
+pytest loads the fixtures in `plugin`.
+"""
+
+from ..engine.failpoints import Failpoint
 from .crash import Crashed
-from .database import fresh
-from .worker import KitWorker
+from .fresh_database import fresh
+from .kit_clock import KitClock
+from .kit_worker import KitWorker
 
-__all__ = ["Crashed", "KitClock", "KitWorker", "Point", "fresh"]
+__all__ = ["Crashed", "Failpoint", "KitClock", "KitWorker", "fresh"]

@@ -1,4 +1,4 @@
-"""An empty database for one test: a new SQLite file, or the schema of a server that is there for tests."""
+"""An empty database for one test: a new SQLite file, or a schema on a PostgreSQL server for tests."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -8,17 +8,19 @@ from typing import Any, Self
 
 from ..app import App
 from ..errors import UsageError
-from ..stores import POSTGRES
-from ..stores.queryfile import schema_name
-from .clock import KitClock
+from ..store import POSTGRES
+from ..store.queryfile import schema_name
+from .kit_clock import KitClock
 
 MARK = "interlock_test_clock"
-"""The table that holds the time of a test, and by which a schema of this kit is known."""
+"""The table that stores the time of a test. Its presence marks a schema that a test created."""
 
 
 @contextmanager
 def fresh(app: App[Any], clock: KitClock, directory: Path, url: str | None = None) -> Generator[App[Any]]:
-    """The app on an empty, migrated database whose time is this clock's, until the block ends: a file in `directory`, or the server that `url` names."""
+    """Yield the app on an empty, migrated database that uses this clock: a file in `directory`, or the server at
+    `url`.
+    """
     before = app.database.clock
     app.database.clock = clock
     try:
@@ -36,7 +38,10 @@ def fresh(app: App[Any], clock: KitClock, directory: Path, url: str | None = Non
 
 
 class _Server:
-    """Our schema on a PostgreSQL server, empty at the beginning and gone at the end. Tests that run side by side on one server take turns."""
+    """A schema on a PostgreSQL server, created for one test and dropped afterwards.
+
+    A lock lets only one test at a time use the server.
+    """
 
     def __init__(self, url: str, schema: str) -> None:
         from psycopg import connect, sql
@@ -61,22 +66,28 @@ class _Server:
             self._clear()
 
     def follow(self, clock: KitClock) -> None:
-        """Have the server's leases, delays and due times go by this clock."""
+        """Make the server's leases, delays and due times use this clock."""
         self._run("INSERT INTO {schema}.{mark} VALUES (%s)", [clock.now()])
-        self._run("CREATE OR REPLACE FUNCTION {schema}.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT now FROM {schema}.{mark} $$")
+        self._run(
+            "CREATE OR REPLACE FUNCTION {schema}.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT now "
+            "FROM {schema}.{mark} $$"
+        )
         clock.on_change = self._set
 
     def _set(self, now: datetime) -> None:
         self._run("UPDATE {schema}.{mark} SET now = %s", [now])
 
     def _clear(self) -> None:
-        found = self._db.execute("SELECT to_regnamespace(%s), to_regclass(%s)", [self._schema, f"{self._schema}.{MARK}"]).fetchone()
-        there, ours = found or (None, None)
-        if there and not ours:
+        found = self._db.execute(
+            "SELECT to_regnamespace(%s), to_regclass(%s)", [self._schema, f"{self._schema}.{MARK}"]
+        ).fetchone()
+        exists, ours = found or (None, None)
+        if exists and not ours:
             raise UsageError(
-                f"INTERLOCK_TEST_DATABASE_URL names a database whose schema {self._schema} was not made by a test, and each test would delete it: "
-                "name a database that is there for tests only, or drop that schema yourself.")
-        if there:
+                f"INTERLOCK_TEST_DATABASE_URL names a database whose schema {self._schema} was not made by a test, "
+                "and each test would delete it: name a database for tests only, or drop that schema yourself."
+            )
+        if exists:
             self._run("DROP SCHEMA {schema} CASCADE")
 
     def _run(self, text: Any, params: list[Any] | None = None) -> None:

@@ -1,14 +1,14 @@
-"""Time that stands still until a test moves it on."""
+"""A clock and a sleeper for tests. Time passes only when the test advances it."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from ..clock import Seconds, SystemClock, seconds
-from ..waits import SystemWaits
+from ..core.clock import Seconds, SystemClock, seconds
+from ..core.sleeper import SystemSleeper
 
 
 class KitClock:
-    """A clock for tests: leases, backoff and due times follow it. `on_change` tells a database that keeps its own."""
+    """A clock for tests: leases, backoff and due times follow it. `on_change` updates a database with its own clock."""
 
     def __init__(self, start: datetime | None = None) -> None:
         self._start = start or SystemClock().now().replace(microsecond=0)
@@ -19,7 +19,10 @@ class KitClock:
         return self._now
 
     def advance(self, by: Seconds) -> datetime:
-        """Let so much time pass at once: seconds, or a timedelta. A worker that runs meanwhile stood still for as long."""
+        """Move the time forward by seconds, or a timedelta.
+
+        A running worker sees it as if its process had been paused for that long.
+        """
         self._now += timedelta(seconds=seconds(by, "by"))
         if self.on_change is not None:
             self.on_change(self._now)
@@ -31,12 +34,12 @@ class KitClock:
         return (self._now - self._start).total_seconds()
 
 
-class KitWaits:
-    """Waiting that takes no time, and a monotonic clock that follows the test's."""
+class KitSleeper:
+    """A sleeper whose waits take no time. Its monotonic clock follows the test's clock."""
 
     def __init__(self, clock: KitClock) -> None:
         self._clock = clock
-        self._real = SystemWaits()
+        self._real = SystemSleeper()
 
     def monotonic(self) -> float:
         return self._clock.passed
@@ -45,6 +48,6 @@ class KitWaits:
         """No time passes."""
 
     async def asleep(self, seconds: float, /) -> None:
-        """No time passes, but the others have their turn."""
+        """No time passes, but other tasks run."""
         del seconds
         await self._real.asleep(0)

@@ -1,4 +1,4 @@
-"""A worker for tests: it carries out what is due and ends; on the way it can die, or lose its lease, at a named point."""
+"""A worker for tests: it runs all jobs that are due and ends. It can crash, or lose its lease, at a named point."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,46 +7,47 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ..app import App
-from ..boot import Plan, booted
-from ..clock import Seconds, seconds
+from ..core.clock import Seconds, seconds
+from ..core.job import Job
+from ..core.outcome import Lost
+from ..engine.context import WorkerContext
+from ..engine.failpoints import Failpoint
+from ..engine.held_execution import HeldExecution
+from ..engine.settle import Settlement, Settler
 from ..errors import UsageError
-from ..job import Job
-from ..outcome import Lost
-from ..records import Lease
-from ..stores import OpenStore
-from ..user_code import protected, run
-from ..worker.desk import Desk
-from ..worker.grip import Grip
-from ..worker.points import Point
-from ..worker.settle import Item, Settler
+from ..jobs.user_code import protected, run
+from ..store import OpenStore
+from ..store.types import Lease
+from ..worker.assembly import start_worker
+from ..worker.plan import Plan
 from ..worker.worker import Worker
-from .clock import KitClock, KitWaits
-from .crash import Crashed, Handle
+from .crash import Crashed, RevocableStore
+from .kit_clock import KitClock, KitSleeper
 
 MOST = 1000
 ROUNDS = 20
 GONE = "crashed://"
-"""Where the app of a dead process looks for its database: its verbs, too, can write no more."""
+"""The database URL of an app whose process has crashed: its methods cannot write either."""
 
 
 @dataclass(frozen=True)
-class _Plot:
-    """What is to happen the next time a worker passes a point."""
+class _PlannedFault:
+    """A crash or a lost lease, planned for the next worker that passes a point."""
 
     verb: str
-    at: Point
+    at: Failpoint
     kind: str | None
-    act: Callable[["_Life", Job], None]
+    act: Callable[["_WorkerRun", Job], None]
 
-    def fits(self, point: Point, job: Job) -> bool:
+    def fits(self, point: Failpoint, job: Job) -> bool:
         return point == self.at and self.kind in (None, job.kind)
 
 
-class _Life:
-    """One run of a worker, from its start to its end or its death."""
+class _WorkerRun:
+    """One run of a worker, from its start to its end or its crash."""
 
     def __init__(self, app: App[Any], store: OpenStore) -> None:
-        self.handle = Handle(store)
+        self.store = RevocableStore(store)
         self.died = asyncio.Event()
         self.gone = ExitStack()
         self._app = app
@@ -54,13 +55,13 @@ class _Life:
         self._before = asyncio.all_tasks()
 
     def die(self, why: Crashed) -> None:
-        """From any thread, at once: nothing is written from here on."""
-        self.handle.revoked = why
+        """Crash now, from any thread: nothing is written after this."""
+        self.store.revoked = why
         self.gone.enter_context(self._app.bound_to(GONE))
         self._loop.call_soon_threadsafe(self.died.set)
 
-    async def bury(self) -> None:
-        """End what still runs; none of it can write. What will not end is left behind."""
+    async def cancel_tasks(self) -> None:
+        """Cancel the tasks that still run; none of them can write. A task that does not end is abandoned."""
         for _ in range(ROUNDS):
             ours = asyncio.all_tasks() - self._before
             for task in ours:
@@ -70,116 +71,142 @@ class _Life:
 
 
 class KitWorker:
-    """The worker of one test. Everything runs in this process, also what would elsewhere run in a child, so that what a test replaces is replaced for it."""
+    """The worker of one test.
+
+    Everything runs in this process, also kinds with `process=True`, so that patches apply.
+    """
 
     def __init__(self, app: App[Any], clock: KitClock) -> None:
         self._app = app
         self._clock = clock
-        self.waits = KitWaits(clock)
-        self._plots: list[_Plot] = []
+        self.sleeper = KitSleeper(clock)
+        self._faults: list[_PlannedFault] = []
         self._running: Worker | None = None
 
     # ------------------------------------------------------------ working
     def run_until_idle(self, *, timeout: Seconds = 60.0) -> int:
-        """Carry out all that is due by the test's clock; answers how many attempts ended. `Crashed` if it came to where it was to die."""
+        """Run all jobs that are due by the test's clock and return the number of attempts.
+
+        `Crashed` at a planned crash.
+        """
         return run(self.arun_until_idle(timeout=timeout))
 
     async def arun_until_idle(self, *, timeout: Seconds = 60.0) -> int:  # noqa: ASYNC109 - the same verb as `run_until_idle`
         """`run_until_idle` in this event loop."""
-        life = _Life(self._app, await asyncio.to_thread(self._app.database.store))
-        async with booted(self.plan(life.handle, lambda point, job: self._pass(life, point, job))) as worker:
+        life = _WorkerRun(self._app, await asyncio.to_thread(self._app.database.store))
+        async with start_worker(self.plan(life.store, lambda point, job: self._pass(life, point, job))) as worker:
             self._running = worker
             try:
-                return await self._lived(life, worker, seconds(timeout, "timeout"))
+                return await self._wait_for_end(life, worker, seconds(timeout, "timeout"))
             finally:
                 self._running = None
 
-    async def _lived(self, life: _Life, worker: Worker, timeout: float) -> int:  # noqa: ASYNC109 - a deadline for the whole
+    async def _wait_for_end(self, life: _WorkerRun, worker: Worker, timeout: float) -> int:  # noqa: ASYNC109 - a deadline for the whole
         working, death = protected(worker.run()), protected(life.died.wait())
         ends: list[asyncio.Future[Any]] = [working, death]
         await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         death.cancel()
-        if life.handle.revoked is not None:
+        if life.store.revoked is not None:
             with life.gone:
-                await life.bury()
-            raise life.handle.revoked
+                await life.cancel_tasks()
+            raise life.store.revoked
         if working.done():
             return working.result()
         worker.stop()
         worker.release()
         await working
-        raise TimeoutError(f"There was still something to do after {timeout:g} s. What ran was given back: does a job enqueue itself, or a handler never end?")
+        raise TimeoutError(
+            f"Jobs were still due after {timeout:g} s, and the worker returned the running ones: does a job enqueue "
+            "itself, or does a handler never end?"
+        )
 
-    def beat(self) -> None:
-        """From inside a handler: send the sign of life that is due every third of a lease now, and hear what was asked meanwhile, such as to stop."""
+    def heartbeat(self) -> None:
+        """Send a heartbeat now, from inside a handler: it renews leases, stores progress and receives cancel
+        requests.
+        """
         if self._running is None:
-            raise UsageError("No worker runs, so nothing beats: call beat() from inside a handler.")
-        self._running.beat()
+            raise UsageError("No worker is running: call heartbeat() from inside a handler.")
+        self._running.heartbeat()
 
-    def plan(self, store: object, points: Callable[[Point, Job], None], **chosen: Any) -> Plan:
-        """What the worker is to be: the app's own, without children, and with no time but the test's."""
-        plan = self._app.plan(until_idle=True, waits=self.waits, points=points, hung=_ignore, **chosen)
+    def plan(self, store: object, failpoints: Callable[[Failpoint, Job], None], **chosen: Any) -> Plan:
+        """Return the app's plan, changed for a test: no child processes, and the test's clock."""
+        plan = self._app.plan(until_idle=True, sleeper=self.sleeper, failpoints=failpoints, on_hang=_ignore, **chosen)
         kinds = {name: replace(kind, process=False) for name, kind in plan.kinds.items()}
         return replace(plan, find_store=lambda: cast("OpenStore", store), kinds=kinds, target=None)
 
-    def _pass(self, life: _Life, point: Point, job: Job) -> None:
-        if life.handle.revoked is not None:
-            # A dead process begins nothing more, also where the worker would have tried again.
-            raise life.handle.revoked
-        plot = next((each for each in self._plots if each.fits(point, job)), None)
+    def _pass(self, life: _WorkerRun, point: Failpoint, job: Job) -> None:
+        if life.store.revoked is not None:
+            # A crashed process starts nothing more, even if the worker would retry.
+            raise life.store.revoked
+        plot = next((each for each in self._faults if each.fits(point, job)), None)
         if plot is not None:
-            self._plots.remove(plot)
+            self._faults.remove(plot)
             plot.act(life, job)
 
-    # ------------------------------------------------------------ what befalls it
-    def crash_at(self, point: Point, *, kind: str | None = None) -> None:
-        """The next worker that comes to this point, with a job of this kind or of any, dies there: its run raises `Crashed`."""
+    # ------------------------------------------------------------ planned faults
+    def crash_at(self, point: Failpoint, *, kind: str | None = None) -> None:
+        """Crash the next worker that reaches this point, with a job of this kind or of any.
 
-        def act(life: _Life, job: Job) -> None:
+        Its run raises `Crashed`.
+        """
+
+        def act(life: _WorkerRun, job: Job) -> None:
             why = Crashed(f"The worker died at {point.name}, with job {job.id}, attempt {job.attempt}.")
             life.die(why)
             raise why
 
-        self._plots.append(_Plot("crash_at", point, self._known(kind), act))
+        self._faults.append(_PlannedFault("crash_at", point, self._known(kind), act))
 
-    def lose_lease(self, at: Point = Point.IN_PREPARE, *, kind: str | None = None) -> None:
-        """The next worker that comes to this point stands still there for longer than its lease, and another takes over what it held.
+    def lose_lease(self, at: Failpoint = Failpoint.IN_PREPARE, *, kind: str | None = None) -> None:
+        """Pause the next worker that reaches this point for longer than its lease, until another takes over its jobs.
 
-        What ran is then lost, at the price of a try; what is past its commit stays with the other until that lease, too, has ended.
+        A running job then loses a try. A job after its commit stays with the other worker until that lease has ended.
         """
-        if at is Point.IN_COMMIT:
-            raise UsageError("No lease is lost at IN_COMMIT: its row is locked there, so that nobody can take it. Name the point before or after.")
-        self._plots.append(_Plot("lose_lease", at, self._known(kind), lambda _, job: self._rob(job)))
+        if at is Failpoint.IN_COMMIT:
+            raise UsageError(
+                "No lease is lost at IN_COMMIT, because the job's row is locked there: give BEFORE_COMMIT or "
+                "AFTER_COMMIT."
+            )
+        self._faults.append(_PlannedFault("lose_lease", at, self._known(kind), lambda _, job: self._take_over(job)))
 
     def unmet(self) -> list[str]:
-        """What was to happen and has not: no worker came by."""
-        return [f"{plot.verb}(Point.{plot.at.name})" for plot in self._plots]
+        """Return the planned faults that no worker has reached."""
+        return [f"{plot.verb}(Failpoint.{plot.at.name})" for plot in self._faults]
 
     def _known(self, kind: str | None) -> str | None:
         if kind is not None and kind not in self._app.kinds:
-            raise UsageError(f"This app has no kind {kind!r}, so no worker ever comes by with one: name one of {', '.join(sorted(self._app.kinds))}.")
+            raise UsageError(f"This app has no kind {kind!r}: give one of {', '.join(sorted(self._app.kinds))}.")
         return kind
 
-    def _rob(self, job: Job) -> None:
-        store, declarations = self._app.database.store(), {name: kind.declaration for name, kind in self._app.kinds.items()}
-        desk = Desk("another#worker", lambda: store, declarations, self._app.plan().transaction, waits=self.waits)
-        self._clock.advance(declarations[job.kind].lease + 1)
-        settler = Settler(desk)
-        for lease in store.adopt(desk.owner, sorted(declarations), declarations[job.kind].lease, MOST):
+    def _take_over(self, job: Job) -> None:
+        store, specs = (
+            self._app.database.store(),
+            {name: kind.spec for name, kind in self._app.kinds.items()},
+        )
+        context = WorkerContext(
+            "another#worker", lambda: store, specs, self._app.plan().transaction, sleeper=self.sleeper
+        )
+        self._clock.advance(specs[job.kind].lease + 1)
+        settler = Settler(context)
+        for lease in store.leases.adopt(context.owner, sorted(specs), specs[job.kind].lease, MOST):
             if lease.status != "COMMITTED":
-                settler.alone(_lost(desk, lease))
+                settler.settle_one(_lost(context, lease))
 
 
-def _lost(desk: Desk, lease: Lease) -> Item:
-    lifecycle = desk.store.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
-    return Item(Grip(lease, desk.kinds[lease.job.kind], lifecycle, asked_at=desk.waits.monotonic()), Lost(), _nothing)
+def _lost(context: WorkerContext, lease: Lease) -> Settlement:
+    lifecycle = context.store.registry.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
+    return Settlement(
+        HeldExecution(lease, context.kinds[lease.job.kind], lifecycle, asked_at=context.sleeper.monotonic()),
+        Lost(),
+        _nothing,
+    )
 
 
-def _nothing(item: Item) -> None:
-    """Nobody waits for it."""
+def _nothing(item: Settlement) -> None:
+    """Do nothing: no code waits for the settlement."""
     del item
 
 
 def _ignore(seconds: float) -> None:
-    """Time that a test let pass is no sign that its worker hangs."""
+    """Ignore a silent event loop: the test moved the clock."""
     del seconds

@@ -1,4 +1,4 @@
-"""`interlock demo`: what Interlock promises, shown with real workers that are killed and frozen."""
+"""`interlock demo`: shows the guarantees with real workers that are killed and frozen."""
 
 import shutil
 import signal
@@ -11,20 +11,23 @@ from typing import Annotated
 
 import typer
 
-from .. import screen, words
-from .cast import server
-from .stage import stage
-from .story import Story
-from .tally import ends, last_screen
+from .. import arguments, output
+from .demo_workers import server
+from .display import open_display
+from .scenario import Scenario
+from .summary import ends, last_screen
 
 
 def demo(
-    postgres: Annotated[bool, typer.Option("--postgres", help="On a PostgreSQL server of its own, which ends with it; else on a new SQLite file.")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="Shorter leases, and no pauses for reading.")] = False,
+    postgres: Annotated[
+        bool,
+        typer.Option("--postgres", help="Use a temporary PostgreSQL server; by default a new SQLite file."),
+    ] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Shorter leases and no pauses for reading.")] = False,
 ) -> None:
-    """Kill a worker that holds six jobs, freeze another, and count what happened, in under a minute.
+    """Kill a worker that runs six jobs, freeze another, and count the results, in under a minute.
 
-    Exits with 0 only if every job ended as it should, nothing was doubled, and verify finds every rule kept.
+    Exits with 0 only if every job ended as expected, no effect was doubled, and verify finds no violation.
 
     Example: interlock demo --postgres
     """
@@ -36,38 +39,50 @@ def demo(
         shutil.rmtree(directory, ignore_errors=True)
         if not isinstance(error, Stopped):
             raise
-        screen.complain("the demo was stopped; its processes are ended, and what it made is removed.")
+        output.print_error("the demo was stopped; its processes and files are removed.")
         raise typer.Exit(128 + error.number) from None
     if not clean:
-        screen.complain("the demo did not end as it should.")
+        output.print_error("the demo did not end as expected.")
         raise typer.Exit(1)
 
 
 def _on_file(directory: Path, fast: bool) -> bool:
     url = f"sqlite:///{directory / 'demo.db'}"
-    return _tell(url, directory, fast, lambda job: words.written(f"show {job}", None, [("--database", url)]), f"delete {directory} when you like")
+    return _run_scenario(
+        url,
+        directory,
+        fast,
+        lambda job: arguments.command_line(f"show {job}", None, [("--database", url)]),
+        f"{directory}, which you can delete",
+    )
 
 
 def _on_server(directory: Path, fast: bool) -> bool:
-    screen.say("A PostgreSQL server starts, for this demo alone.", style="dim")
+    output.print_line("Starting a temporary PostgreSQL server.", style="dim")
     try:
         with server(directory) as url:
-            return _tell(url, directory, fast, lambda _: f"{words.program()} lifecycle standard", "nothing: the server has ended, and its files are removed")
+            return _run_scenario(
+                url,
+                directory,
+                fast,
+                lambda _: f"{arguments.program()} lifecycle standard",
+                "nothing: the server and its files are removed",
+            )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _tell(url: str, directory: Path, fast: bool, next_command: Callable[[str], str], leftover: str) -> bool:
-    with stage() as shown:
-        story = Story(url, directory, shown, fast=fast)
-        result = story.tell()
+def _run_scenario(url: str, directory: Path, fast: bool, next_command: Callable[[str], str], leftover: str) -> bool:
+    with open_display() as shown:
+        story = Scenario(url, directory, shown, fast=fast)
+        result = story.run()
     last_screen(result, ends(story.app), next_command(story.refused), leftover)
     story.app.close()
     return result.clean
 
 
 class Stopped(BaseException):
-    """Somebody wants the demo to end."""
+    """A signal stopped the demo."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -76,7 +91,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def _stoppable() -> Generator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP end the block in order, and once; one that is ignored, as by nohup, stays so."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end the block once. A signal that is ignored, as by nohup, stays ignored."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
@@ -84,7 +99,11 @@ def _stoppable() -> Generator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
-    before = {each: kept for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if (kept := signal.getsignal(each)) is not signal.SIG_IGN}
+    before = {
+        each: kept
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if (kept := signal.getsignal(each)) is not signal.SIG_IGN
+    }
     for each in before:
         signal.signal(each, stop)
     try:

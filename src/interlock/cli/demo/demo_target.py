@@ -1,7 +1,7 @@
-"""The demo's program by name, `interlock.cli.demo.shop:app`: what its workers run. The environment says where."""
+"""The demo app, `interlock.cli.demo.demo_target:app`, for its worker processes."""
 
 import os
 
-from .program import Setting, build
+from .demo_app import Setting, build
 
 app = build(Setting.of(os.environ))

