@@ -1,1 +1,1 @@
-"""What every application here needs: its own tables beside the engine's, settings, a terminal, and a process that ends in good order."""
+"""Code that the applications share: database, settings, command line, HTTP server, shutdown and formatting."""

@@ -1,4 +1,4 @@
-"""An application: an app of the engine's, and tables of its own beside the engine's."""
+"""Base class of an application: an Interlock app with tables of its own in the same database."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -7,28 +7,28 @@ from sqlalchemy import Connection, Engine
 
 from interlock import App
 
-from .database import create_file
+from .database import create_sqlite_file
 
 
 @dataclass(frozen=True)
 class Application(ABC):
-    """The app, and the application's own way to the database."""
+    """An Interlock app, and the SQLAlchemy engine of the application's own tables."""
 
     app: App[Connection]
     engine: Engine
 
     def migrate(self) -> None:
         """Bring the database to this code's version. Running it again changes nothing."""
-        # It holds names, hashes of keys and what people wrote.
-        create_file(self.engine)
+        # The file contains names, key hashes and user input, so it is created with restricted permissions.
+        create_sqlite_file(self.engine)
         self.app.migrate()
-        self._make_tables()
+        self._create_tables()
 
     @abstractmethod
-    def _make_tables(self) -> None:
-        """The application's own, once the engine's are there."""
+    def _create_tables(self) -> None:
+        """Create the application's own tables. The tables of Interlock exist by then."""
 
     def close(self) -> None:
-        """Give back every connection of this process."""
+        """Close every database connection of this process."""
         self.app.close()
         self.engine.dispose()

@@ -1,4 +1,4 @@
-"""An application's own tables, beside the engine's in one database: SQLAlchemy on SQLite and on PostgreSQL."""
+"""SQLAlchemy on SQLite and PostgreSQL, for an application's own tables beside those of Interlock."""
 
 import os
 from collections.abc import Generator
@@ -32,19 +32,19 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
-NEWER = "sqlite+pysqlite3"
-"""The URL scheme for the newer SQLite of the wheel pysqlite3. Application and engine both use it."""
-SCHEMES = frozenset({"sqlite", NEWER, "postgresql"})
-BUSY = 30.0
-"""Seconds for which a transaction waits for its turn on a SQLite file."""
-# Without it, psycopg's count of inserted rows is gone when it is read.
-COUNTED = {"preserve_rowcount": True}
+PYSQLITE3_SCHEME = "sqlite+pysqlite3"
+"""URL scheme for the newer SQLite of the pysqlite3 wheel. Interlock understands it, too."""
+SCHEMES = frozenset({"sqlite", PYSQLITE3_SCHEME, "postgresql"})
+BUSY_TIMEOUT = 30.0
+"""Seconds for which a transaction waits for the write lock of a SQLite file."""
+# Without this option, the row count of an INSERT is lost with psycopg.
+EXECUTION_OPTIONS = {"preserve_rowcount": True}
 JobId = String(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
-OfEngine = Literal["jobs", "jobs_now", "executions", "receipts", "audit"]
+EngineTable = Literal["jobs", "jobs_now", "executions", "receipts", "audit"]
 
 
-class Utc(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite keeps it as the engine does there, so that moments of both compare as texts."""
+class UtcDateTime(TypeDecorator[datetime]):
+    """A UTC timestamp. On SQLite it is stored as text in Interlock's own format, so that both compare as text."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -55,33 +55,50 @@ class Utc(TypeDecorator[datetime]):
 
     @override
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z" if value is not None and dialect.name == "sqlite" else value
+        return (
+            f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+            if value is not None and dialect.name == "sqlite"
+            else value
+        )
 
     @override
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        moment: datetime | None = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return None if moment is None else moment.astimezone(UTC)
+        timestamp: datetime | None = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return None if timestamp is None else timestamp.astimezone(UTC)
 
 
 def now() -> datetime:
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 
 # ---------------------------------------------------------------- the database
-def connect(url: str) -> Engine:
-    """The engine of this database. It opens nothing yet. A transaction on SQLite begins as a writer, unless it says that it only `reads`."""
-    # An error of the database would show what was to be stored: tokens, names, ids.
-    if not url.startswith("sqlite"):
-        # Whatever the server's own default is: who waits for a row's lock must see what its holder wrote.
-        return create_engine(
-            f"postgresql+psycopg://{url.partition('://')[2]}", hide_parameters=True, execution_options=COUNTED, isolation_level="READ COMMITTED")
-    scheme, _, rest = url.partition("://")
-    # The same library as the engine's: two libraries that open one file in one process drop each other's locks.
-    library = import_module("pysqlite3" if scheme == NEWER else "sqlite3")
-    engine = create_engine(
-        f"sqlite://{rest}", module=library, connect_args={"timeout": BUSY}, hide_parameters=True, execution_options=COUNTED)
+def make_engine(url: str) -> Engine:
+    """Create the SQLAlchemy engine for this URL, without connecting.
 
-    # Python's driver begins late, and a reader that turns writer halfway finds the file busy without being let wait for it.
+    On SQLite, a transaction takes the write lock when it begins, unless its engine is `read_only`.
+    """
+    # `hide_parameters`: a database error would otherwise show tokens, names and ids.
+    if not url.startswith("sqlite"):
+        # Set explicitly, because the locks rely on it: a transaction that waited for a row must see the new version.
+        return create_engine(
+            f"postgresql+psycopg://{url.partition('://')[2]}",
+            hide_parameters=True,
+            execution_options=EXECUTION_OPTIONS,
+            isolation_level="READ COMMITTED",
+        )
+    scheme, _, rest = url.partition("://")
+    # Use the library that Interlock uses: two SQLite libraries in one process drop each other's file locks.
+    library = import_module("pysqlite3" if scheme == PYSQLITE3_SCHEME else "sqlite3")
+    engine = create_engine(
+        f"sqlite://{rest}",
+        module=library,
+        connect_args={"timeout": BUSY_TIMEOUT},
+        hide_parameters=True,
+        execution_options=EXECUTION_OPTIONS,
+    )
+
+    # Python's driver begins a transaction late, and SQLite does not wait when a reader becomes a writer.
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
         connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get("reads") else "BEGIN IMMEDIATE")
@@ -93,14 +110,17 @@ def connect(url: str) -> Engine:
     return engine
 
 
-def create_file(engine: Engine) -> None:
-    """Create the file of a SQLite database for its user alone, unless it exists. SQLite gives the files beside it the same permissions."""
+def create_sqlite_file(engine: Engine) -> None:
+    """Create the file of a SQLite database, readable only by its owner, unless it exists.
+
+    SQLite gives its journal files the same permissions.
+    """
     if engine.dialect.name != "sqlite":
         return
     try:
         file = os.open(engine.url.database or "", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError:
-        # It exists, or it cannot be created; then SQLite reports why.
+        # The file exists, or it cannot be created. In the second case SQLite reports the reason.
         return
     try:
         # Set the permissions regardless of the umask.
@@ -109,63 +129,70 @@ def create_file(engine: Engine) -> None:
         os.close(file)
 
 
-def reading(engine: Engine) -> Engine:
-    """The same engine, for transactions that write nothing: on SQLite they keep no writer waiting."""
+def read_only(engine: Engine) -> Engine:
+    """The same engine for read-only transactions: on SQLite they do not take the write lock."""
     return engine.execution_options(reads=True)
 
 
-def place(engine: Engine) -> str:
-    """Where the database is, without its password."""
+def display_url(engine: Engine) -> str:
+    """The database URL without its password."""
     return engine.url.set(drivername=engine.dialect.name).render_as_string(hide_password=True)
 
 
-def there(engine: Engine, name: str) -> bool:
-    """Whether the database has this table or view. Looking makes no file."""
+def table_exists(engine: Engine, name: str) -> bool:
+    """Whether the database has this table or view. The check does not create a SQLite file."""
     file = Path(engine.url.database or "") if engine.url.get_backend_name() == "sqlite" else None
     return (file is None or file.exists()) and inspect(engine).has_table(name)
 
 
-def no_tables(engine: Engine, app: str) -> str:
-    """That they are still to be made, in one sentence."""
-    return f"There are no tables at {place(engine)}: make them with `python -m apps.{app} migrate`, or name another place in {app.upper()}_DATABASE_URL."
+def missing_tables_message(engine: Engine, app: str) -> str:
+    """The error for a database without the application's tables."""
+    return (
+        f"There are no tables at {display_url(engine)}. Create them with `python -m apps.{app} migrate`, "
+        f"or set {app.upper()}_DATABASE_URL to another database."
+    )
 
 
 @contextmanager
-def usable(app: str, bad: type[Exception]) -> Generator[None]:
-    """Around whatever makes an application of its settings: a database that can never be used is `bad`, in one sentence."""
+def translate_database_errors(app: str, bad: type[Exception]) -> Generator[None]:
+    """Raise `bad` for a database URL that cannot be used, or for a driver that is not installed."""
     try:
         yield
     except (ArgumentError, ValueError):
-        raise bad(f"{app.upper()}_DATABASE_URL cannot be read: write sqlite:///{app}.db, or postgresql://user:password@host/name.") from None
+        raise bad(
+            f"{app.upper()}_DATABASE_URL is not a valid database URL. "
+            f"Write sqlite:///{app}.db, or postgresql://user:password@host/name."
+        ) from None
     except ModuleNotFoundError as error:
-        needed = {"psycopg": ("PostgreSQL", "postgres"), "pysqlite3": (f"{NEWER}://", "sqlite")}
+        needed = {"psycopg": ("PostgreSQL", "postgres"), "pysqlite3": (f"{PYSQLITE3_SCHEME}://", "sqlite")}
         if error.name not in needed:
             raise
         what, extra = needed[error.name]
         raise bad(f"{what} needs the extra `{extra}`: pip install '.[{app},{extra}]'.") from None
 
 
-def unasked(error: DBAPIError, app: str) -> str:
-    """That the database cannot be asked, and why, in one sentence. The error itself would show the statement and its values."""
-    return f"The database cannot be asked: {str(error.orig).strip().partition(chr(10))[0]}. See that it runs, and {app.upper()}_DATABASE_URL."
+def database_error_message(error: DBAPIError, app: str) -> str:
+    """The first line of a database error, without the statement and its parameters."""
+    reason = str(error.orig).strip().partition("\n")[0]
+    return f"The database is unreachable: {reason}. Check that it is running, and check {app.upper()}_DATABASE_URL."
 
 
-def turn(tx: Connection, name: str) -> None:
-    """Wait for one's turn at something of this name, until the transaction ends. On SQLite a writer has it already."""
+def advisory_lock(tx: Connection, name: str) -> None:
+    """Take the lock of this name until the transaction ends. On SQLite, the write lock already serves."""
     if tx.dialect.name == "postgresql":
         tx.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
 
 
 def create_view(tx: Connection, view: Table, sql: str) -> None:
-    """Have this view read as this SQL does, which names the engine's own as {jobs_now}. One of an earlier version is made anew."""
-    wanted, seen = sql.strip().format(jobs_now=name_of_engine(tx.dialect, "jobs_now")), inspect(tx)
-    if seen.has_table(view.name):
-        alike = [column["name"] for column in seen.get_columns(view.name)] == view.c.keys()
-        if alike and tx.dialect.name == "postgresql":
-            # Not dropped: somebody may have views of their own on it, or may have been let read it. How it was written, nobody can ask there.
+    """Create this view, or replace one of an earlier version. The SQL names Interlock's view as {jobs_now}."""
+    wanted, inspector = sql.strip().format(jobs_now=engine_table_name(tx.dialect, "jobs_now")), inspect(tx)
+    if inspector.has_table(view.name):
+        same_columns = [column["name"] for column in inspector.get_columns(view.name)] == view.c.keys()
+        if same_columns and tx.dialect.name == "postgresql":
+            # Do not drop it: other views and grants may depend on it. PostgreSQL does not keep its original SQL.
             tx.execute(text(wanted.replace("CREATE", "CREATE OR REPLACE", 1)))
             return
-        if alike and seen.get_view_definition(view.name) == wanted:
+        if same_columns and inspector.get_view_definition(view.name) == wanted:
             return
         tx.execute(text(f"DROP VIEW {view.name}"))
     tx.execute(text(wanted))
@@ -173,17 +200,19 @@ def create_view(tx: Connection, view: Table, sql: str) -> None:
 
 # ---------------------------------------------------------------- statements
 def insert(tx: Connection, into: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert that may say what to do about a conflict."""
+    """An INSERT that supports ON CONFLICT in this dialect."""
     return sqlite.insert(into) if tx.dialect.name == "sqlite" else postgresql.insert(into)
 
 
-def name_of_engine(dialect: Dialect, name: OfEngine) -> str:
-    """What a table of the engine's is called in SQL. Its name is a contract; only where it stands differs between the databases."""
+def engine_table_name(dialect: Dialect, name: EngineTable) -> str:
+    """The SQL name of one of Interlock's tables: a prefix on SQLite, a schema on PostgreSQL."""
     return f"interlock_{name}" if dialect.name == "sqlite" else f"interlock.{name}"
 
 
-def of_engine(dialect: Dialect, name: OfEngine, *columns: str) -> TableClause:
-    """A table of the engine's own, to be read."""
-    there: list[ColumnClause[Any]] = [column(each, JobId) if each in ("id", "job_id", "redrive_of", "root") else column(each) for each in columns]
-    schema, _, called = name_of_engine(dialect, name).rpartition(".")
-    return table(called, *there, schema=schema or None)
+def engine_table(dialect: Dialect, name: EngineTable, *columns: str) -> TableClause:
+    """One of Interlock's tables with these columns, for SELECT statements."""
+    typed: list[ColumnClause[Any]] = [
+        column(each, JobId) if each in ("id", "job_id", "redrive_of", "root") else column(each) for each in columns
+    ]
+    schema, _, called = engine_table_name(dialect, name).rpartition(".")
+    return table(called, *typed, schema=schema or None)

@@ -1,4 +1,4 @@
-"""How things are told: to a program as JSON, to a person as text that a terminal shows and does not obey."""
+"""Output of the commands: JSON for programs, and text without control characters for people."""
 
 import json
 import shutil
@@ -10,13 +10,13 @@ from typing import cast
 
 from rich.cells import cell_len, set_cell_size
 
-NARROWEST = 8
-"""Characters that are left of a column, however narrow the terminal."""
+MIN_COLUMN_WIDTH = 8
+"""Columns are never cut below this width, in characters."""
 
 
-# ---------------------------------------------------------------- to a program
-def as_json(value: object, *, indent: int | None = None) -> str:
-    """A value as JSON, whole. What is not ASCII is written as its number, so nothing in it can upset who reads it."""
+# ---------------------------------------------------------------- for programs
+def to_json(value: object, *, indent: int | None = None) -> str:
+    """A value as ASCII JSON: everything else is escaped, so that the output is safe for terminals and line readers."""
     return json.dumps(_simple(value), ensure_ascii=True, allow_nan=False, indent=indent).replace("\x7f", "\\u007f")
 
 
@@ -32,46 +32,59 @@ def _simple(value: object) -> object:
     return value
 
 
-# ---------------------------------------------------------------- to a person
-def plain(text: object) -> str:
-    """A text on one line, without anything that a terminal would obey."""
+# ---------------------------------------------------------------- for people
+def plain_text(text: object) -> str:
+    """The text on one line. Control and format characters are replaced, so that a terminal cannot obey them."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(str(text).splitlines()))
 
 
-def moment(at: datetime) -> str:
+def format_time(at: datetime) -> str:
+    """A timestamp for people, in UTC."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def shortened(ids: Sequence[str], shortest: int) -> list[str]:
-    """The beginnings of these ids that tell them apart, all of one length."""
+def shorten_ids(ids: Sequence[str], shortest: int) -> list[str]:
+    """Unique prefixes of these ids, all of the same length."""
     for length in range(shortest, max(map(len, ids), default=0)):
         if len({id[:length] for id in ids}) == len(ids):
             return [id[:length] for id in ids]
     return list(ids)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None, cut: Sequence[str] = ()) -> str:
-    """Rows under their columns. Where they are wider than `width`, the columns to `cut` are, one after the other."""
-    cells = [list(columns), *([plain("" if cell is None else cell) for cell in row] for row in rows)]
+def format_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None, cut: Sequence[str] = ()
+) -> str:
+    """A table as text. If it is wider than `width`, the columns in `cut` are shortened, in this order."""
+    cells = [list(columns), *([plain_text("" if cell is None else cell) for cell in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     for place in map(columns.index, cut if width is not None else ()):
         beyond = sum(widths) + 2 * (len(widths) - 1) - (width or 0)
-        widths[place] = min(widths[place], max(NARROWEST, widths[place] - beyond))
-    cells = [[cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…" for cell, width in zip(row, widths, strict=True)] for row in cells]
-    return "\n".join("  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+        widths[place] = min(widths[place], max(MIN_COLUMN_WIDTH, widths[place] - beyond))
+    cells = [
+        [
+            cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        for row in cells
+    ]
+    return "\n".join(
+        "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
 # ---------------------------------------------------------------- in a terminal
 def say(text: str) -> None:
+    """Print a line to stdout."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def remark(text: str) -> None:
-    """On the other channel, so that what is printed stays what was asked for."""
-    sys.stderr.write(f"{plain(text)}\n")
+def warn(text: str) -> None:
+    """Print a line to stderr, so that stdout has only the result."""
+    sys.stderr.write(f"{plain_text(text)}\n")
 
 
-def width() -> int | None:
-    """How wide what is printed may be; a pipe takes everything."""
+def terminal_width() -> int | None:
+    """The width of the terminal. None for a pipe, which gets everything."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

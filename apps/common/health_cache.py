@@ -1,4 +1,4 @@
-"""A short cache for health checks: however many clients ask, the database is queried at most every two seconds."""
+"""A short cache for health checks: the database is queried at most every two seconds, for any number of clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,34 +8,34 @@ from typing import Generic, TypeVar
 from starlette.concurrency import run_in_threadpool
 
 T = TypeVar("T")
-FRESH = 2.0
-"""Seconds for which an answer is cached."""
+CACHE_SECONDS = 2.0
+"""Seconds for which a result is cached."""
 
 
-class Recent(Generic[T]):
-    """The recent result of `ask`, which blocks and so runs in a thread."""
+class HealthCache(Generic[T]):
+    """Caches the result of `ask`, a blocking function that runs in a thread."""
 
     def __init__(self, ask: Callable[[], T], now: Callable[[], datetime]) -> None:
         self._ask, self._now = ask, now
         self._known: tuple[datetime, T] | None = None
-        self._asking: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """The answer, at most `FRESH` seconds old. All current callers get an error of `ask`; errors are not cached."""
+        """The result, at most `CACHE_SECONDS` old. Errors are raised to all current callers and are not cached."""
         if self._known is not None:
             at, answer = self._known
-            # A clock that was set back must not extend the cache.
-            if abs((self._now() - at).total_seconds()) <= FRESH:
+            # `abs`: a clock that is set back must not extend the cache.
+            if abs((self._now() - at).total_seconds()) <= CACHE_SECONDS:
                 return answer
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._asked())
+        if self._task is None:
+            self._task = asyncio.create_task(self._query())
         # All callers share the query: it continues if one of them leaves.
-        return await asyncio.shield(self._asking)
+        return await asyncio.shield(self._task)
 
-    async def _asked(self) -> T:
+    async def _query(self) -> T:
         try:
             at, answer = self._now(), await run_in_threadpool(self._ask)
             self._known = at, answer
             return answer
         finally:
-            self._asking = None
+            self._task = None

@@ -1,4 +1,4 @@
-"""Limits for HTTP connections: their number, the time for a request to arrive, and the time a client reads nothing."""
+"""Limits for HTTP connections: their number, the time for a request to arrive, and the time a client may stall."""
 
 import asyncio
 import resource
@@ -10,49 +10,50 @@ from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-MOST = 500
+MAX_CONNECTIONS = 500
 """The most connections at once, if the process may open enough files."""
-SHARE = 2
+FILE_SHARE = 2
 """Connections use at most one in this many of the process's files: the database and the worker need the rest."""
-HEAD = 10.0
+HEADERS_TIMEOUT = 10.0
 """Seconds for the headers of a request to arrive, from the connection or from the first byte of the headers."""
-BODY = 120.0
+BODY_TIMEOUT = 120.0
 """Seconds for the body of a request to arrive."""
-UNREAD = 120.0
+UNREAD_TIMEOUT = 120.0
 """Seconds for which a client may read nothing. It is long, since the system's buffers hide slow reading for a while."""
-REFUSED = 16
+MAX_REFUSED = 16
 """The most connections at once that get a 503 response. Any more are closed without a response."""
-LINGER = 1.0
+REFUSED_LINGER = 1.0
 """Seconds for which a refused connection may read its response."""
-FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
+BUSY_RESPONSE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Retry-After: 5\r\nConnection: close\r\n\r\n"
     b"The server is busy. Try again in a few seconds.\n"
 )
-Phase = Literal["idle", "head", "body", "answer"]
-ALLOWED: dict[Phase, float] = {"head": HEAD, "body": BODY}
+Phase = Literal["idle", "headers", "body", "response"]
+PHASE_TIMEOUTS: dict[Phase, float] = {"headers": HEADERS_TIMEOUT, "body": BODY_TIMEOUT}
 """Seconds for each phase. uvicorn closes idle connections itself, and a response may take as long as it needs."""
 
 
-def most() -> int:
+def max_connections() -> int:
     """The most connections that this process accepts at once."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if files == resource.RLIM_INFINITY else max(1, min(MOST, files // SHARE))
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, files // FILE_SHARE))
 
 
-class Connections(ServerState):
+class HttpConnections(ServerState):
     """The connections of one server."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.most = most()
-        self.watched: set[Connection] = set()
-        self.refused: set[Connection] = set()
-        self.waiting: dict[Connection, None] = {}
+        self.limit = max_connections()
+        self.watched: set[HttpConnection] = set()
+        self.refused: set[HttpConnection] = set()
+        self.waiting: dict[HttpConnection, None] = {}
         """Connections whose request has not arrived yet. The first has waited longest."""
 
     def make_room(self) -> bool:
         """Whether one more connection fits. At the limit, close the one that has waited longest for its request."""
-        if len(self.connections) < self.most:
+        if len(self.connections) < self.limit:
             return True
         # A client that is still reading its last response is not idle.
         oldest = next((each for each in self.waiting if not each.transport.get_write_buffer_size()), None)
@@ -62,23 +63,23 @@ class Connections(ServerState):
         return True
 
     def drop_overdue(self, now: float) -> None:
-        """Close the connections whose time is up."""
-        for each in [each for each in self.watched if each.overdue(now)]:
+        """Close the connections that have passed their deadline."""
+        for each in [each for each in self.watched if each.is_overdue(now)]:
             each.drop()
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """A uvicorn connection with limits and deadlines, which sends small responses without delay."""
 
-    server_state: Connections
+    server_state: HttpConnections
 
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
-        self._phase: Phase = "head"
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._phase: Phase = "headers"
         self._since = self._read_at = self.loop.time()
         self._unread = 0
 
-    # ------------------------------------------------------------ what uvicorn and asyncio call
+    # ------------------------------------------------------------ called by uvicorn and asyncio
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         # asyncio sets TCP_NODELAY only on sockets that name their protocol, and accepted sockets do not.
@@ -88,18 +89,18 @@ class Connection(H11Protocol):
             return
         super().connection_made(transport)
         self.server_state.watched.add(self)
-        self._enter("head")
+        self._enter("headers")
 
     def _refuse(self, transport: asyncio.Transport) -> None:
         """Answer with 503. If the connection closed before its request was read, the client would lose the response."""
         self.transport, refused = transport, self.server_state.refused
-        if len(refused) >= REFUSED:
+        if len(refused) >= MAX_REFUSED:
             transport.abort()
             return
         refused.add(self)
-        transport.write(FULL)
+        transport.write(BUSY_RESPONSE)
         transport.write_eof()
-        self.loop.call_later(LINGER, transport.abort)
+        self.loop.call_later(REFUSED_LINGER, transport.abort)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -114,7 +115,7 @@ class Connection(H11Protocol):
             return
         super().data_received(data)
         # The data begins new headers, unless it belongs to a request.
-        self._follow("head")
+        self._follow("headers")
 
     @override
     def on_response_complete(self) -> None:
@@ -124,23 +125,23 @@ class Connection(H11Protocol):
     # ------------------------------------------------------------ deadlines
     def _follow(self, without_request: Phase) -> None:
         their = self.conn.their_state
-        phase: Phase = without_request if their is h11.IDLE else "body" if their is h11.SEND_BODY else "answer"
+        phase: Phase = without_request if their is h11.IDLE else "body" if their is h11.SEND_BODY else "response"
         if phase != self._phase:
             self._enter(phase)
 
     def _enter(self, phase: Phase) -> None:
         self._phase, self._since = phase, self.loop.time()
         self.server_state.waiting.pop(self, None)
-        if phase != "answer":
+        if phase != "response":
             self.server_state.waiting[self] = None
 
-    def overdue(self, now: float) -> bool:
-        """Whether its request takes too long to arrive, or its client reads nothing."""
+    def is_overdue(self, now: float) -> bool:
+        """Whether the request takes too long to arrive, or the client stopped reading."""
         unread = self.transport.get_write_buffer_size()
         if unread < self._unread or unread == 0:
             self._read_at = now
         self._unread = unread
-        return now - self._read_at > UNREAD or now - self._since > ALLOWED.get(self._phase, float("inf"))
+        return now - self._read_at > UNREAD_TIMEOUT or now - self._since > PHASE_TIMEOUTS.get(self._phase, float("inf"))
 
     def drop(self) -> None:
         """Close it now, even if data is still to be sent."""

@@ -1,23 +1,23 @@
-"""A job's id as people write it: whole, or only its beginning."""
+"""Job ids as people type them: a full id or a unique prefix."""
 
 import re
 import uuid
 
-SHORTEST = 8
-"""Characters that the beginning of an id must have to mean it."""
-_BEGINNING = re.compile(rf"[0-9a-f-]{{{SHORTEST},35}}")
+MIN_PREFIX = 8
+"""The shortest prefix that is accepted, in characters."""
+_PREFIX = re.compile(rf"[0-9a-f-]{{{MIN_PREFIX},35}}")
 
 
-def beginning(id: str) -> str | None:
-    """The id, or the beginning of one, as the engine writes it; None if it can be neither."""
+def parse_id_prefix(id: str) -> str | None:
+    """Normalize an id or a prefix of one. None if it is neither."""
     try:
         return str(uuid.UUID(id))
     except ValueError:
-        return id.lower() if _BEGINNING.fullmatch(id.lower()) else None
+        return id.lower() if _PREFIX.fullmatch(id.lower()) else None
 
 
 def is_id(id: str) -> bool:
-    """Could a job have this id? PostgreSQL refuses to compare one with anything but a UUID."""
+    """Whether this is a job id. PostgreSQL refuses to compare an id with anything but a UUID."""
     try:
         return str(uuid.UUID(id)) == id
     except ValueError:

@@ -1,4 +1,4 @@
-"""Decides by name or address whether a host can be on the public internet."""
+"""Decides by its name or IP address whether a host can be on the public internet."""
 
 import ipaddress
 import re
@@ -16,7 +16,7 @@ def is_public(host: str) -> bool:
     name = host.lower().rstrip(".")
     address = _address(name)
     if address is not None:
-        return all(each.is_global and not each.is_multicast for each in _meant(address))
+        return all(each.is_global and not each.is_multicast for each in _embedded(address))
     return _NAME.fullmatch(name) is not None and not name.endswith(OWN)
 
 
@@ -32,7 +32,7 @@ def _address(host: str) -> Address | None:
         return None
 
 
-def _meant(address: Address) -> list[Address]:
+def _embedded(address: Address) -> list[Address]:
     """The address, and the IPv4 addresses that it embeds."""
     if not isinstance(address, ipaddress.IPv6Address):
         return [address]

@@ -1,4 +1,4 @@
-"""How a process that runs for long is told to end."""
+"""Graceful shutdown of long-running processes."""
 
 import asyncio
 import signal
@@ -6,22 +6,25 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Say = Callable[[str], None]
-STOPPING = "stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try"
-"""What a worker says then."""
+STOPPING_MESSAGE = (
+    "stopping: running jobs have 25 s to finish, then they return to the queue; "
+    "a second signal exits at once and costs each running job a try"
+)
+"""A worker prints this at the first signal."""
 
 
 @contextmanager
-def signals() -> Generator[asyncio.Event]:
-    """Set by the first SIGTERM or SIGINT; from then on they do what they do to any program."""
+def stop_on_signal() -> Generator[asyncio.Event]:
+    """An event that the first SIGTERM or SIGINT sets. A second signal ends the process at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
 
-    def heard() -> None:
+    def stop_once() -> None:
         stop.set()
         for number in numbers:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
     for number in numbers:
-        loop.add_signal_handler(number, heard)
+        loop.add_signal_handler(number, stop_once)
     yield stop

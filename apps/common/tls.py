@@ -1,4 +1,4 @@
-"""Whom to believe over TLS."""
+"""The TLS configuration of HTTP clients."""
 
 import functools
 import ssl
@@ -7,6 +7,6 @@ import httpx
 
 
 @functools.cache
-def trusted() -> ssl.SSLContext:
-    """What every client of this process believes: read once, since that takes longer than most requests."""
+def tls_context() -> ssl.SSLContext:
+    """The TLS context that all clients share. Loading the certificates takes longer than most requests."""
     return httpx.create_ssl_context()

@@ -1,1 +1,1 @@
-"""Files from Yandex Disk to Telegram, each exactly accounted for."""
+"""A Telegram bot that delivers files from Yandex Disk."""

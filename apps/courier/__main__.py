@@ -1,5 +1,5 @@
 """`python -m apps.courier`."""
 
-from .main import main
+from .cli import main
 
 main()

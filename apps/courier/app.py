@@ -1,7 +1,7 @@
-"""The courier's app by name, for `interlock worker -A apps.courier.app:app` and every other command of Interlock."""
+"""The courier's Interlock app, for `interlock worker -A apps.courier.app:app` and the other commands of Interlock."""
 
-from .assembly import assembled
+from .assembly import assemble
 from .settings import Settings
 
-courier = assembled(Settings.read())
+courier = assemble(Settings.load())
 app = courier.app

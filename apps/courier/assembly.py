@@ -1,13 +1,13 @@
-"""The courier put together from its settings."""
+"""Builds the courier from its settings."""
 
-from apps.common.database import connect
+from apps.common.database import make_engine
 
-from .jobs import Courier, build
-from .outside import Outside
+from .clients.connections import Clients
+from .jobs import Courier, build_courier
 from .settings import Settings
 
 
-def assembled(settings: Settings) -> Courier:
-    """The courier with these settings. It opens nothing yet."""
-    engine = connect(settings.database_url)
-    return build(settings, engine, Outside(settings, engine))
+def assemble(settings: Settings) -> Courier:
+    """Build the courier with these settings. Nothing is opened yet."""
+    engine = make_engine(settings.database_url)
+    return build_courier(settings, engine, Clients(settings, engine))

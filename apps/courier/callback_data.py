@@ -1,7 +1,8 @@
-"""What a button says when it is pressed: at most 64 bytes, and nothing that a stranger could make up to their gain.
+"""The data of a button: at most 64 bytes, and worthless to forge.
 
-Telegram hands back whatever a client sends as a button's data, so all of it is read as written by a stranger. What only looks is checked where it is used; a
-download is signed for one user and one showing of the file, so that each click has a nonce that the bot itself has made.
+Telegram returns any data that a client sends, so all of it is untrusted. Buttons that only show something are checked
+when they are handled. A download button is signed for one user and one display of the file, so that each click has a
+nonce of the bot.
 """
 
 import hashlib
@@ -12,19 +13,18 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .desk import Decision
+from .service_models import Decision
 
-NONCE, SEAL = 6, 8
-"""Bytes."""
-LARGEST_ID = 2**31 - 1
-"""Of a file: what its column can hold."""
-LARGEST_USER = 2**52 - 1
-"""Telegram promises that no id has more bits."""
-LARGEST_PAGE = 999_999
+NONCE_BYTES, SIGNATURE_BYTES = 6, 8
+MAX_FILE_ID = 2**31 - 1
+"""The largest value of the column."""
+MAX_USER_ID = 2**52 - 1
+"""Telegram guarantees that no ID has more bits."""
+MAX_PAGE = 999_999
 
 _DECISIONS: dict[str, Decision] = {"A": "ACTIVE", "B": "BLOCKED"}
 _NUMBER = r"(0|[1-9][0-9]{0,15})"
-_SHAPES = {
+_PATTERNS = {
     "b": re.compile(rf"b:{_NUMBER}:{_NUMBER}"),
     "f": re.compile(rf"f:{_NUMBER}"),
     "d": re.compile(rf"d:{_NUMBER}:([\w-]{{19}})", re.ASCII),
@@ -35,100 +35,110 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Browse:
-    """Show this page of this folder; of the root, if none is named."""
+    """Show this page of a folder; without an ID, of the root."""
 
     folder_id: int | None
     page: int = 1
 
 
 @dataclass(frozen=True)
-class Look:
+class ViewFile:
     """Show this file."""
 
     file_id: int
 
 
-def _nonce() -> str:
-    return secrets.token_hex(NONCE)
+def _new_nonce() -> str:
+    return secrets.token_hex(NONCE_BYTES)
 
 
 @dataclass(frozen=True)
 class Download:
-    """Deliver this file. The nonce, in hexadecimal, is that of one showing: pressed again, it is the same click."""
+    """Deliver this file. Each display has its own hexadecimal nonce, so pressing a button twice is the same click."""
 
     file_id: int
-    nonce: str = field(default_factory=_nonce)
+    nonce: str = field(default_factory=_new_nonce)
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """Give up this delivery."""
+    """Cancel this delivery."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
 class Decide:
-    """Let this person in, or keep them out."""
+    """Allow or block this person."""
 
     user_id: int
     status: Decision
 
 
-Callback = Browse | Look | Download | Cancel | Decide
+Callback = Browse | ViewFile | Download | Cancel | Decide
 
 
-class Callbacks:
-    """Writes callbacks as a button's data, and reads them."""
+class CallbackCodec:
+    """Encodes callbacks as button data, and decodes them."""
 
     def __init__(self, bot_token: str) -> None:
         self._key = hashlib.sha256(b"courier: downloads\n" + bot_token.encode()).digest()
 
     def pack(self, callback: Callback, user_id: int) -> str:
-        """The data of a button for this user."""
+        """Encode the data of a button for this user."""
         match callback:
             case Browse(folder_id, page):
                 return f"b:{folder_id or 0}:{page}"
-            case Look(file_id):
+            case ViewFile(file_id):
                 return f"f:{file_id}"
             case Download(file_id, nonce):
-                return f"d:{file_id}:{self._sealed(user_id, file_id, bytes.fromhex(nonce))}"
+                return f"d:{file_id}:{self._sign(user_id, file_id, bytes.fromhex(nonce))}"
             case Cancel(job_id):
                 return f"c:{job_id}"
             case Decide(decided, status):
                 return f"a:{decided}:{status[0]}"
 
     def unpack(self, data: str | None, user_id: int) -> Callback | None:
-        """What this user has pressed. None for all that `pack` never made, and for a download that was shown to somebody else."""
-        shape = _SHAPES.get((data or "")[:1])
-        found = shape.fullmatch(data or "") if shape else None
-        if found is None:
+        """Decode the data that this user sent. Return None for forged data and for another user's download."""
+        pattern = _PATTERNS.get((data or "")[:1])
+        match = pattern.fullmatch(data or "") if pattern else None
+        if match is None:
             return None
-        read: dict[str, Callable[..., Callback | None]] = {"b": _browse, "f": _look, "d": self._download, "c": Cancel, "a": _decide}
-        callback = read[found[0][0]](*found.groups())
-        # Compared as a whole and in constant time: that covers the seal, and every other way to write the same thing.
-        return callback if callback and hmac.compare_digest(self.pack(callback, user_id), found[0]) else None
+        parsers: dict[str, Callable[..., Callback | None]] = {
+            "b": _browse,
+            "f": _view_file,
+            "d": self._download,
+            "c": Cancel,
+            "a": _decide,
+        }
+        callback = parsers[match[0][0]](*match.groups())
+        # Compare the whole data in constant time: this covers the signature and every other spelling of the same data.
+        return callback if callback and hmac.compare_digest(self.pack(callback, user_id), match[0]) else None
 
-    def _sealed(self, user_id: int, file_id: int, nonce: bytes) -> str:
-        seal = hmac.digest(self._key, b"%d:%d:%b" % (user_id, file_id, nonce), "sha256")[:SEAL]
-        return urlsafe_b64encode(nonce + seal).decode().rstrip("=")
+    def _sign(self, user_id: int, file_id: int, nonce: bytes) -> str:
+        signature = hmac.digest(self._key, b"%d:%d:%b" % (user_id, file_id, nonce), "sha256")[:SIGNATURE_BYTES]
+        return urlsafe_b64encode(nonce + signature).decode().rstrip("=")
 
-    def _download(self, file_id: str, sealed: str) -> Download | None:
-        nonce = urlsafe_b64decode(sealed + "=")[:NONCE]
-        return Download(int(file_id), nonce.hex()) if _within(file_id, LARGEST_ID) else None
+    def _download(self, file_id: str, signed: str) -> Download | None:
+        nonce = urlsafe_b64decode(signed + "=")[:NONCE_BYTES]
+        return Download(int(file_id), nonce.hex()) if _is_between(file_id, MAX_FILE_ID) else None
 
 
 def _browse(folder_id: str, page: str) -> Browse | None:
-    return Browse(int(folder_id) or None, int(page)) if int(folder_id) <= LARGEST_ID and _within(page, LARGEST_PAGE) else None
+    return (
+        Browse(int(folder_id) or None, int(page))
+        if int(folder_id) <= MAX_FILE_ID and _is_between(page, MAX_PAGE)
+        else None
+    )
 
 
-def _look(file_id: str) -> Look | None:
-    return Look(int(file_id)) if _within(file_id, LARGEST_ID) else None
+def _view_file(file_id: str) -> ViewFile | None:
+    return ViewFile(int(file_id)) if _is_between(file_id, MAX_FILE_ID) else None
 
 
 def _decide(user_id: str, status: str) -> Decide | None:
-    return Decide(int(user_id), _DECISIONS[status]) if _within(user_id, LARGEST_USER) else None
+    return Decide(int(user_id), _DECISIONS[status]) if _is_between(user_id, MAX_USER_ID) else None
 
 
-def _within(number: str, largest: int) -> bool:
-    return 1 <= int(number) <= largest
+def _is_between(number: str, maximum: int) -> bool:
+    return 1 <= int(number) <= maximum

@@ -1,4 +1,4 @@
-"""The courier's commands. They exit with 0 if all is well, with 1 if the answer is no or something went wrong, and with 2 if they were called wrongly."""
+"""The courier's command line. Exit codes: 0 for success, 1 for a negative answer or an error, 2 for wrong usage."""
 
 import asyncio
 import sys
@@ -10,121 +10,133 @@ from typing import Annotated
 
 import typer
 
-from apps.common import telling
-from apps.common.database import no_tables, there
-from apps.common.program import ended, logged, made, migrated, program
+from apps.common import formatting
+from apps.common.cli_base import log_to_stderr, make_cli, open_application, run_cli, run_migrations
+from apps.common.database import missing_tables_message, table_exists
 
-from .assembly import assembled
-from .desk import Desk
-from .errors import BadSettings, BotRefused, CourierError
+from .assembly import assemble
+from .errors import BotTokenRejected, CourierError, SettingsError
 from .jobs import Courier
-from .redact import hide, quiet, scrub
+from .redact import add_secrets, protect_logs, redact_text
+from .service import Service
 from .settings import Settings
-from .status_page import page
+from .status_message import format_status
 from .tables import orders
 
 TARGET = "apps.courier.app:app"
-"""By which a worker's child imports the app: what may have killed a worker runs alone in one."""
+"""The import path of the app for worker child processes, which run suspect jobs alone."""
 SLOTS = 8
 
-commands = program("courier", "A library on Yandex Disk, whose files a Telegram bot delivers.", settings="the environment and from the file .env")
+commands = make_cli(
+    "courier",
+    "A Telegram bot that delivers files from Yandex Disk.",
+    settings="the environment and the file .env",
+)
 
 
-class NotReady(CourierError):
-    """The database has no tables of the courier. Nothing was made there."""
+class NotMigratedError(CourierError):
+    """The database has no tables of the courier. Nothing was created."""
 
 
-# ---------------------------------------------------------------- what a command works on
+# ---------------------------------------------------------------- opening the courier
 @contextmanager
-def opened() -> Generator[tuple[Courier, Settings]]:
-    """The courier of the environment's settings. It opens nothing yet."""
-    settings = Settings.read()
-    hide(settings.secrets)
-    with made("courier", lambda: assembled(settings), BadSettings) as courier:
+def open_courier() -> Generator[tuple[Courier, Settings]]:
+    """Build the courier from the settings. Nothing is opened yet."""
+    settings = Settings.load()
+    add_secrets(settings.secrets)
+    with open_application("courier", lambda: assemble(settings), SettingsError) as courier:
         yield courier, settings
 
 
 @contextmanager
-def ready() -> Generator[tuple[Courier, Settings]]:
-    """The same, on a database that was migrated. Looking makes no file."""
-    with opened() as (courier, settings):
-        if not there(courier.engine, orders.name):
-            raise NotReady(no_tables(courier.engine, "courier"))
+def open_migrated_courier() -> Generator[tuple[Courier, Settings]]:
+    """Build the courier on a migrated database. Checking creates no file."""
+    with open_courier() as (courier, settings):
+        if not table_exists(courier.engine, orders.name):
+            raise NotMigratedError(missing_tables_message(courier.engine, "courier"))
         yield courier, settings
 
 
-def say(text: str) -> None:
-    """On one line, without anything that a terminal would obey, and without any secret."""
-    telling.say(telling.plain(scrub(text)))
+def print_line(text: str) -> None:
+    """Print a text on one line, without control characters and secrets."""
+    formatting.say(formatting.plain_text(redact_text(text)))
 
 
-def remark(text: str) -> None:
-    """The same on the other channel, so that what is printed stays what was asked for."""
-    telling.remark(scrub(text))
+def warn(text: str) -> None:
+    """Print a warning to stderr, without secrets."""
+    formatting.warn(redact_text(text))
 
 
-# ---------------------------------------------------------------- once
-@commands.command(short_help="Make or update the tables")
+# ---------------------------------------------------------------- one-time commands
+@commands.command(short_help="Create or update the tables")
 def migrate() -> None:
-    """Bring the database to this code's version. Running it again changes nothing."""
-    with opened() as (courier, _):
-        say(migrated("courier", courier))
+    """Create or update the tables. Running it again changes nothing."""
+    with open_courier() as (courier, _):
+        print_line(run_migrations("courier", courier))
 
 
-@commands.command(short_help="Ask Telegram and Yandex Disk whether all is well")
+@commands.command(short_help="Check the access to Telegram and Yandex Disk")
 def check() -> None:
-    """Ask Telegram for the bot's name and Yandex Disk for the library's folder, once, and say what is there or what to mend."""
-    from .serving import found
+    """Check that Telegram knows the bot and that Yandex Disk has the folder, and print the result or the fix."""
+    from .startup_checks import check_external_systems
 
-    with ready() as (courier, settings):
-        answers = asyncio.run(found(courier, settings))
-    for well, line in answers:
-        (say if well else remark)(line)
-    raise typer.Exit(0 if all(well for well, _ in answers) else 1)
+    with open_migrated_courier() as (courier, settings):
+        checks = asyncio.run(check_external_systems(courier, settings))
+    for ok, line in checks:
+        (print_line if ok else warn)(line)
+    raise typer.Exit(0 if all(ok for ok, _ in checks) else 1)
 
 
-@commands.command(short_help="Show how deliveries stand")
+@commands.command(short_help="Show the state of deliveries")
 def status() -> None:
-    """Show what administrators see when they send /status to the bot."""
-    with ready() as (courier, settings):
-        for line in page("en", Desk(courier, settings).overview(), datetime.now(UTC)).splitlines():
-            say(line)
+    """Show the same status as the bot's /status command."""
+    with open_migrated_courier() as (courier, settings):
+        for line in format_status("en", Service(courier, settings).overview(), datetime.now(UTC)).splitlines():
+            print_line(line)
 
 
-# ---------------------------------------------------------------- what runs for long
-@commands.command(short_help="Run the bot, until a signal")
+# ---------------------------------------------------------------- long-running commands
+@commands.command(short_help="Run the bot until a signal")
 def bot() -> None:
-    """Run the bot, which answers people and shows them how their files stand, until SIGTERM or SIGINT. One for each token: Telegram refuses a second."""
-    from .serving import bot_until_signal
+    """Run the bot until SIGTERM or SIGINT. Telegram allows one bot per token."""
+    from .runners import run_bot
 
-    with _logging(), ready() as (courier, settings):
-        bot_until_signal(courier, settings, say)
+    with _redacted_log(), open_migrated_courier() as (courier, settings):
+        run_bot(courier, settings, print_line)
 
 
-@commands.command(short_help="Run a worker, until a signal")
-def worker(slots: Annotated[int, typer.Option(metavar="N", min=1, help="Files that are delivered at once.")] = SLOTS) -> None:
-    """Run a worker, which carries files from Yandex Disk to Telegram, until SIGTERM or SIGINT. Any number may run."""
-    from .serving import worker_until_signal
+@commands.command(short_help="Run a worker until a signal")
+def worker(
+    slots: Annotated[int, typer.Option(metavar="N", min=1, help="Number of concurrent deliveries.")] = SLOTS,
+) -> None:
+    """Run a worker, which delivers files from Yandex Disk to Telegram, until SIGTERM or SIGINT. Any number may run."""
+    from .runners import run_worker
 
-    with _logging(), ready() as (courier, _):
+    with _redacted_log(), open_migrated_courier() as (courier, _):
         courier.app.target = TARGET
-        worker_until_signal(courier, say, slots=slots)
+        run_worker(courier, print_line, slots=slots)
 
 
 @contextmanager
-def _logging() -> Generator[None]:
-    """The log goes to stderr, a line each, without a secret in it."""
-    with logged():
-        quiet()
+def _redacted_log() -> Generator[None]:
+    """Write the log to stderr, one line per record, without secrets."""
+    with log_to_stderr():
+        protect_logs()
         yield
 
 
-# ---------------------------------------------------------------- the program
+# ---------------------------------------------------------------- entry point
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; what is to be said against it is one sentence, and no traceback ever shows a secret."""
+    """Run a command. Errors are one sentence, and no traceback shows a secret."""
     try:
-        code = ended(commands, arguments, CourierError, lambda error: isinstance(error, BadSettings | BotRefused), remark=remark)
-    except Exception:  # noqa: BLE001 - nobody expected it, and printed by itself it could show an address with a token
-        sys.stderr.write(scrub(traceback.format_exc()))
+        code = run_cli(
+            commands,
+            arguments,
+            CourierError,
+            lambda error: isinstance(error, SettingsError | BotTokenRejected),
+            warn=warn,
+        )
+    except Exception:  # noqa: BLE001 - its own traceback could print an address with a token
+        sys.stderr.write(redact_text(traceback.format_exc()))
         code = 1
     raise SystemExit(code)

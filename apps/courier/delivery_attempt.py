@@ -1,4 +1,4 @@
-"""One attempt to deliver one file: from the disk to Telegram's door, and in."""
+"""One attempt to deliver one file from Yandex Disk to Telegram."""
 
 import asyncio
 import hashlib
@@ -11,159 +11,181 @@ from sqlalchemy import Connection, Engine
 
 from interlock import Run, Snooze
 
-from . import tables, words
-from .disk import Item
-from .errors import Refusal, Trouble, Unsent
-from .outside import Outside
-from .receipt import Sent
+from . import formatting, tables
+from .clients.connections import Clients
+from .clients.send_receipt import SendReceipt
+from .clients.yandex_disk import Item
+from .errors import NotSentError, PermanentError, TemporaryError
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .telegram import Parcel
+    from .clients.telegram import PendingSend
 
 T = TypeVar("T")
 SEND = "send"
-AWAY = 60.0
-"""Seconds for which nothing is asked of the outside once a side of it could not be reached: its restart is to cost few tries."""
+UNREACHABLE_PAUSE = 60.0
+"""Seconds for which a worker starts no delivery after an external system was unreachable, so that its restart costs few
+tries."""
 
 
 @dataclass(frozen=True)
-class Means:
-    """What all jobs work with: the database, the outside, and the settings of both."""
+class JobContext:
+    """The dependencies of all jobs: the database, the clients and the settings."""
 
     engine: Engine
-    outside: Outside
+    clients: Clients
     settings: Settings
 
-    async def asked(self, question: Callable[[Connection], T]) -> T:
-        """The answer of one short transaction."""
-        return await asyncio.to_thread(self.ask, question)
+    async def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run a function in one short transaction, in a thread."""
+        return await asyncio.to_thread(self.transact_sync, work)
 
-    def ask(self, question: Callable[[Connection], T]) -> T:
-        """`asked`, where nobody minds that it blocks."""
+    def transact_sync(self, work: Callable[[Connection], T]) -> T:
+        """Like `transact`, but blocking."""
         with self.engine.begin() as tx:
-            return question(tx)
+            return work(tx)
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Telegram's receipt: the message that the file is in, and by which name Telegram has the file itself."""
+    """Telegram's receipt: the message that contains the file, and Telegram's ID of the file."""
 
     message_id: int
     telegram_file_id: str
     content: str | None
-    """What was sent, by name and bytes; None where an earlier attempt sent it, or nobody can tell."""
+    """Key of the name and bytes that were sent. None if an earlier attempt sent the file, or the disk has no checksum.
+    """
 
 
-class Carriage:
+class DeliveryAttempt:
     """One attempt to deliver one file."""
 
-    def __init__(self, run: Run, means: Means, user_id: int, file_id: int) -> None:
-        self._run, self._asked, self._outside, self._largest = run, means.asked, means.outside, means.settings.largest
+    def __init__(self, run: Run, context: JobContext, user_id: int, file_id: int) -> None:
+        self._run, self._transact, self._clients, self._max_file_size = (
+            run,
+            context.transact,
+            context.clients,
+            context.settings.max_file_size,
+        )
         self._user_id, self._file_id = user_id, file_id
-        self._send = run.effect(SEND, on_doubt=self._doubtful)
+        self._send_effect = run.effect(SEND, on_doubt=self._on_doubt)
         self._content: str | None = None
-        self._known: str | None = None
-        self._parcel: Parcel
-        self._handed_over = self._warned = False
+        self._telegram_file_id: str | None = None
+        self._pending: PendingSend
+        self._sent_now = self._warned = False
 
-    async def carried(self) -> Delivery:
-        """Download and send, or find that it was sent. What can be in doubt is the effect alone: Telegram has no whole request before it begins."""
-        if pause := self._outside.pauses:
-            # One that was told to wait, or reached nobody, speaks for all: a thousand more would fare the same, each at the price of a try.
-            raise Snooze("Yandex Disk or Telegram is away or asked for a pause: nothing new is begun before its end", after=pause)
+    async def run(self) -> Delivery:
+        """Download and send the file, or find that it was sent.
+
+        Only the send effect can be in doubt: before it begins, Telegram has no complete request.
+        """
+        if pause := self._clients.pause_left:
+            # After a rate limit or a failed connection, every other delivery would fail the same way and lose a try.
+            raise Snooze(
+                "Yandex Disk or Telegram is unreachable or rate-limited: no delivery starts until the pause ends",
+                after=pause,
+            )
         try:
-            async with self._packed() as parcel:
-                self._parcel = parcel
-                sent = await self._send(self._hand_over)
-        except Trouble as error:
-            if isinstance(error, Unsent):
-                self._outside.pause(AWAY)
+            async with self._prepare() as pending:
+                self._pending = pending
+                sent = await self._send_effect(self._send_file)
+        except TemporaryError as error:
+            if isinstance(error, NotSentError):
+                self._clients.pause(UNREACHABLE_PAUSE)
             elif error.status_code == 429 and error.retry_after:
-                self._outside.pause(error.retry_after)
+                self._clients.pause(error.retry_after)
             raise
-        except Refusal as error:
-            if error.code != "stale_file" or self._known is None:
+        except PermanentError as error:
+            if error.code != "stale_file" or self._telegram_file_id is None:
                 raise
-            await self._asked(lambda tx: tables.forget(tx, str(self._content)))
-            raise Snooze("Telegram no longer has its copy of the file: it is taken from the disk again", after=0.0) from None
-        return Delivery(sent.message_id, sent.telegram_file_id, self._content if self._handed_over else None)
+            await self._transact(lambda tx: tables.delete_sent_file(tx, str(self._content)))
+            raise Snooze("Telegram no longer has its copy of the file: it is downloaded again", after=0.0) from None
+        return Delivery(sent.message_id, sent.telegram_file_id, self._content if self._sent_now else None)
 
-    async def _hand_over(self) -> Sent:
-        """Called unless there is a receipt. The receipt may be of an earlier attempt, which had the file as it was then."""
-        self._handed_over = True
-        return await self._parcel.hand_over()
+    async def _send_file(self) -> SendReceipt:
+        """Send the file. The effect calls this only if no attempt has a receipt."""
+        self._sent_now = True
+        return await self._pending.send()
 
     @asynccontextmanager
-    async def _packed(self) -> AsyncGenerator["Parcel"]:
-        """The file at Telegram's door: all of it but the last bytes. Nothing of it has arrived until it is handed over."""
-        telegram = self._outside.telegram
-        # A look that saves work, and decides nothing: whether it was sent, the effect finds out.
-        receipt = await self._asked(lambda tx: tables.receipt(tx, self._run.job_id, SEND))
+    async def _prepare(self) -> AsyncGenerator["PendingSend"]:
+        """Upload the file except for its last chunk. Nothing is sent until `PendingSend.send`."""
+        telegram = self._clients.telegram
+        # This check only saves work. The effect itself decides whether the file was sent.
+        receipt = await self._transact(lambda tx: tables.receipt_state(tx, self._run.job_id, SEND))
         if receipt == "applied":
             await self._run.advance("STREAMING")
-            yield telegram.known(self._user_id, "")
+            yield telegram.prepare_known_file(self._user_id, "")
             return
         if receipt == "asked":
             await self._warn()
-        item = await self._found()
-        self._content = content = fingerprint(telegram.bot_id, item)
-        self._known = known = None if content is None else await self._asked(lambda tx: tables.remembered(tx, content))
-        if known is not None:
+        item = await self._find_file()
+        self._content = content = content_key(telegram.bot_id, item)
+        self._telegram_file_id = known_id = (
+            None if content is None else await self._transact(lambda tx: tables.find_sent_file(tx, content))
+        )
+        if known_id is not None:
             await self._run.advance("STREAMING")
-            yield telegram.known(self._user_id, known)
+            yield telegram.prepare_known_file(self._user_id, known_id)
             return
-        self._check(item)
-        link = await self._outside.disk.link(item.path)
+        self._check_size(item)
+        link = await self._clients.disk.download_link(item.path)
         await self._run.advance("STREAMING")
 
         def progress(done: int) -> None:
             self._run.progress(done, item.size)
 
-        async with telegram.parcel(self._user_id, item.name, item.size, self._outside.disk.body(item, link), progress=progress) as parcel:
-            yield parcel
+        async with telegram.prepare_upload(
+            self._user_id, item.name, item.size, self._clients.disk.read_content(item, link), progress=progress
+        ) as pending:
+            yield pending
 
-    async def _found(self) -> Item:
-        path = await self._asked(lambda tx: tables.path_of(tx, self._file_id))
+    async def _find_file(self) -> Item:
+        path = await self._transact(lambda tx: tables.path_of(tx, self._file_id))
         if path is None:
-            raise Refusal("not_found", "The catalogue has no such file.")
-        item = await self._outside.disk.resource(path)
+            raise PermanentError("not_found", "The file is no longer in the catalogue.")
+        item = await self._clients.disk.get_item(path)
         if item.is_folder:
-            raise Refusal("not_found", "There is a folder now where the file was.")
+            raise PermanentError("not_found", "A folder has replaced the file.")
         return item
 
-    def _check(self, item: Item) -> None:
-        if item.size > self._largest:
-            raise Refusal("too_big", f"The file has {item.size:,} bytes, and Telegram takes {self._largest:,} here.")
+    def _check_size(self, item: Item) -> None:
+        if item.size > self._max_file_size:
+            raise PermanentError("too_big", f"The file has {item.size:,} bytes; the limit is {self._max_file_size:,}.")
         if item.size == 0:
-            raise Refusal("empty", "The file is empty, and Telegram takes no empty files.")
+            raise PermanentError("empty", "The file is empty, and Telegram does not accept empty files.")
 
-    async def _doubtful(self, key: str) -> Sent | None:
-        """Nobody knows whether the file arrived, and Telegram cannot be asked. It is sent again, and never silently: its user is told first."""
+    async def _on_doubt(self, key: str) -> SendReceipt | None:
+        """Handle a send in doubt: Telegram cannot be asked, so the file is sent again after the user is warned."""
         del key
         await self._warn()
         return None
 
     async def _warn(self) -> None:
-        """Say, once for each delivery, that its file may come twice."""
+        """Warn the user, once per delivery, that the file may arrive twice."""
         if self._warned:
             return
-        # By the first of a chain of redrives, which is what outside calls know a job by.
-        first = self._send.key.removesuffix(f":{SEND}")
-        await self._asked(lambda tx: tables.doubt(tx, first))
-        language, name = await self._asked(lambda tx: (tables.language_of(tx, self._user_id), tables.name_of(tx, self._file_id)))
+        # The first job of a chain of redrives, whose ID is part of every effect key.
+        first = self._send_effect.key.removesuffix(f":{SEND}")
+        await self._transact(lambda tx: tables.record_doubt(tx, first))
+        language, name = await self._transact(
+            lambda tx: (tables.language_of(tx, self._user_id), tables.name_of(tx, self._file_id))
+        )
 
-        async def say() -> int:
-            return await self._outside.telegram.say(self._user_id, words.say(language, "doubt", name=name))
+        async def send_warning() -> int:
+            return await self._clients.telegram.send_text(
+                self._user_id, formatting.render(language, "doubt", name=name)
+            )
 
-        await self._run.effect("doubt", on_doubt="retry")(say)
+        await self._run.effect("doubt", on_doubt="retry")(send_warning)
         self._warned = True
 
 
-def fingerprint(bot_id: int, item: Item) -> str | None:
-    """By what a file that was sent is known again: its name and bytes, and the bot, since Telegram's names for files are each bot's own.
+def content_key(bot_id: int, item: Item) -> str | None:
+    """Return the key by which a sent file is found again: the bot, because file IDs differ per bot, and its name and
+    bytes.
 
-    None where the disk has no checksum for it: nobody could tell it from another.
+    Return None if the disk has no checksum for the file.
     """
     if item.md5 is None:
         return None

@@ -1,4 +1,4 @@
-"""Three kinds of job: one delivers a file, one tells its user of a bad end, and one tells an administrator what only they can mend."""
+"""The three kinds of job: deliver a file, notify its user of a failure, and alert an administrator."""
 
 import logging
 from collections.abc import Generator
@@ -11,81 +11,81 @@ from sqlalchemy import Connection, Engine
 from typing_extensions import override
 
 from apps.common.application import Application
-from apps.common.pauses import longer
+from apps.common.retry_after import retry_delay
 from interlock import App, Backoff, Fail, InterlockError, Job, Kind, Lifecycle, Refused, Retry, Run, Snooze
 
-from . import tables, words
-from .carriage import SEND, Carriage, Delivery, Means
-from .errors import Refusal, Trouble, told
-from .outside import Outside
+from . import formatting, tables
+from .clients.connections import Clients
+from .delivery_attempt import SEND, Delivery, DeliveryAttempt, JobContext
+from .errors import PermanentError, TemporaryError, format_error
 from .settings import Settings
 
 _log = logging.getLogger("courier")
 LEASE = 15.0
-"""Seconds. How far a delivery is travels with its heartbeat, every third of it."""
-LONGEST = 6 * 3600.0
-"""Seconds that one attempt may take: two gigabytes at a hundred kilobytes a second."""
+"""Seconds. Progress is stored with the heartbeat, every third of the lease."""
+MAX_RUNTIME = 6 * 3600.0
+"""Seconds that one attempt may take: 2 GB at 100 KB/s."""
 BACKOFF = Backoff(30.0, factor=8.0, cap=600.0)
-"""With three tries: up to half a minute, then up to four minutes. A restart of either side is to be over by then."""
-TELLING = Backoff(10.0, cap=3600.0)
-"""With two hundred tries: for about a week of a Telegram that is away."""
-UNTOLD = ("blocked", "unreachable")
-"""Whoever has shut the door cannot be told anything."""
+"""With three tries: up to half a minute, then up to four minutes, so that an external system has time to restart."""
+NOTIFY_BACKOFF = Backoff(10.0, cap=3600.0)
+"""With two hundred tries: about a week of retries while Telegram is unreachable."""
+UNREACHABLE_CODES = ("blocked", "unreachable")
+"""Users with these errors cannot receive messages."""
 
 Deliver = Kind[[int, int], Delivery, Connection]
-Tell = Kind[[str], None, Connection]
+Notify = Kind[[str], None, Connection]
 Alert = Kind[[int, str], None, Connection]
 
 
 @dataclass(frozen=True)
 class Courier(Application):
-    """The app with its three kinds, its own way to the database, and the outside."""
+    """The Interlock app with its three kinds, the database engine and the clients."""
 
-    outside: Outside
+    clients: Clients
     deliver: Deliver
-    tell: Tell
+    notify: Notify
     alert: Alert
 
     @override
-    def _make_tables(self) -> None:
+    def _create_tables(self) -> None:
         tables.migrate(self.engine)
 
 
-def build(settings: Settings, engine: Engine, outside: Outside) -> Courier:
-    """The courier on this database. It opens nothing yet; each of its workers opens the outside for itself."""
-    # A click that comes again after years must still find its delivery, so none is ever deleted.
-    app = App(settings.database_url, transaction=engine.begin, lifespan=outside.open, retention={"succeeded": None})
-    means = Means(engine, outside, settings)
-    deliver, tell, alert = _deliver(app, means), _tell(app, means), _alert(app, means)
-    _endings(deliver, tell, alert, settings.admins)
-    return Courier(app, engine, outside, deliver, tell, alert)
+def build_courier(settings: Settings, engine: Engine, clients: Clients) -> Courier:
+    """Build the courier on this database. Nothing is opened yet; each worker opens its own clients."""
+    # A click that is repeated years later must find its delivery, so deliveries are never deleted.
+    app = App(settings.database_url, transaction=engine.begin, lifespan=clients.open, retention={"succeeded": None})
+    context = JobContext(engine, clients, settings)
+    deliver, notify, alert = _deliver(app, context), _notify(app, context), _alert(app, context)
+    _add_end_hooks(deliver, notify, alert, settings.admins)
+    return Courier(app, engine, clients, deliver, notify, alert)
 
 
 @contextmanager
-def judged(attempt: int, backoff: Backoff) -> Generator[None]:
-    """What the outside said at this attempt, as the engine's answers. A failure begins with its code, by which the user is told of it in plain words."""
+def translate_errors(attempt: int, backoff: Backoff) -> Generator[None]:
+    """Translate the courier's errors to the engine's outcomes. The text of a failure starts with its error code."""
     try:
         yield
-    except Refusal as error:
+    except PermanentError as error:
         raise Fail(f"{error.code}: {error}") from None
-    except Trouble as error:
-        raise Retry(f"trouble: {error}", after=longer(error.retry_after, backoff, attempt)) from None
+    except TemporaryError as error:
+        raise Retry(f"temporary: {error}", after=retry_delay(error.retry_after, backoff, attempt)) from None
     except (InterlockError, Fail, Retry, Snooze):
         raise
-    except Exception as error:  # noqa: BLE001 - none of its words is kept
-        # What it says may name anything, and would stand in the audit for ever.
-        _log.error("An attempt ended as nobody foresaw: %s", told(error))
+    except Exception as error:  # noqa: BLE001 - its text is not stored
+        # The text of an unknown error may contain secrets, and the audit would keep it forever.
+        _log.error("An attempt failed with an unexpected error: %s", format_error(error))
         raise Retry(f"unexpected: {type(error).__name__}") from None
 
 
 # ---------------------------------------------------------------- deliver
-def _deliver(app: App[Connection], means: Means) -> Deliver:
+def _deliver(app: App[Connection], context: JobContext) -> Deliver:
     lifecycle = Lifecycle.load(Path(__file__).with_name("lifecycle.md"), "delivery")
 
-    @app.job(kind="deliver", lifecycle=lifecycle, tries=3, lease=LEASE, max_runtime=LONGEST, backoff=BACKOFF)
+    @app.job(kind="deliver", lifecycle=lifecycle, tries=3, lease=LEASE, max_runtime=MAX_RUNTIME, backoff=BACKOFF)
     async def deliver(run: Run, user_id: int, file_id: int) -> Delivery:
-        with judged(run.attempt, BACKOFF):
-            return await Carriage(run, means, user_id, file_id).carried()
+        with translate_errors(run.attempt, BACKOFF):
+            return await DeliveryAttempt(run, context, user_id, file_id).run()
 
     @deliver.admit
     def allowed(tx: Connection, user_id: int, file_id: int) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -96,97 +96,106 @@ def _deliver(app: App[Connection], means: Means) -> Deliver:
     @deliver.guard
     def active(job: Job, user_id: int, file_id: int) -> None:  # pyright: ignore[reportUnusedFunction]
         del job, file_id
-        if means.ask(lambda tx: tables.status_of(tx, user_id)) != "ACTIVE":
-            raise Fail("inactive: The user is not allowed to use the library any more.")
+        if context.transact_sync(lambda tx: tables.status_of(tx, user_id)) != "ACTIVE":
+            raise Fail("inactive: The user is no longer allowed to use the library.")
 
     @deliver.commit
     def record(tx: Connection, job: Job, delivery: Delivery) -> None:  # pyright: ignore[reportUnusedFunction]
-        tables.delivered(tx, job.id, job.payload["user_id"], job.payload["file_id"], delivery.message_id, doubted=tables.doubted(tx, _first(job)))
+        tables.record_delivery(
+            tx,
+            job.id,
+            job.payload["user_id"],
+            job.payload["file_id"],
+            delivery.message_id,
+            doubted=tables.has_doubt(tx, _root_id(job)),
+        )
         if delivery.content is not None:
-            tables.remember(tx, delivery.content, delivery.telegram_file_id)
+            tables.save_sent_file(tx, delivery.content, delivery.telegram_file_id)
 
     return deliver
 
 
-def _endings(deliver: Deliver, tell: Tell, alert: Alert, admins: tuple[int, ...]) -> None:
-    """Whoever waits for a file hears of its bad end, and of a doubt that ends with it: that is stored together with the end itself."""
+def _add_end_hooks(deliver: Deliver, notify: Notify, alert: Alert, admins: tuple[int, ...]) -> None:
+    """Notify the user when a delivery ends without success, in the transaction that ends it."""
 
     @deliver.on_enter("FAILED")
     def failed(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
-        _doubted(tx, job)
-        tell.using(conn=tx).enqueue(job.id)
-        if (job.last_error or "").startswith("shut_out:"):
+        _record_doubt(tx, job)
+        notify.using(conn=tx).enqueue(job.id)
+        if (job.last_error or "").startswith("disk_token_rejected:"):
             alert_token(tx, alert, admins, job.updated_at)
 
     @deliver.on_enter("EXPIRED")
     def expired(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
-        _doubted(tx, job)
-        tell.using(conn=tx).enqueue(job.id)
+        _record_doubt(tx, job)
+        notify.using(conn=tx).enqueue(job.id)
 
     @deliver.on_enter("CANCELLED")
     def cancelled(tx: Connection, job: Job) -> None:  # pyright: ignore[reportUnusedFunction]
-        # Whoever cancels knows that; only a file that may have come all the same is news.
-        if _doubted(tx, job):
-            tell.using(conn=tx).enqueue(job.id)
+        # The user knows that they cancelled. They only need to know that the file may have arrived anyway.
+        if _record_doubt(tx, job):
+            notify.using(conn=tx).enqueue(job.id)
 
 
-def _doubted(tx: Connection, job: Job) -> bool:
-    """Whether the file of a delivery that ended without success may have arrived all the same. If so, that is written down."""
-    if tables.receipt(tx, job.id, SEND) != "none":
-        tables.doubt(tx, _first(job))
-    return tables.doubted(tx, _first(job))
+def _record_doubt(tx: Connection, job: Job) -> bool:
+    """Return whether the file of an unsuccessful delivery may have arrived, and store that doubt."""
+    if tables.receipt_state(tx, job.id, SEND) != "none":
+        tables.record_doubt(tx, _root_id(job))
+    return tables.has_doubt(tx, _root_id(job))
 
 
-def _first(job: Job) -> str:
-    """A delivery that an operator drove again goes on with the doubts of the first."""
+def _root_id(job: Job) -> str:
+    """Return the first job of a chain of redrives, which holds the doubts of the whole chain."""
     return job.root or job.id
 
 
-# ---------------------------------------------------------------- tell, alert
-def _tell(app: App[Connection], means: Means) -> Tell:
-    @app.job(kind="tell", tries=200, backoff=TELLING)
-    async def tell(run: Run, job_id: str) -> None:
+# ---------------------------------------------------------------- notify, alert
+def _notify(app: App[Connection], context: JobContext) -> Notify:
+    @app.job(kind="notify", tries=200, backoff=NOTIFY_BACKOFF)
+    async def notify(run: Run, job_id: str) -> None:
         job = await app.aget(job_id)
         user_id, file_id = job.payload["user_id"], job.payload["file_id"]
 
         def text(tx: Connection) -> str:
             language, name = tables.language_of(tx, user_id), tables.name_of(tx, file_id)
-            key = job.state.lower() + ("_maybe" if tables.doubted(tx, _first(job)) else "")
-            return words.say(language, key, name=name, reason=words.failure(language, job.last_error))
+            key = job.state.lower() + ("_maybe" if tables.has_doubt(tx, _root_id(job)) else "")
+            return formatting.render(
+                language, key, name=name, reason=formatting.render_failure(language, job.last_error)
+            )
 
-        await _said(run, means.outside, user_id, await means.asked(text))
+        await _send_message(run, context.clients, user_id, await context.transact(text))
 
-    return tell
+    return notify
 
 
-def _alert(app: App[Connection], means: Means) -> Alert:
-    @app.job(kind="alert", tries=200, backoff=TELLING)
-    async def alert(run: Run, admin_id: int, what: str) -> None:
-        language = await means.asked(lambda tx: tables.language_of(tx, admin_id))
-        await _said(run, means.outside, admin_id, words.say(language, f"alert_{what}"))
+def _alert(app: App[Connection], context: JobContext) -> Alert:
+    @app.job(kind="alert", tries=200, backoff=NOTIFY_BACKOFF)
+    async def alert(run: Run, admin_id: int, subject: str) -> None:
+        language = await context.transact(lambda tx: tables.language_of(tx, admin_id))
+        await _send_message(run, context.clients, admin_id, formatting.render(language, f"alert_{subject}"))
 
     return alert
 
 
-async def _said(run: Run, outside: Outside, user_id: int, text: str) -> None:
-    """Say it. In doubt it is said again: to hear it twice does no harm, and not to hear it does."""
+async def _send_message(run: Run, clients: Clients, user_id: int, text: str) -> None:
+    """Send a text. In doubt, send it again: a duplicate message does no harm."""
 
-    async def say() -> int:
-        return await outside.telegram.say(user_id, text)
+    async def send() -> int:
+        return await clients.telegram.send_text(user_id, text)
 
-    with judged(run.attempt, TELLING):
+    with translate_errors(run.attempt, NOTIFY_BACKOFF):
         try:
-            await run.effect("say", on_doubt="retry")(say)
-        except Refusal as error:
-            if error.code == "bot_refused":
-                # An administrator mends that, and then there is still somebody to be told.
-                raise Trouble(str(error)) from None
-            if error.code not in UNTOLD:
+            await run.effect("say", on_doubt="retry")(send)
+        except PermanentError as error:
+            if error.code == "bot_token_rejected":
+                # An administrator has to fix the bot token. Retry until then.
+                raise TemporaryError(str(error)) from None
+            if error.code not in UNREACHABLE_CODES:
                 raise
 
 
 def alert_token(tx: Connection, alert: Alert, admins: tuple[int, ...], at: datetime) -> None:
-    """Tell each administrator that the disk's token is refused: once a day for the same settings, however many deliveries find out."""
-    given = tables.token_given(tx)
+    """Alert each administrator that Yandex Disk rejects the token, at most once a day for the same settings."""
+    settings_hash = tables.token_settings_hash(tx)
     for admin in admins:
-        alert.using(conn=tx, idempotency_key=f"token:{given}:{at.date()}:{admin}").enqueue(admin, "token")
+        alert.using(conn=tx, idempotency_key=f"token:{settings_hash}:{at.date()}:{admin}").enqueue(admin, "token")

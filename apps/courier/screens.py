@@ -1,68 +1,80 @@
-"""What a message shows: its text, and the buttons under it."""
+"""Builds the messages of the bot: their text and their buttons."""
 
 from dataclasses import dataclass
 
 from aiogram.types import InlineKeyboardButton, InlineKeyboardMarkup
 
-from . import words
-from .callbacks import Browse, Callback, Callbacks, Cancel, Decide, Download, Look
+from . import formatting
+from .callback_data import Browse, Callback, CallbackCodec, Cancel, Decide, Download, ViewFile
 from .catalogue import Entry, Page
-from .desk import FINAL, Shown, User
+from .service_models import FINAL, DeliveryView, User
 
-BAR = 10
+BAR_LENGTH = 10
 
 
 @dataclass(frozen=True)
 class Screen:
-    """A message as it should look."""
+    """The text and the keyboard of a message."""
 
     text: str
     keyboard: InlineKeyboardMarkup | None = None
 
 
-class Screens:
-    """Draws for one user, in their language. Only they can use the buttons."""
+class ScreenBuilder:
+    """Builds screens for one user, in their language. Only that user can use the buttons."""
 
-    def __init__(self, callbacks: Callbacks, user_id: int, language: str | None) -> None:
+    def __init__(self, callbacks: CallbackCodec, user_id: int, language: str | None) -> None:
         self._callbacks, self._user_id, self._language = callbacks, user_id, language
 
     def folder(self, page: Page) -> Screen:
-        """A page of a folder: a button for each of its entries, for the pages beside it, and for the folder above."""
+        """Show a page of a folder, with buttons for its entries, the neighbouring pages and the parent folder."""
         folder = page.folder
-        title = self._say("root") if page.parent_id is None else words.fit(words.plain(folder.name), words.TEXT // 2)
-        lines = [f"📁 {title}", *([] if page.entries else [self._say("empty")]), *([self._say("stale")] if page.stale else [])]
+        title = (
+            self._render("root")
+            if page.parent_id is None
+            else formatting.truncate(formatting.plain_text(folder.name), formatting.MAX_TEXT // 2)
+        )
+        lines = [
+            f"📁 {title}",
+            *([] if page.entries else [self._render("empty")]),
+            *([self._render("stale")] if page.stale else []),
+        ]
         rows = [[self._entry(entry)] for entry in page.entries]
         if page.pages > 1:
             rows.append(self._pages(folder.id, page.page, page.pages))
         if page.parent_id is not None:
-            rows.append([self._button(self._say("up"), Browse(page.parent_id))])
+            rows.append([self._button(self._render("up"), Browse(page.parent_id))])
         return Screen("\n".join(lines), _markup(rows))
 
     def file(self, file: Entry) -> Screen:
-        """A file that may be ordered. Each drawing has a nonce of its own."""
-        text = f"📄 {words.fit(words.plain(file.name), words.TEXT // 2)}\n{self._say('size', size=words.amount(file.size, self._language))}"
-        return Screen(text, _markup([[self._button(self._say("download"), Download(file.id))], [self._back(file)]]))
+        """Show a file that can be ordered. Each display has its own nonce."""
+        size = self._render("size", size=formatting.format_size(file.size, self._language))
+        text = f"📄 {formatting.truncate(formatting.plain_text(file.name), formatting.MAX_TEXT // 2)}\n{size}"
+        return Screen(text, _markup([[self._button(self._render("download"), Download(file.id))], [self._back(file)]]))
 
-    def card(self, shown: Shown, file: Entry | None) -> Screen:
-        """How a delivery stands. While it waits it can be cancelled; when it has ended there is a way on, and unless it went well, to another try."""
+    def card(self, delivery: DeliveryView, file: Entry | None) -> Screen:
+        """Show a delivery. A queued one has a cancel button; an ended one leads back, and if it was not sent, to a new
+        order."""
         rows: list[list[InlineKeyboardButton]] = []
-        if shown.state == "QUEUED":
-            rows.append([self._button(self._say("cancel"), Cancel(shown.job_id))])
-        if shown.state in FINAL:
-            if file is not None and shown.state != "DELIVERED":
-                rows.append([self._button(self._say("download"), Download(file.id))])
+        if delivery.state == "QUEUED":
+            rows.append([self._button(self._render("cancel"), Cancel(delivery.job_id))])
+        if delivery.state in FINAL:
+            if file is not None and delivery.state != "DELIVERED":
+                rows.append([self._button(self._render("download"), Download(file.id))])
             rows.append([self._back(file)])
-        return Screen(card_text(self._language, shown), _markup(rows))
+        return Screen(card_text(self._language, delivery), _markup(rows))
 
-    def request(self, user: User) -> Screen:
-        """To an administrator: somebody asks for admission."""
+    def admission_request(self, user: User) -> Screen:
+        """Ask an administrator to decide about a request for access."""
         yes, no = Decide(user.id, "ACTIVE"), Decide(user.id, "BLOCKED")
-        text = self._say("asks", name=words.fit(user.name, 200), id=user.id)
-        return Screen(text, _markup([[self._button(self._say("allow"), yes), self._button(self._say("block"), no)]]))
+        text = self._render("asks", name=formatting.truncate(user.name, 200), id=user.id)
+        return Screen(
+            text, _markup([[self._button(self._render("allow"), yes), self._button(self._render("block"), no)]])
+        )
 
     def _entry(self, entry: Entry) -> InlineKeyboardButton:
-        label = f"{'📁' if entry.is_folder else '📄'} {words.plain(entry.name)}"
-        return self._button(label, Browse(entry.id) if entry.is_folder else Look(entry.id))
+        label = f"{'📁' if entry.is_folder else '📄'} {formatting.plain_text(entry.name)}"
+        return self._button(label, Browse(entry.id) if entry.is_folder else ViewFile(entry.id))
 
     def _pages(self, folder_id: int, page: int, pages: int) -> list[InlineKeyboardButton]:
         row = [self._button(f"{page}/{pages}", Browse(folder_id, page))]
@@ -73,43 +85,50 @@ class Screens:
         return row
 
     def _back(self, file: Entry | None) -> InlineKeyboardButton:
-        return self._button(self._say("back"), Browse(None if file is None else file.parent_id))
+        return self._button(self._render("back"), Browse(None if file is None else file.parent_id))
 
     def _button(self, label: str, callback: Callback) -> InlineKeyboardButton:
-        return InlineKeyboardButton(text=words.fit(label, words.LABEL), callback_data=self._callbacks.pack(callback, self._user_id))
+        return InlineKeyboardButton(
+            text=formatting.truncate(label, formatting.MAX_LABEL),
+            callback_data=self._callbacks.pack(callback, self._user_id),
+        )
 
-    def _say(self, key: str, **values: object) -> str:
-        return words.say(self._language, key, **values)
+    def _render(self, key: str, **values: object) -> str:
+        return formatting.render(self._language, key, **values)
 
 
-def card_text(language: str | None, shown: Shown) -> str:
-    """A delivery's file, its state in plain words, and how far it is."""
-    key, values = shown.state, dict[str, object]()
-    if shown.state == "QUEUED" and shown.failed:
-        why = words.say(language, words.reason(shown.error_code))
-        key, values = "QUEUED_again", {"failed": shown.failed, "tries": shown.tries, "reason": why}
-    elif shown.state == "QUEUED" and shown.attempt:
-        # It was put off, or a worker that stopped gave it back, which costs no try.
+def card_text(language: str | None, delivery: DeliveryView) -> str:
+    """Return the file name, the state and the progress of a delivery."""
+    key, values = delivery.state, dict[str, object]()
+    if delivery.state == "QUEUED" and delivery.failed:
+        reason = formatting.render(language, formatting.failure_key(delivery.error_code))
+        key, values = "QUEUED_again", {"failed": delivery.failed, "tries": delivery.tries, "reason": reason}
+    elif delivery.state == "QUEUED" and delivery.attempt:
+        # The delivery was postponed, or a stopping worker returned it. Neither costs a try.
         key = "QUEUED_back"
-    elif shown.state == "DELIVERED" and shown.doubted:
+    elif delivery.state == "DELIVERED" and delivery.doubted:
         key = "DELIVERED_twice"
-    elif shown.state == "FAILED":
-        values = {"reason": words.failure(language, shown.error_code)}
-    lines = [f"📄 {words.fit(words.plain(shown.file_name), words.TEXT // 2)}", words.say(language, key, **values)]
-    if shown.state == "STREAMING" and shown.done is not None and shown.total:
-        lines.append(bar(language, shown.done, shown.total))
-    if shown.stopping:
-        lines.append(words.say(language, "stopping"))
-    if shown.doubted and shown.state in FINAL and shown.state != "DELIVERED":
-        lines.append(words.say(language, "maybe"))
+    elif delivery.state == "FAILED":
+        values = {"reason": formatting.render_failure(language, delivery.error_code)}
+    lines = [
+        f"📄 {formatting.truncate(formatting.plain_text(delivery.file_name), formatting.MAX_TEXT // 2)}",
+        formatting.render(language, key, **values),
+    ]
+    if delivery.state == "STREAMING" and delivery.done is not None and delivery.total:
+        lines.append(progress_bar(language, delivery.done, delivery.total))
+    if delivery.stopping:
+        lines.append(formatting.render(language, "stopping"))
+    if delivery.doubted and delivery.state in FINAL and delivery.state != "DELIVERED":
+        lines.append(formatting.render(language, "maybe"))
     return "\n".join(lines)
 
 
-def bar(language: str | None, done: float, total: float) -> str:
-    """A bar of ten characters, the percentage and both amounts. It is full only when all of it is done."""
-    part = min(max(done / total, 0.0), 1.0)
-    full = int(part * BAR)
-    return f"{'█' * full}{'░' * (BAR - full)} {int(part * 100)} % · {words.amount(min(max(done, 0), total), language)} / {words.amount(total, language)}"
+def progress_bar(language: str | None, done: float, total: float) -> str:
+    """Return a bar of ten characters, the percentage and both sizes. The bar is full only at 100 %."""
+    fraction = min(max(done / total, 0.0), 1.0)
+    full = int(fraction * BAR_LENGTH)
+    sizes = [formatting.format_size(size, language) for size in (min(max(done, 0), total), total)]
+    return f"{'█' * full}{'░' * (BAR_LENGTH - full)} {int(fraction * 100)} % · {' / '.join(sizes)}"
 
 
 def _markup(rows: list[list[InlineKeyboardButton]]) -> InlineKeyboardMarkup | None:

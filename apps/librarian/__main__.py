@@ -1,5 +1,5 @@
-"""`python -m apps.librarian`."""
+"""Runs the command line: `python -m apps.librarian`."""
 
-from .main import main
+from .cli import main
 
 main()

@@ -6,27 +6,28 @@ what is there. So the librarian refuses a torrent with a private address, or wit
 
 from urllib.parse import urlsplit
 
-from apps.common.hosts import is_public
+from apps.common.public_hosts import is_public
 
 from .errors import BadSource
 
 SCHEMES = frozenset({"http", "https", "udp", "ws", "wss"})
 """Allowed schemes of trackers and web seeds."""
-SHOWN = 80
+MAX_SHOWN = 80
 
 
-def check(addresses: tuple[str, ...]) -> None:
+def check_addresses(addresses: tuple[str, ...]) -> None:
     """Raise BadSource unless every address is public, as far as can be judged without a name server."""
     for address in addresses:
         if not _is_public(address):
             raise BadSource(
-                f"The torrent contains {_shown(address)}, which is not a public address, and qBittorrent would connect "
-                "to it. Remove it from the link, or use another torrent. To allow trackers in a private network, the "
-                "operator sets LIBRARIAN_ALLOW_PRIVATE_ADDRESSES=1.")
+                f"The torrent contains {_shorten(address)}, which is not a public address, and qBittorrent would "
+                "connect to it. Remove it from the link, or use another torrent. To allow trackers in a private "
+                "network, the operator sets LIBRARIAN_ALLOW_PRIVATE_ADDRESSES=1."
+            )
 
 
 def _is_public(address: str) -> bool:
-    # One program may read as the host what another reads as a user name or a separator.
+    # Programs disagree on whether these characters end a host, a user name or the address.
     if any(each in address for each in "\\@ ") or not address.isascii() or not address.isprintable():
         return False
     try:
@@ -38,6 +39,6 @@ def _is_public(address: str) -> bool:
     return parts.scheme in SCHEMES and host is not None and is_public(host)
 
 
-def _shown(address: str) -> str:
+def _shorten(address: str) -> str:
     shown = repr(address)
-    return shown if len(shown) <= SHOWN else f"{shown[: SHOWN - 1]}…"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"

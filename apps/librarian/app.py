@@ -1,6 +1,6 @@
-"""The librarian's app by name, for `interlock worker -A apps.librarian.app:app` and every other command of Interlock."""
+"""The librarian's app by name, for `interlock worker -A apps.librarian.app:app` and the other Interlock commands."""
 
-from .assembly import assembled
+from .assembly import assemble
 from .settings import Settings
 
-app = assembled(Settings.from_env()).app
+app = assemble(Settings.from_env()).app

@@ -1,66 +1,76 @@
-"""What the librarian raises, each with one sentence that says what happened and what to do.
+"""The errors of the librarian. Each message says what happened and what to do next.
 
 LibrarianError
-├── BadSource            neither a magnet link nor a .torrent that may be downloaded
-├── CredentialsRefused   no password was given, or qBittorrent's default one, and nobody said that this is meant
-├── LoginRefused         qBittorrent does not know this user name and password
-│   └── Banned           it listens to nobody from here for a while, since too many logins failed
-├── OutsideDown          qBittorrent cannot be reached or cannot answer now
-├── AddRefused           qBittorrent does not take this torrent
-├── BadSettings          a setting in the environment cannot be used
-├── BadName              a user's name, or a book's title or author, cannot be kept
-├── UnknownMedia         a book has a text and an audio medium, and no other
-├── NotFound             there is no such user, book or download for whoever asks
-└── Conflict             the download has ended, another one is in its place, or the name is somebody else's
+├── BadSource               the source is not a magnet link or .torrent file that may be downloaded
+├── UnsafeCredentials       the credentials are missing, or are qBittorrent's default ones
+├── LoginRefused            qBittorrent rejects the user name and password
+│   └── Banned              qBittorrent bans this address after too many failed logins
+├── QbittorrentUnavailable  qBittorrent is unreachable or cannot answer now
+├── AddRefused              qBittorrent rejects the torrent
+├── BadSettings             an environment variable has an invalid value
+├── BadName                 a user name, book title or author is invalid
+├── UnknownMedia            the media type is not text or audio
+├── NotFound                there is no such user, book or download, or it belongs to another user
+├── Conflict                the request contradicts the current state
+├── CommandError            a command has wrong arguments
+└── NotMigrated             the database has no tables of the librarian
 """
 
 
 class LibrarianError(Exception):
-    """Everything that the librarian itself raises."""
+    """Base class of the librarian's errors."""
 
 
 class BadSource(LibrarianError):
-    """What was given can never be downloaded. Nothing was stored, and qBittorrent was not asked."""
+    """The source can never be downloaded. Nothing was stored, and qBittorrent was not called."""
 
 
-class CredentialsRefused(LibrarianError):
-    """There are no credentials, or the ones that every qBittorrent is born with. No request was made."""
+class UnsafeCredentials(LibrarianError):
+    """The credentials are missing, or are qBittorrent's default ones. No request was made."""
 
 
 class LoginRefused(LibrarianError):
-    """qBittorrent answers, and refuses the user name and password."""
+    """qBittorrent rejects the user name and password."""
 
     retry_after = 60.0
-    """Seconds. The engine reads it: five logins that fail within seconds would ban us."""
+    """Seconds until the next try. Interlock reads it: five failed logins within seconds would cause a ban."""
 
 
 class Banned(LoginRefused):
-    """qBittorrent refuses everybody at our address for a while, whatever their password."""
+    """qBittorrent refuses every login from this address for a while."""
 
 
-class OutsideDown(LibrarianError):
-    """qBittorrent cannot be reached, is too slow, or cannot answer now. It says nothing about any torrent."""
+class QbittorrentUnavailable(LibrarianError):
+    """qBittorrent is unreachable, too slow, or cannot answer now. The state of its torrents is unknown."""
 
 
 class AddRefused(LibrarianError):
-    """qBittorrent took the request, and the torrent is not there."""
+    """qBittorrent answered the request, but did not add the torrent."""
 
 
 class BadSettings(LibrarianError):
-    """A setting cannot be used. Nothing was opened."""
+    """A setting has an invalid value. No connection was opened."""
 
 
 class BadName(LibrarianError):
-    """A name is empty, too long, or has characters that nobody can see. Nothing was stored."""
+    """A name is empty, too long, or has invisible characters. Nothing was stored."""
 
 
 class UnknownMedia(LibrarianError):
-    """The medium is neither text nor audio. Nothing was stored."""
+    """The media type is not text or audio. Nothing was stored."""
 
 
 class NotFound(LibrarianError):
-    """There is none, or it is not theirs who ask: the two are told apart by nobody. Nothing was changed."""
+    """The object does not exist or belongs to another user; the error does not say which. Nothing changed."""
 
 
 class Conflict(LibrarianError):
-    """What is asked does not go with how things are now. Nothing was changed."""
+    """The request contradicts the current state. Nothing changed."""
+
+
+class CommandError(LibrarianError):
+    """A command has wrong arguments. Nothing changed."""
+
+
+class NotMigrated(LibrarianError):
+    """The database has no tables of the librarian. Nothing was created."""

@@ -1,4 +1,4 @@
-"""Following a download in a terminal, from a first look to its end."""
+"""Shows the progress of a download in a terminal until it ends."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -9,43 +9,47 @@ from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn,
 from rich.text import Text
 from typing_extensions import override
 
-from apps.common.telling import plain
+from apps.common.formatting import plain_text
 
-from .desk import Desk
-from .library import Download
-from .telling import how_it_stands, status
+from .formatting import describe_download, format_status
+from .models import Download
+from .service import StaffService
 
-EVERY = 1.0
-"""Seconds between two looks."""
+REFRESH_SECONDS = 1.0
 Draw = Callable[[Download], None]
 
 
-def followed(desk: Desk, id: str, out: TextIO, wait: Callable[[], None], *, terminal: bool, said: str = "") -> Download:
-    """Show a download until it has ended, and answer how it did: as a bar in a terminal, else as a line for each change since what was `said`."""
+def follow_download(
+    service: StaffService, id: str, out: TextIO, wait: Callable[[], None], *, terminal: bool, last_line: str = ""
+) -> Download:
+    """Show a download until it ends, and return it: a progress bar in a terminal, else a line for each change.
+
+    `last_line` is the line that was printed last. It is not printed again.
+    """
     screen = Console(file=out, force_terminal=terminal, markup=False, highlight=False, emoji=False, soft_wrap=True)
-    seen = desk.found(id)
-    with _bar(screen) if terminal else _lines(screen, said) as draw:
-        draw(seen)
-        while seen.active:
+    download = service.find_download(id)
+    with _bar(screen) if terminal else _lines(screen, last_line) as draw:
+        draw(download)
+        while download.active:
             wait()
-            seen = desk.download(seen.user_id, seen.id)
-            draw(seen)
-    screen.print(_end(desk, seen))
-    return seen
+            download = service.download(download.user_id, download.id)
+            draw(download)
+    screen.print(_summary(service, download))
+    return download
 
 
 @contextmanager
-def _lines(screen: Console, said: str) -> Generator[Draw]:
-    def draw(seen: Download) -> None:
-        nonlocal said
-        if seen.active and (line := how_it_stands(seen)) != said:
-            screen.print(said := line)
+def _lines(screen: Console, last_line: str) -> Generator[Draw]:
+    def draw(download: Download) -> None:
+        nonlocal last_line
+        if download.active and (line := describe_download(download)) != last_line:
+            screen.print(last_line := line)
 
     yield draw
 
 
 class _Speed(TransferSpeedColumn):
-    """How fast it comes, as soon as two looks have differed."""
+    """The transfer speed, or nothing while it is unknown."""
 
     @override
     def render(self, task: Task) -> Text:
@@ -54,22 +58,27 @@ class _Speed(TransferSpeedColumn):
 
 @contextmanager
 def _bar(screen: Console) -> Generator[Draw]:
-    words = TextColumn("{task.description}", markup=False)
-    with Progress(words, BarColumn(), DownloadColumn(), _Speed(), console=screen, auto_refresh=False) as bar:
+    status = TextColumn("{task.description}", markup=False)
+    with Progress(status, BarColumn(), DownloadColumn(), _Speed(), console=screen, auto_refresh=False) as bar:
         task = bar.add_task("", total=None)
-        yield lambda seen: _draw(bar, bar.tasks[task], seen)
+        yield lambda download: _update(bar, bar.tasks[task], download)
 
 
-def _draw(bar: Progress, task: Task, seen: Download) -> None:
-    done, total = (seen.progress.done, seen.progress.total) if seen.progress else (task.completed, task.total)
-    if seen.status == "completed" and total is not None:
+def _update(bar: Progress, task: Task, download: Download) -> None:
+    progress, status = download.progress, format_status(download)
+    done, total = (progress.done, progress.total) if progress else (task.completed, task.total)
+    if download.status == "completed" and total is not None:
         done = total
-    note = seen.progress.note if seen.progress and seen.active else ""
-    word = "not found" if seen.first_not_found_at_utc and seen.active else note
-    bar.update(task.id, description=plain(f"{status(seen)} ({word})" if word else status(seen)), completed=done, total=total, refresh=True)
+    note = progress.note if progress and download.active else ""
+    if download.first_not_found_at_utc and download.active:
+        note = "not found"
+    description = plain_text(f"{status} ({note})" if note else status)
+    bar.update(task.id, description=description, completed=done, total=total, refresh=True)
 
 
-def _end(desk: Desk, seen: Download) -> str:
-    if seen.status == "completed":
-        return plain(f"completed: the {seen.media_type} of book {seen.book_id} is at {desk.stored_at(seen)}")
-    return plain(f"{seen.status}: {seen.failure_reason}" if seen.failure_reason else seen.status)
+def _summary(service: StaffService, download: Download) -> str:
+    if download.status == "completed":
+        path = service.storage_path(download)
+        return plain_text(f"completed: the {download.media_type} of book {download.book_id} is at {path}")
+    reason = download.failure_reason
+    return plain_text(f"{download.status}: {reason}" if reason else download.status)

@@ -1,14 +1,14 @@
-"""How a download is told to a person."""
+"""Formats downloads for people."""
 
 from rich.filesize import decimal
 
-from apps.common.telling import moment, plain
+from apps.common.formatting import format_time, plain_text
 
-from .library import Download, Progress
+from .models import Download, Progress
 
 
-def how_far(progress: Progress | None) -> str:
-    """How much of it is there; nothing while nobody knows."""
+def format_progress(progress: Progress | None) -> str:
+    """The finished bytes, with total and percentage if they are known."""
     if progress is None:
         return ""
     if not progress.total:
@@ -16,18 +16,18 @@ def how_far(progress: Progress | None) -> str:
     return f"{decimal(progress.done)} of {decimal(progress.total)}, {int(100 * progress.done / progress.total)} %"
 
 
-def status(download: Download) -> str:
-    """A download's status, and whether it is about to be another."""
+def format_status(download: Download) -> str:
+    """The status, and whether a cancel request is pending."""
     return f"{download.status}, being canceled" if download.being_canceled else download.status
 
 
-def how_it_stands(download: Download) -> str:
-    """A download's status, and while it is active what is known besides."""
-    told = [status(download)]
+def describe_download(download: Download) -> str:
+    """The status, and while the download is active its progress and problems."""
+    parts = [format_status(download)]
     if download.active:
-        told += filter(None, [how_far(download.progress)])
+        parts += filter(None, [format_progress(download.progress)])
         if download.progress is not None and download.progress.note:
-            told.append(f"qBittorrent says {download.progress.note}")
+            parts.append(f"qBittorrent: {download.progress.note}")
         if download.first_not_found_at_utc is not None:
-            told.append(f"not found in qBittorrent since {moment(download.first_not_found_at_utc)}")
-    return plain("; ".join(told))
+            parts.append(f"not found in qBittorrent since {format_time(download.first_not_found_at_utc)}")
+    return plain_text("; ".join(parts))

@@ -1,35 +1,39 @@
-"""The long-running side: a worker, the interface over HTTP, or both in one process, until a signal."""
+"""Runs a worker, the HTTP API, or both in one process, until a signal."""
 
 import asyncio
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from apps.common.serving import served, url_of
-from apps.common.signals import Say, signals
+from apps.common.serving import run_server, socket_url
+from apps.common.signals import Say, stop_on_signal
 
-from .api import api
+from .api import make_api
 from .jobs import Librarian
 
 
-def until_signal(librarian: Librarian, say: Say, *, follows: Sequence[str] | None, http: socket.socket | None) -> None:
-    """Work, serve, or both, until SIGTERM or SIGINT; then end in good order. A second signal ends the process at once.
+def run_until_signal(
+    librarian: Librarian, say: Say, *, worker_lines: Sequence[str] | None, http: socket.socket | None
+) -> None:
+    """Work, serve, or both, until SIGTERM or SIGINT, then shut down gracefully. A second signal exits at once.
 
-    `follows` is what a worker says when it is ready, line by line; without it none runs.
+    A worker runs only if `worker_lines` are given. They are printed when it is ready.
     """
-    asyncio.run(_until_signal(librarian, say, follows, http))
+    asyncio.run(_run_until_signal(librarian, say, worker_lines, http))
 
 
-async def _until_signal(librarian: Librarian, say: Say, follows: Sequence[str] | None, http: socket.socket | None) -> None:
-    with signals() as stop:
+async def _run_until_signal(
+    librarian: Librarian, say: Say, worker_lines: Sequence[str] | None, http: socket.socket | None
+) -> None:
+    with stop_on_signal() as stop:
         async with AsyncExitStack() as stack:
-            if follows is not None:
+            if worker_lines is not None:
                 await stack.enter_async_context(librarian.app.worker())
-                for line in follows:
+                for line in worker_lines:
                     say(line)
             if http is not None:
-                stack.callback(say, "listening no more")
-                await stack.enter_async_context(served(api(librarian), http, stop))
-                say(f"listening at {url_of(http)}")
+                stack.callback(say, "no longer listening")
+                await stack.enter_async_context(run_server(make_api(librarian), http, stop))
+                say(f"listening at {socket_url(http)}")
             await stop.wait()
-            say("stopping: what runs is finished first")
+            say("stopping: running jobs and requests finish first")

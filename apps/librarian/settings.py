@@ -1,4 +1,4 @@
-"""What the librarian must be told: where its database is, and where qBittorrent is and writes."""
+"""The settings of the librarian, from environment variables that begin with LIBRARIAN_."""
 
 import math
 import os
@@ -16,33 +16,41 @@ PREFIX = "LIBRARIAN_"
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it, checked. `BadSettings`, in one sentence, for what can never work."""
+    """The validated settings. Raises BadSettings for an invalid value."""
 
     database: str
     qbittorrent_url: str
     username: str
     password: str = field(repr=False)
     downloads: Path
-    """Where qBittorrent is to put what it downloads, as qBittorrent itself sees the path."""
+    """The directory for downloads, as qBittorrent sees it."""
     poll: float = 15.0
-    """Seconds between two looks at a download."""
+    """Seconds between two checks of a download."""
     allow_default_credentials: bool = False
     allow_private_addresses: bool = False
     """Whether torrents may contain trackers and peers in a private network."""
 
     def __post_init__(self) -> None:
         if self.database.partition("://")[0] not in SCHEMES:
-            raise BadSettings(f"{PREFIX}DATABASE_URL names neither SQLite nor PostgreSQL: write sqlite:///librarian.db, or postgresql://…")
+            raise BadSettings(
+                f"{PREFIX}DATABASE_URL must be a SQLite or PostgreSQL URL. "
+                "Write sqlite:///librarian.db, or postgresql://user:password@host/name."
+            )
         if not (math.isfinite(self.poll) and self.poll > 0):
-            raise BadSettings(f"{PREFIX}POLL is {self.poll}: give the seconds between two looks at qBittorrent, above zero.")
+            raise BadSettings(f"{PREFIX}POLL is {self.poll}. Write the seconds between two checks, greater than zero.")
         if not self.downloads.is_absolute():
-            raise BadSettings(f"The downloads directory is {self.downloads}: give an absolute path, since qBittorrent works in a directory of its own.")
+            raise BadSettings(
+                f"The downloads directory {self.downloads} is relative. "
+                "Write an absolute path: qBittorrent has another working directory."
+            )
         if Path(os.path.normpath(self.downloads)) != self.downloads:
-            raise BadSettings(f"The downloads directory is {self.downloads}: write it without `..`, as qBittorrent will.")
+            raise BadSettings(
+                f"The downloads directory {self.downloads} contains `..`. Write it without, as qBittorrent does."
+            )
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """The settings of the variables that begin with LIBRARIAN_."""
+        """The settings of this environment."""
         given = os.environ if environment is None else environment
 
         def read(name: str, default: str) -> str:
@@ -51,11 +59,16 @@ class Settings:
         try:
             poll = float(read("POLL", "15"))
         except ValueError:
-            raise BadSettings(f"{PREFIX}POLL is {read('POLL', '')!r}, which is no number: give the seconds between two looks at qBittorrent.") from None
+            raise BadSettings(
+                f"{PREFIX}POLL is {read('POLL', '')!r}, which is not a number. Write the seconds between two checks."
+            ) from None
         return cls(
-            database=read("DATABASE_URL", "sqlite:///librarian.db"), qbittorrent_url=read("QBITTORRENT_URL", "http://127.0.0.1:8080"),
-            username=read("QBITTORRENT_USERNAME", ""), password=read("QBITTORRENT_PASSWORD", ""),
-            downloads=Path(os.path.abspath(read("DOWNLOADS", "downloads"))),  # noqa: PTH100 - `absolute` would leave `..` in it
-            poll=poll, allow_default_credentials=read("ALLOW_DEFAULT_CREDENTIALS", "") == "1",
+            database=read("DATABASE_URL", "sqlite:///librarian.db"),
+            qbittorrent_url=read("QBITTORRENT_URL", "http://127.0.0.1:8080"),
+            username=read("QBITTORRENT_USERNAME", ""),
+            password=read("QBITTORRENT_PASSWORD", ""),
+            downloads=Path(os.path.abspath(read("DOWNLOADS", "downloads"))),  # noqa: PTH100 - `absolute` keeps `..`
+            poll=poll,
+            allow_default_credentials=read("ALLOW_DEFAULT_CREDENTIALS", "") == "1",
             allow_private_addresses=read("ALLOW_PRIVATE_ADDRESSES", "") == "1",
         )

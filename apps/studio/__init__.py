@@ -1,1 +1,1 @@
-"""The studio: images from prompts, paid with credits. An application of Interlock."""
+"""The studio: creates images from prompts and charges credits for them. An Interlock application."""

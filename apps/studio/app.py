@@ -1,7 +1,7 @@
-"""The studio's app by name, for `interlock worker -A apps.studio.app:app` and every other command of Interlock."""
+"""The studio's Interlock app, for `interlock worker -A apps.studio.app:app` and the other `interlock` commands."""
 
-from .assembly import assembled
+from .assembly import studio_from_settings
 from .settings import Settings
 
-studio = assembled(Settings.read())
+studio = studio_from_settings(Settings.read())
 app = studio.app

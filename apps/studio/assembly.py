@@ -1,33 +1,35 @@
-"""The studio put together from its settings."""
+"""Builds the studio from its settings."""
 
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from apps.common.database import connect
+from apps.common.database import make_engine
 
+from .clients.originals import Originals
+from .clients.provider import Provider
 from .errors import BadSettings
-from .jobs import Lifespan, Means, Studio, build
-from .originals import Originals
+from .jobs import Dependencies, Lifespan, Studio, build
 from .prompt_guard import Moderator, PromptGuard
-from .providers import Provider
 from .settings import Settings
 
 
-def assembled(settings: Settings) -> Studio:
-    """The studio with these settings. It opens nothing yet; each of its workers opens the provider when it starts."""
+def studio_from_settings(settings: Settings) -> Studio:
+    """Build a studio. It opens no connection yet; each worker opens the provider when it starts."""
     provider, lifespan = _provider(settings)
-    means = Means(_guard(settings.block_list), _moderator(settings.moderator), provider, _originals(settings))
-    return build(settings.database_url, connect(settings.database_url), means, lifespan=lifespan)
+    dependencies = Dependencies(
+        _guard(settings.block_list), _moderator(settings.moderator), provider, _originals(settings)
+    )
+    return build(settings.database_url, make_engine(settings.database_url), dependencies, lifespan=lifespan)
 
 
 def _provider(settings: Settings) -> tuple[Provider, Lifespan]:
     if settings.provider == "openai" and settings.api_key is not None:
-        from .providers.openai import Images
+        from .clients.openai_images import OpenAIImages
 
-        images = Images(settings.api_url, settings.api_key.get_secret_value(), settings.model)
+        images = OpenAIImages(settings.api_url, settings.api_key.get_secret_value(), settings.model)
         return images, images.open
-    from .providers.painter import Painter
+    from .clients.local_painter import Painter
 
     painter = Painter()
     return painter, painter.open
@@ -39,18 +41,26 @@ def _originals(settings: Settings) -> Originals:
     bucket, prefix = settings.bucket
     secret = None if settings.s3_secret_key is None else settings.s3_secret_key.get_secret_value()
     return Originals.in_bucket(
-        bucket, prefix, endpoint=settings.s3_endpoint, region=settings.s3_region, access_key=settings.s3_access_key, secret_key=secret)
+        bucket,
+        prefix,
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        access_key=settings.s3_access_key,
+        secret_key=secret,
+    )
 
 
 def _guard(file: Path | None) -> PromptGuard:
-    """One that blocks what stands in this file: a word or a phrase on each line; what begins with # is a remark."""
+    """Read a block list: one word or phrase per line; lines that begin with # are comments."""
     if file is None:
         return PromptGuard()
     try:
         lines = [line.strip() for line in file.expanduser().read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, ValueError) as error:
-        why = (error.strerror or "it cannot be opened") if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise BadSettings(f"STUDIO_BLOCK_LIST names {str(file)!r}, which cannot be read ({why}): give a file with a word or a phrase on each line.") from None
+        why = (error.strerror or "it cannot be opened") if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadSettings(
+            f"STUDIO_BLOCK_LIST: cannot read {str(file)!r} ({why}). Give a file with one word or phrase per line."
+        ) from None
     return PromptGuard.of(line for line in lines if not line.startswith("#"))
 
 
@@ -60,9 +70,11 @@ def _moderator(named: str | None) -> Moderator | None:
     module, _, function = named.partition(":")
     try:
         found: object = getattr(import_module(module), function)
-    except Exception as error:  # noqa: BLE001 - it is somebody's own module, which may do anything while it is imported
+    except Exception as error:  # noqa: BLE001 - a user's module may raise anything on import
         why = f"{type(error).__name__}: {error}"
-        raise BadSettings(f"STUDIO_MODERATOR names {named}, which cannot be imported ({why}): see that it is there, and where Python looks.") from None
+        raise BadSettings(
+            f"STUDIO_MODERATOR: cannot import {named} ({why}). Check that the module exists and is on Python's path."
+        ) from None
     if not callable(found):
-        raise BadSettings(f"STUDIO_MODERATOR names {named}, which is no function: write one that is given a prompt.")
+        raise BadSettings(f"STUDIO_MODERATOR: {named} is not a function. Name a function that takes a prompt.")
     return cast("Moderator", found)

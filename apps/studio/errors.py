@@ -1,56 +1,63 @@
-"""What can go wrong, by whose doing."""
+"""The studio's exceptions."""
 
 from typing import Literal
 
 from interlock import Refused
 
 Code = Literal[
-    "prompt_empty", "prompt_too_long", "prompt_characters", "prompt_blocked", "prompt_flagged", "params_invalid", "credits_insufficient", "user_unknown",
+    "prompt_empty",
+    "prompt_too_long",
+    "prompt_characters",
+    "prompt_blocked",
+    "prompt_flagged",
+    "params_invalid",
+    "credits_insufficient",
+    "user_unknown",
     "not_redrivable",
 ]
 
 
 class StudioError(Exception):
-    """Something of the studio's own, in one sentence that says what to do."""
+    """Base class. The message is one sentence for people that says what to do next."""
 
 
 class BadSettings(StudioError):
-    """The settings can never work. Nothing was begun."""
+    """The settings are not usable. Nothing was started."""
 
 
 class NotFound(StudioError):
-    """There is no such thing, or it is somebody else's."""
+    """The object does not exist or belongs to another user."""
 
 
 class Conflict(StudioError):
-    """It cannot be done to this thing as it stands now. Nothing was changed."""
+    """The object's current state does not allow this. Nothing was changed."""
 
 
-class Unjudged(StudioError):
-    """The moderation model could not be asked. Nothing was stored or deducted: try again."""
+class ModerationUnavailable(StudioError):
+    """The moderation model did not answer. Nothing was stored or deducted; the order can be sent again."""
 
 
 class Refusal(Refused):
-    """A job is not made: nothing was stored or deducted. The code is for programs, the sentence for people."""
+    """An order is refused; nothing was stored or deducted. The code is for programs, the message for people."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
         self.code: Code = code
 
 
-# ---------------------------------------------------------------- while an image is made
-class Blocked(StudioError):
-    """The provider's safety filter says no. Asking again would not help, and credits are kept."""
+# ---------------------------------------------------------------- while an image is generated
+class SafetyBlocked(StudioError):
+    """The provider's safety filter rejected the prompt or the image. The credits are not refunded."""
 
 
-class Trouble(StudioError):
-    """The provider, or the way to it, is in trouble that may pass."""
+class TemporaryError(StudioError):
+    """The provider, the network or the storage failed; a retry may succeed."""
 
     def __init__(self, sentence: str, retry_after: float | None = None) -> None:
         super().__init__(sentence)
         self.retry_after = retry_after
-        """Seconds that the provider asked us to wait for."""
+        """Seconds to wait before the next attempt, if the provider said so."""
 
 
-class Hopeless(StudioError):
-    """The provider will not do it, and asking again would not help."""
+class PermanentError(StudioError):
+    """The provider refused the request; a retry cannot succeed."""

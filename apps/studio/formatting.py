@@ -1,45 +1,51 @@
-"""How a job is told to the staff."""
+"""Formats jobs and credits for the command line."""
 
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from apps.common.ids import SHORTEST
-from apps.common.telling import moment, plain
+from apps.common.formatting import format_time, plain_text
+from apps.common.job_ids import MIN_PREFIX
 
 from .gallery import INTERRUPTED, Job
 
 ACTIVE = frozenset({"queued", "running", "failed"})
-"""Where a job goes on by itself."""
+"""States that a job leaves without a person's decision."""
 SHOWN = 60
-"""Characters of a prompt in a list that no terminal cuts."""
+"""Characters of a prompt in a table that is not printed to a terminal."""
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help=f"The job's id, or its first {SHORTEST} characters or more.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help=f"The job's ID, or a unique prefix of at least {MIN_PREFIX} characters.")
+]
 
 
-def amount(credits: int) -> str:
+def format_credits(credits: int) -> str:
     return f"{credits} {'credit' if credits == 1 else 'credits'}"
 
 
 def excerpt(prompt: str, width: int | None) -> str:
-    """A prompt as a cell of a table: for a terminal of this width the table cuts it, and elsewhere nobody would."""
-    line = plain(prompt)
+    """Return a prompt as a table cell. The table shortens it for a terminal; without a terminal, this function does."""
+    line = plain_text(prompt)
     return line if width is not None or len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
 
 
-def listed(known: Mapping[str, object]) -> str:
-    """What is known of one thing, a line each."""
+def format_fields(known: Mapping[str, object]) -> str:
+    """Format fields as aligned lines of name and value."""
     wide = max(map(len, known), default=0) + 2
-    return "\n".join(f"{name:<{wide}}{plain(value)}" for name, value in known.items())
+    return "\n".join(f"{name:<{wide}}{plain_text(value)}" for name, value in known.items())
 
 
-def how_it_stands(job: Job) -> str:
-    """A job's status, and what is known besides of one that went wrong."""
+def format_status(job: Job) -> str:
+    """Format a job's status, with the last error and the next attempt if there are any."""
     if job.interrupted:
         return f"{job.status}: {INTERRUPTED}"
-    told = job.status if job.status in ("queued", "running", "completed") or not job.last_error else f"{job.status}: {job.last_error}"
+    told = (
+        job.status
+        if job.status in ("queued", "running", "completed") or not job.last_error
+        else f"{job.status}: {job.last_error}"
+    )
     if job.status == "failed":
-        told = f"{told} (failure {job.retry_count} of {job.max_retries}, on it goes at {moment(job.due_at)})"
-    return plain(told)
+        told = f"{told} (failure {job.retry_count} of {job.max_retries}, next attempt at {format_time(job.due_at)})"
+    return plain_text(told)

@@ -1,4 +1,4 @@
-"""The gallery: what has become of a user's orders, and the images themselves. Whatever is another's is not found, as what does not exist."""
+"""The gallery: a user's jobs and images. Another user's jobs are reported as not found."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -7,31 +7,31 @@ from functools import cached_property
 
 from sqlalchemy import RowMapping, select, type_coerce
 
-from apps.common.database import Utc, of_engine, reading
+from apps.common.database import UtcDateTime, engine_table, read_only
 from apps.common.database import now as wall_clock
-from apps.common.ids import is_id
+from apps.common.job_ids import is_id
 
 from . import tables
 from .errors import NotFound
 from .jobs import Studio
-from .signing import Signer
+from .signed_links import Signer
 from .tables import assets, jobs, orders
 
-MOST = 500
-"""Rows that are told at once."""
+MAX_ROWS = 500
+"""The largest number of rows of one query."""
 Changes = dict[str, datetime]
-"""Of each job by its id, when it changed last. The engine's tables refuse a change that does not make this moment grow."""
-INTERRUPTED = "It was interrupted, and goes on by itself."
+"""The time of each job's last change, by job ID. The database rejects a change that does not increase this time."""
+INTERRUPTED = "It was interrupted and resumes automatically."
 REASONS = {
-    "failed": "A try went wrong. It is tried again by itself.",
-    "rejected": "It was refused as unsafe, so its credits are not given back.",
-    "dead_letter": "It could not be made, and its credits are back.",
+    "failed": "An attempt failed. It is retried automatically.",
+    "rejected": "It was rejected as unsafe. Its credits are not refunded.",
+    "dead_letter": "It could not be made. Its credits were refunded.",
 }
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job, as the view `studio_jobs` has it."""
+    """A row of the view `studio_jobs`."""
 
     id: str
     user_id: int
@@ -48,15 +48,15 @@ class Job:
     finished_at: datetime | None
     due_at: datetime
     result_path: str | None
-    """Where the image is, within the originals."""
+    """The path of the image within the storage."""
     last_error: str | None
-    """In the words of whoever said it: for administrators."""
+    """The error as the provider or the storage reported it, for administrators only."""
     version: int
     redrive_of: str | None
 
     @property
     def interrupted(self) -> bool:
-        """Whether it rests though nothing has failed: its worker was stopped in good order, and gave it back."""
+        """Whether the job waits without a failure, because its worker was stopped and returned it."""
         return self.status == "failed" and self.retry_count == 0
 
 
@@ -75,7 +75,7 @@ class Asset:
 
 @dataclass(frozen=True)
 class AssetFile:
-    """Where an image is kept, and what it must be."""
+    """The stored file of an image, with its size and checksum."""
 
     path: str
     content_type: str
@@ -84,136 +84,158 @@ class AssetFile:
 
 
 class Gallery:
-    """What a user sees."""
+    """Reads a user's jobs, images and changes."""
 
     def __init__(self, studio: Studio, *, now: Callable[[], datetime] = wall_clock) -> None:
-        self._reading, self._now = reading(studio.engine), now
-        job = of_engine(studio.engine.dialect, "jobs", "id", "updated_at", "finished_at")
-        self._changes = select(orders.c.job_id, type_coerce(job.c.updated_at, Utc)).join(job, job.c.id == orders.c.job_id)
+        self._reading, self._now = read_only(studio.engine), now
+        job = engine_table(studio.engine.dialect, "jobs", "id", "updated_at", "finished_at")
+        self._changes = select(orders.c.job_id, type_coerce(job.c.updated_at, UtcDateTime)).join(
+            job, job.c.id == orders.c.job_id
+        )
         self._finished_at = job.c.finished_at
 
     # ------------------------------------------------------------ jobs
     def jobs(self, user_id: int, *, limit: int = 50, before: str | None = None) -> list[Job]:
-        """A user's jobs, the newest first; those that were made `before` this one, if one is named."""
-        asked = VIEW.where(jobs.c.userId == user_id).order_by(jobs.c.id.desc()).limit(_bounded(limit))
+        """A user's jobs, newest first; with `before`, only jobs older than this one."""
+        asked = VIEW.where(jobs.c.userId == user_id).order_by(jobs.c.id.desc()).limit(_clamp(limit))
         if before is not None:
-            asked = asked.where(jobs.c.id < _id(before))
+            asked = asked.where(jobs.c.id < _check_id(before))
         with self._reading.begin() as tx:
-            return [job_of(row) for row in tx.execute(asked).mappings()]
+            return [job_from_row(row) for row in tx.execute(asked).mappings()]
 
     def job(self, user_id: int, id: str) -> Job:
         """One job of this user."""
         with self._reading.begin() as tx:
-            found = tx.execute(VIEW.where(jobs.c.id == _id(id), jobs.c.userId == user_id)).mappings().one_or_none()
+            found = (
+                tx.execute(VIEW.where(jobs.c.id == _check_id(id), jobs.c.userId == user_id)).mappings().one_or_none()
+            )
         if found is None:
-            raise NotFound(_missing(id))
-        return job_of(found)
+            raise NotFound(_not_found_message(id))
+        return job_from_row(found)
 
     @staticmethod
     def reason(job: Job) -> str | None:
-        """Why it is not made, or not yet, in words for its user; never in the provider's."""
+        """Explain to the user why there is no image. It never contains the provider's message."""
         return INTERRUPTED if job.interrupted else REASONS.get(job.status)
 
-    def these(self, user_id: int, ids: Collection[str]) -> list[Job]:
-        """Those of a user's jobs that have one of these ids, the oldest first."""
+    def jobs_by_id(self, user_id: int, ids: Collection[str]) -> list[Job]:
+        """A user's jobs with these IDs, oldest first."""
         found: list[Job] = []
         with self._reading.begin() as tx:
             for some in _chunks(ids):
-                found += map(job_of, tx.execute(VIEW.where(jobs.c.userId == user_id, jobs.c.id.in_(some))).mappings())
+                found += map(
+                    job_from_row, tx.execute(VIEW.where(jobs.c.userId == user_id, jobs.c.id.in_(some))).mappings()
+                )
         return sorted(found, key=lambda job: job.id)
 
-    # ------------------------------------------------------------ what changes
+    # ------------------------------------------------------------ changes
     def changes(self, user_id: int, limit: int = 100) -> Changes:
-        """When each of a user's newest jobs changed last: cheap, so that it may be asked often."""
-        asked = self._changes.where(orders.c.user_id == user_id).order_by(orders.c.job_id.desc()).limit(_bounded(limit))
+        """When each of a user's newest jobs last changed. The query is cheap enough to run often."""
+        asked = self._changes.where(orders.c.user_id == user_id).order_by(orders.c.job_id.desc()).limit(_clamp(limit))
         with self._reading.begin() as tx:
             return dict(tx.execute(asked).all())
 
-    def changes_of(self, user_id: int, ids: Collection[str]) -> Changes:
-        """The same of those that have one of these ids."""
+    def changes_by_id(self, user_id: int, ids: Collection[str]) -> Changes:
+        """When each of a user's jobs with these IDs last changed."""
         found: Changes = {}
         with self._reading.begin() as tx:
             for some in _chunks(ids):
-                found.update(tx.execute(self._changes.where(orders.c.user_id == user_id, orders.c.job_id.in_(some))).all())
+                found.update(
+                    tx.execute(self._changes.where(orders.c.user_id == user_id, orders.c.job_id.in_(some))).all()
+                )
         return found
 
-    def changed(self, ids: Collection[str]) -> Changes:
-        """When each of these jobs last changed, of any user."""
+    def changes_of_jobs(self, ids: Collection[str]) -> Changes:
+        """When each of these jobs last changed, whichever user they belong to."""
         found: Changes = {}
         with self._reading.begin() as tx:
             for some in _chunks(ids):
                 found.update(tx.execute(self._changes.where(orders.c.job_id.in_(some))).all())
         return found
 
-    def changes_of_unended(self, user_id: int) -> Changes:
-        """The same of all that have not ended. It walks through all that the user ever ordered: not to be asked often."""
+    def changes_of_open_jobs(self, user_id: int) -> Changes:
+        """When each of a user's open jobs last changed. It reads all orders of the user, so it must not run often."""
         asked = self._changes.where(orders.c.user_id == user_id, self._finished_at.is_(None))
         with self._reading.begin() as tx:
             return dict(tx.execute(asked).all())
 
     # ------------------------------------------------------------ images
     def assets(self, user_id: int, limit: int = 50, before: str | None = None) -> list[Asset]:
-        """A user's images, the newest order first."""
-        asked = _ASSETS.where(assets.c.user_id == user_id).order_by(assets.c.job_id.desc()).limit(_bounded(limit))
+        """A user's images, newest order first."""
+        asked = _ASSETS.where(assets.c.user_id == user_id).order_by(assets.c.job_id.desc()).limit(_clamp(limit))
         if before is not None:
-            asked = asked.where(assets.c.job_id < _id(before))
+            asked = asked.where(assets.c.job_id < _check_id(before))
         with self._reading.begin() as tx:
             return [Asset(**row) for row in tx.execute(asked).mappings()]
 
     def asset(self, job_id: str) -> AssetFile:
-        """Where the image of a job is, whoever's it is: whoever asks has shown a signed link."""
+        """The stored file of a job's image, for any user. The caller has checked a signed link."""
         columns = assets.c.path, assets.c.content_type, assets.c.bytes, assets.c.sha256
         with self._reading.begin() as tx:
-            found = tx.execute(select(*columns).where(assets.c.job_id == _id(job_id))).mappings().one_or_none()
+            found = tx.execute(select(*columns).where(assets.c.job_id == _check_id(job_id))).mappings().one_or_none()
         if found is None:
-            raise NotFound(_missing(job_id))
+            raise NotFound(_not_found_message(job_id))
         return AssetFile(**found)
 
     def result_url(self, job: Job) -> str | None:
-        """A link to the image of a completed job, good for a while and for whoever has it."""
-        return None if job.result_path is None else self.signer.signed(job.id, self._now())
+        """A signed link to the image of a completed job. Anyone with the link can open it until it expires."""
+        return None if job.result_path is None else self.signer.sign(job.id, self._now())
 
     @cached_property
     def signer(self) -> Signer:
-        """Of the links. Its secret is in the database, so that every process signs alike."""
+        """Signs links with the secret from the database, which all processes share."""
         with self._reading.begin() as tx:
-            return Signer(tables.secret_of(tx))
+            return Signer(tables.signing_secret(tx))
 
 
-# ---------------------------------------------------------------- as rows
+# ---------------------------------------------------------------- rows
 _NAMES = {
-    "userId": "user_id", "retryCount": "retry_count", "maxRetries": "max_retries", "createdAt": "created_at", "startedAt": "started_at",
-    "updatedAt": "updated_at", "finishedAt": "finished_at", "dueAt": "due_at", "resultUrl": "result_path", "lastError": "last_error", "redriveOf": "redrive_of",
+    "userId": "user_id",
+    "retryCount": "retry_count",
+    "maxRetries": "max_retries",
+    "createdAt": "created_at",
+    "startedAt": "started_at",
+    "updatedAt": "updated_at",
+    "finishedAt": "finished_at",
+    "dueAt": "due_at",
+    "resultUrl": "result_path",
+    "lastError": "last_error",
+    "redriveOf": "redrive_of",
 }
 _COLUMNS = [column.label(_NAMES.get(column.name, column.name)) for column in jobs.c if column.name != "idempotencyKey"]
 VIEW = select(*_COLUMNS)
 _ASSETS = select(
-    assets.c.job_id, orders.c.prompt, assets.c.content_type, assets.c.width, assets.c.height, assets.c.bytes, assets.c.created_at,
+    assets.c.job_id,
+    orders.c.prompt,
+    assets.c.content_type,
+    assets.c.width,
+    assets.c.height,
+    assets.c.bytes,
+    assets.c.created_at,
 ).join(orders, orders.c.job_id == assets.c.job_id)
 _FIELDS = tuple(Job.__dataclass_fields__)
 
 
-def job_of(row: RowMapping) -> Job:
-    """The job of a row that has at least the columns of `VIEW`."""
+def job_from_row(row: RowMapping) -> Job:
+    """Convert a row with at least the columns of `VIEW`."""
     return Job(**{name: row[name] for name in _FIELDS})
 
 
-
-def _id(id: str) -> str:
+def _check_id(id: str) -> str:
     if not is_id(id):
-        raise NotFound(_missing(id))
+        raise NotFound(_not_found_message(id))
     return id
 
 
-def _missing(id: str) -> str:
-    return f"You have no image {id[:40]}: look at the list of yours."
+def _not_found_message(id: str) -> str:
+    return f"You have no image {id[:40]}. Check the list of your images."
 
 
 def _chunks(ids: Collection[str]) -> Iterator[list[str]]:
-    """Few enough for one statement each."""
+    """Split IDs into lists that are small enough for one statement."""
     every = list(ids)
-    return (every[at : at + MOST] for at in range(0, len(every), MOST))
+    return (every[at : at + MAX_ROWS] for at in range(0, len(every), MAX_ROWS))
 
 
-def _bounded(limit: int) -> int:
-    return max(1, min(limit, MOST))
+def _clamp(limit: int) -> int:
+    return max(1, min(limit, MAX_ROWS))

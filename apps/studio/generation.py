@@ -1,49 +1,56 @@
-"""One attempt at one image: from the prompt to a file in the originals."""
+"""One attempt to make an image: from the prompt to a file in the originals."""
 
 from dataclasses import dataclass
 
 from interlock import Run
 
+from .clients.originals import Originals, StoredImage
+from .clients.provider import Link, Provider
 from .order import Order
-from .originals import Kept, Originals
-from .providers import Link, Provider
 
 GENERATE, STORE = "generate", "store"
 
 
 @dataclass(frozen=True)
-class Made:
-    """What the provider's answer came to: an image that is kept already, or a link to one."""
+class Generated:
+    """The result of a provider call: a stored image, or a link to an image."""
 
-    kept: Kept | None = None
+    stored: StoredImage | None = None
     link: str | None = None
 
 
 class Generation:
-    """One attempt at one image. Whoever dies in it has asked the provider at most once more than needed, and kept at most one image."""
+    """Makes one image. A crash causes at most one extra provider call and never a second stored image."""
 
     def __init__(self, run: Run, provider: Provider, originals: Originals, order: Order) -> None:
         self._run, self._provider, self._originals, self._order = run, provider, originals, order
 
-    async def kept(self) -> Kept:
-        """The image, in its place. Once it is there, or a link to it is stored, nobody is asked for it again; an image that is there is never replaced."""
-        made = await self._run.effect(GENERATE, on_doubt=self._found)(self._made)
-        if made.kept is not None:
-            return made.kept
-        return await self._run.step(STORE, self._fetched, made.link or "")
+    async def make_image(self) -> StoredImage:
+        """Generate and store the image.
 
-    async def _made(self) -> Made:
-        # An image for which there is no room would be paid for at each attempt.
-        await self._originals.ready()
+        Once an image or a link to it is stored, the provider is not called again. A stored image is never replaced.
+        """
+        made = await self._run.effect(GENERATE, on_doubt=self._find_stored)(self._generate)
+        if made.stored is not None:
+            return made.stored
+        return await self._run.step(STORE, self._fetch, made.link or "")
+
+    async def _generate(self) -> Generated:
+        # Without this check, each attempt would pay for an image that cannot be stored.
+        await self._originals.check_writable()
         answer = await self._provider.generate(self._order, key=self._run.job_id)
-        # An image itself is kept within the call, so that its receipt is small and says where it is.
-        return Made(link=answer.url) if isinstance(answer, Link) else Made(kept=await self._originals.keep(self._run.job_id, answer))
+        # Store the image inside the effect, so that its receipt contains a path and not the image.
+        return (
+            Generated(link=answer.url)
+            if isinstance(answer, Link)
+            else Generated(stored=await self._originals.store(self._run.job_id, answer))
+        )
 
-    async def _found(self, key: str) -> Made | None:
-        """In doubt, the truth is in the originals: an image that is there was made."""
+    async def _find_stored(self, key: str) -> Generated | None:
+        """Resolve a call in doubt: if the originals contain the image, the call succeeded."""
         del key
-        kept = await self._originals.find(self._run.job_id)
-        return None if kept is None else Made(kept=kept)
+        stored = await self._originals.find(self._run.job_id)
+        return None if stored is None else Generated(stored=stored)
 
-    async def _fetched(self, url: str) -> Kept:
-        return await self._originals.keep(self._run.job_id, await self._provider.fetch(Link(url)))
+    async def _fetch(self, url: str) -> StoredImage:
+        return await self._originals.store(self._run.job_id, await self._provider.fetch(Link(url)))

@@ -13,8 +13,8 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, lite
 from .errors import Refusal, StudioError
 from .tables import Entry, balances, entries, users
 
-Settled = Literal["capture", "forfeit", "release"]
-SETTLEMENTS: tuple[Settled, ...] = ("capture", "forfeit", "release")
+Settlement = Literal["capture", "forfeit", "release"]
+SETTLEMENTS: tuple[Settlement, ...] = ("capture", "forfeit", "release")
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Balance:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A user's balance at one moment. Every entry increases `mark`, even if the balance ends up the same."""
+class BalanceVersion:
+    """A user's balance with a version number. Every entry increases `mark`, even if the balance ends up the same."""
 
     mark: int
     balance: Balance
 
 
 @dataclass(frozen=True)
-class Line:
+class LedgerEntry:
     """One entry, as its user sees it."""
 
     at: datetime
@@ -54,54 +54,69 @@ def grant(tx: Connection, user_id: int, amount: int, note: str | None) -> None:
 
 def reserve(tx: Connection, user_id: int, job_id: str, amount: int) -> None:
     """Reserve credits for a job, or refuse. It locks the user's balance, so concurrent orders cannot overspend."""
-    # Written, and not just locked: a caller's own transaction that sees an old snapshot is refused by the database then, instead of counting it.
+    # An update and not just a lock: the database then rejects a caller's transaction that sees an old snapshot.
     locked = update(balances).where(balances.c.user_id == user_id).values(grant=balances.c.grant).returning(*_SUMS)
-    _affordable(tx, user_id, amount, tx.execute(locked).mappings().one_or_none())
+    _check_affordable(tx, user_id, amount, tx.execute(locked).mappings().one_or_none())
     tx.execute(entries.insert().values(user_id=user_id, job_id=job_id, entry="reserve", amount=amount))
 
 
-def afford(tx: Connection, user_id: int, amount: int) -> None:
-    """Refuse what a user cannot pay. Nothing is set aside: another order may spend the same credits next."""
-    _affordable(tx, user_id, amount, tx.execute(_BALANCES.where(balances.c.user_id == user_id)).mappings().one_or_none())
+def check_affordable(tx: Connection, user_id: int, amount: int) -> None:
+    """Refuse an order that the user cannot pay for. It reserves nothing."""
+    _check_affordable(
+        tx, user_id, amount, tx.execute(_BALANCES.where(balances.c.user_id == user_id)).mappings().one_or_none()
+    )
 
 
-def _affordable(tx: Connection, user_id: int, amount: int, found: RowMapping | None) -> None:
+def _check_affordable(tx: Connection, user_id: int, amount: int, found: RowMapping | None) -> None:
     if found is None and tx.scalar(select(users.c.id).where(users.c.id == user_id)) is None:
-        raise Refusal("user_unknown", f"There is no user {user_id}: add one first.")
+        raise Refusal("user_unknown", f"No user has the ID {user_id}. Add the user first.")
     available = _balance(found).available
     if available < amount:
-        raise Refusal("credits_insufficient", f"The price is {amount}, and of your credits {available} can be used: ask an administrator for more.")
+        raise Refusal(
+            "credits_insufficient",
+            f"This picture costs {amount} {'credit' if amount == 1 else 'credits'}; you have {available}. "
+            "Ask an administrator for more.",
+        )
 
 
-def settle(tx: Connection, job_id: str, entry: Settled, note: str | None = None) -> None:
-    """What was reserved for a job is used, kept or given back: exactly that, and once."""
+def settle(tx: Connection, job_id: str, entry: Settlement, note: str | None = None) -> None:
+    """Capture, forfeit or release the credits that are reserved for a job. The database allows this once."""
     reserved = select(entries.c.user_id, entries.c.job_id, literal(entry), entries.c.amount, literal(note)).where(
-        entries.c.job_id == job_id, entries.c.entry == "reserve")
-    # The moment is the column's own default: named here, it would be that of the reserve.
+        entries.c.job_id == job_id, entries.c.entry == "reserve"
+    )
+    # `at` is left out, so that the column's default applies and not the time of the reserve.
     written = tx.execute(entries.insert().from_select(["user_id", "job_id", "entry", "amount", "note"], reserved))
     if written.rowcount != 1:
-        raise StudioError(f"Nothing is reserved for job {job_id}, so there is nothing to {entry}: look at its history, and at `check`.")
+        raise StudioError(
+            f"Cannot {entry} credits of job {job_id}: none are reserved. Look at the job's history and run `check`."
+        )
 
 
 def balance(tx: Connection, user_id: int) -> Balance:
-    """How a user's credits stand."""
+    """A user's balance."""
     return _balance(tx.execute(_BALANCES.where(balances.c.user_id == user_id)).mappings().one_or_none())
 
 
-def standing(tx: Connection, user_ids: Collection[int]) -> dict[int, Standing]:
-    """The balances of these users."""
+def balance_versions(tx: Connection, user_ids: Collection[int]) -> dict[int, BalanceVersion]:
+    """The balances of these users, with their versions."""
     found = tx.execute(_BALANCES.add_columns(balances.c.user_id).where(balances.c.user_id.in_(user_ids))).mappings()
     rows = {row["user_id"]: row for row in found}
-    return {id: Standing(sum(rows[id][each] for each in get_args(Entry)) if id in rows else 0, _balance(rows.get(id))) for id in user_ids}
+    return {
+        id: BalanceVersion(sum(rows[id][each] for each in get_args(Entry)) if id in rows else 0, _balance(rows.get(id)))
+        for id in user_ids
+    }
 
 
-def added_up(tx: Connection) -> dict[int, Balance]:
+def balances_from_entries(tx: Connection) -> dict[int, Balance]:
     """Every user's balance, computed from the ledger, which is authoritative. It reads every entry."""
     sums: dict[int, dict[str, int]] = {}
     for user_id, entry, total in tx.execute(
-            select(entries.c.user_id, entries.c.entry, func.sum(entries.c.amount)).group_by(entries.c.user_id, entries.c.entry)):
+        select(entries.c.user_id, entries.c.entry, func.sum(entries.c.amount)).group_by(
+            entries.c.user_id, entries.c.entry
+        )
+    ):
         sums.setdefault(user_id, {})[entry] = int(total)
-    return {user_id: _stands(**of_user) for user_id, of_user in sums.items()}
+    return {user_id: _balance_of(**of_user) for user_id, of_user in sums.items()}
 
 
 _SUMS: list[ColumnElement[Any]] = [balances.c[each] for each in get_args(Entry)]
@@ -109,15 +124,15 @@ _BALANCES: Select[Any] = select(*_SUMS)
 
 
 def _balance(row: RowMapping | None) -> Balance:
-    return _stands() if row is None else _stands(*(int(row[each]) for each in get_args(Entry)))
+    return _balance_of() if row is None else _balance_of(*(int(row[each]) for each in get_args(Entry)))
 
 
-def _stands(grant: int = 0, reserve: int = 0, capture: int = 0, forfeit: int = 0, release: int = 0) -> Balance:
+def _balance_of(grant: int = 0, reserve: int = 0, capture: int = 0, forfeit: int = 0, release: int = 0) -> Balance:
     return Balance(grant, grant - reserve + release, reserve - capture - forfeit - release, capture, forfeit)
 
 
-def statement(tx: Connection, user_id: int, limit: int = 50) -> list[Line]:
-    """A user's entries, the newest first."""
+def statement(tx: Connection, user_id: int, limit: int = 50) -> list[LedgerEntry]:
+    """A user's entries, newest first."""
     columns = entries.c.at, entries.c.entry, entries.c.amount, entries.c.job_id, entries.c.note
     rows = tx.execute(select(*columns).where(entries.c.user_id == user_id).order_by(entries.c.id.desc()).limit(limit))
-    return [Line(*row) for row in rows]
+    return [LedgerEntry(*row) for row in rows]

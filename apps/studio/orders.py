@@ -1,4 +1,4 @@
-"""The counter: where images are ordered. A wish is judged, found again or reserved and queued, and nothing of it is stored unless all of it is."""
+"""Orders: validates an order, then reserves its credits and queues its job in one transaction."""
 
 import logging
 from collections.abc import Callable
@@ -8,110 +8,131 @@ from typing import cast
 
 from sqlalchemy import Boolean, not_, select, text, type_coerce
 
+from apps.common.database import engine_table, read_only
 from apps.common.database import now as wall_clock
-from apps.common.database import of_engine, reading
-from apps.common.telling import plain
+from apps.common.formatting import plain_text
 from interlock import KeyReused, TransitionRefused
 from interlock import NotFound as NoJob
 
 from . import ledger
-from .errors import Conflict, NotFound, Refusal, Unjudged
+from .errors import Conflict, ModerationUnavailable, NotFound, Refusal
 from .jobs import SAFE_BLOCK, Studio
 from .order import PRICES, Order, Params
 from .prompt_guard import clean
 
-BIGGEST = 2**31 - 1
-SHOWN = 200
-"""Characters of a moderator's answer that are told on."""
+MAX_USER_ID = 2**31 - 1
+MAX_REASON = 200
+"""Characters of a moderator's answer that the user sees."""
 _log = logging.getLogger("studio")
 
 
 @dataclass(frozen=True)
 class Created:
-    """The job that a wish led to, and whether it is a new one."""
+    """The job of an order, and whether it is new."""
 
     id: str
     created: bool
 
 
-class Counter:
-    """Takes orders, and turns them away again."""
+class Orders:
+    """Creates and rejects jobs."""
 
     def __init__(self, studio: Studio, *, now: Callable[[], datetime] = wall_clock) -> None:
-        self._studio, self._now, self._reading = studio, now, reading(studio.engine)
+        self._studio, self._now, self._reading = studio, now, read_only(studio.engine)
 
-    def create_job(self, user_id: int, prompt: str, params: Params = Params(), *, at: datetime | None = None) -> Created:  # noqa: B008 - it is frozen
-        """Order an image: its credits are reserved and its job is queued, or it is a `Refusal` and nothing is stored.
+    def create_job(
+        self,
+        user_id: int,
+        prompt: str,
+        params: Params = Params(),  # noqa: B008 - it is frozen
+        *,
+        at: datetime | None = None,
+    ) -> Created:
+        """Order an image: reserve its credits and queue its job. Raises `Refusal` and stores nothing if it cannot.
 
-        The same wish of the same user within one minute is the same job. If that one rests after a failure, it is due at once.
-        `at` is when it was asked for, if not now.
+        An identical order of the same user within one minute returns the same job; if that job waits after a failure,
+        it becomes due at once. `at` is the time of the order, by default now.
         """
         params.check()
-        if not 0 < user_id <= BIGGEST:
-            raise Refusal("user_unknown", f"There is no user {str(user_id)[:40]}: add one first.")
+        if not 0 < user_id <= MAX_USER_ID:
+            raise Refusal("user_unknown", f"No user has the ID {str(user_id)[:40]}. Add the user first.")
         order = Order(user_id, clean(prompt), PRICES[params.size], params)
         key = order.key(at or self._now())
-        if self._known(key) is None:
-            self._judge(order, key)
+        if self._job_by_key(key) is None:
+            self._validate(order, key)
         try:
             with self._studio.engine.begin() as tx:
-                # By the second key it also finds a dead letter's successor while that one is under way: the wish is being granted already.
+                # The unique key also finds the redriven job of a dead letter while that job is active.
                 job = self._studio.image.using(conn=tx, idempotency_key=key, unique_key=key).enqueue(order)
         except KeyReused:
-            # The same wish at another price: prices changed within this minute.
-            known = self._known(key)
+            # The same order at another price: prices changed within this minute.
+            known = self._job_by_key(key)
             if known is None:
                 raise
             return Created(known, created=False)
         return Created(job.id, job.created)
 
     def reject(self, id: str, *, by: str, reason: str) -> None:
-        """Turn a queued job away as unsafe: its credits are forfeited. `Conflict` for one that is not queued."""
+        """Reject a queued job as unsafe; its credits are forfeited. Raises `Conflict` if the job is not queued."""
         try:
             self._studio.app.reject(id, by=by, reason=f"{SAFE_BLOCK}: {reason}")
         except NoJob:
-            raise NotFound(f"There is no job {id[:40]}: `jobs` lists all there are.") from None
+            raise NotFound(f"No job has the ID {id[:40]}. `jobs` lists all jobs.") from None
         except TransitionRefused as error:
-            raise Conflict(f"Job {id} is not rejected: it is {self._studio.app.get(id).state}.") from error
+            raise Conflict(
+                f"Job {id} cannot be rejected: it is {self._studio.app.get(id).state}, not queued."
+            ) from error
 
-    def _known(self, key: str) -> str | None:
-        """The job that holds this key."""
-        job = of_engine(self._studio.engine.dialect, "jobs", "id", "kind", "idempotency_key", "key_released")
-        # Typed, so that each database gets the words of the engine's index: any others would read the whole table.
-        released = type_coerce(job.c.key_released, Boolean)
+    def _job_by_key(self, key: str) -> str | None:
+        """The ID of the job that owns this idempotency key."""
+        job = engine_table(self._studio.engine.dialect, "jobs", "id", "kind", "idempotency_key", "key_freed")
+        # Typed, so that the condition matches the engine's partial index. Otherwise the query reads the whole table.
+        released = type_coerce(job.c.key_freed, Boolean)
         fits = job.c.kind == self._studio.image.name, job.c.idempotency_key == key, not_(released)
         with self._reading.begin() as tx:
             found: str | None = tx.scalar(select(job.c.id).where(*fits))
         return found
 
-    def _under_way(self, key: str) -> bool:
-        """Whether this wish, which became a dead letter, is being granted after all: it was judged then."""
-        # In the words of the engine's index, as above.
-        job, active = of_engine(self._studio.engine.dialect, "jobs", "id", "kind", "unique_key"), text("phase IN ('pending', 'running')")
+    def _is_active(self, key: str) -> bool:
+        """Whether an order that became a dead letter is active again. It was moderated the first time."""
+        # The condition matches the engine's partial index, as above.
+        job, active = (
+            engine_table(self._studio.engine.dialect, "jobs", "id", "kind", "unique_key"),
+            text("phase IN ('pending', 'running')"),
+        )
         with self._reading.begin() as tx:
-            return tx.scalar(select(job.c.id).where(job.c.kind == self._studio.image.name, job.c.unique_key == key, active)) is not None
+            return (
+                tx.scalar(
+                    select(job.c.id).where(job.c.kind == self._studio.image.name, job.c.unique_key == key, active)
+                )
+                is not None
+            )
 
-    def _judge(self, order: Order, key: str) -> None:
-        """What may take long or cannot even be stored is judged before the transaction, in which all but the model is asked again."""
-        self._studio.means.guard.validate(order.prompt)
-        moderator = self._studio.means.moderator
-        if moderator is None or self._under_way(key):
+    def _validate(self, order: Order, key: str) -> None:
+        """Validate before the transaction, which would otherwise wait for the moderation model.
+
+        The transaction repeats all checks except the moderation.
+        """
+        self._studio.dependencies.guard.validate(order.prompt)
+        moderator = self._studio.dependencies.moderator
+        if moderator is None or self._is_active(key):
             return
-        # Whoever cannot pay does not keep the model busy.
+        # Do not call the model for an order that the user cannot pay for.
         with self._reading.begin() as tx:
-            ledger.afford(tx, order.user_id, order.cost)
+            ledger.check_affordable(tx, order.user_id, order.cost)
         try:
-            # It is somebody's own function, and may answer anything.
+            # The moderator is configured by the operator and may return anything.
             why = cast("Callable[[str], object]", moderator)(order.prompt)
         except Exception as error:
-            raise _unjudged(f"raised {type(error).__name__}: {error}") from error
+            raise _moderation_unavailable(f"raised {type(error).__name__}: {error}") from error
         if not isinstance(why, str | None):
-            raise _unjudged(f"answered with {type(why).__name__}, which is neither a str nor None.")
+            raise _moderation_unavailable(f"returned {type(why).__name__}, which is neither a str nor None.")
         if why is not None:
-            raise Refusal("prompt_flagged", f"The moderation model says no to this prompt: {' '.join(why.split())[:SHOWN] or 'it gave no reason'}.")
+            reason = " ".join(why.split())[:MAX_REASON] or "no reason given"
+            raise Refusal("prompt_flagged", f"The moderation model rejected this prompt: {reason}.")
 
 
-def _unjudged(what: str) -> Unjudged:
-    """What the moderator did is for the operator's log; whoever orders learns that it does not work."""
-    _log.warning("%s", plain(f"The moderator {what}"))
-    return Unjudged("The moderation model cannot be asked at the moment: nothing was ordered. Try again in a while.")
+def _moderation_unavailable(what: str) -> ModerationUnavailable:
+    """Log the moderator's failure for the operator, and return an error for the user without its details."""
+    _log.warning("%s", plain_text(f"The moderator {what}"))
+    return ModerationUnavailable("The moderation model is unavailable. Nothing was ordered. Try again later.")

@@ -1,4 +1,4 @@
-"""What the studio must be told: where its database and its originals are, who draws, and what is not drawn. Without a word it works on one's own machine."""
+"""The settings: database, storage, provider and moderation. The defaults work on a developer's machine."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,14 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from apps.common.settings import address, database, from_variables, read, variable, visible
+from apps.common.settings import (
+    check_database_url,
+    check_header_value,
+    check_server_url,
+    load_settings,
+    settings_config,
+    variable_name,
+)
 
 from .errors import BadSettings
 
@@ -21,14 +28,14 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class Settings(BaseSettings):
-    """All of it, checked. The environment comes first, then the file `.env` of the working directory. An empty value is none."""
+    """Validated settings from the environment, then from `.env` in the working directory. Empty values are ignored."""
 
-    model_config = from_variables(PREFIX)
+    model_config = settings_config(PREFIX)
 
     database_url: str = Field("sqlite:///studio.db", repr=False)
-    """Not shown, since it may hold a password."""
+    """Excluded from the repr, because it may contain a password."""
     storage: str = "studio-files"
-    """Where the originals are: a directory, or `s3://bucket/prefix`."""
+    """The storage of the originals: a directory, or `s3://bucket/prefix`."""
     s3_endpoint: str | None = None
     s3_region: str | None = None
     s3_access_key: str | None = None
@@ -39,11 +46,11 @@ class Settings(BaseSettings):
     provider: Literal["local", "openai"] = "local"
     block_list: Path | None = None
     moderator: str | None = None
-    """A function of one's own, as `package.module:function`."""
+    """A moderation function, as `package.module:function`."""
 
     @property
     def bucket(self) -> tuple[str, str] | None:
-        """The bucket of the originals and the prefix in it, or None for a directory."""
+        """The bucket and prefix of the originals, or None for a directory."""
         if not self.storage.startswith(S3):
             return None
         bucket, _, prefix = self.storage.removeprefix(S3).partition("/")
@@ -51,14 +58,14 @@ class Settings(BaseSettings):
 
     @classmethod
     def read(cls) -> Self:
-        """The settings of the variables that begin with STUDIO_. `BadSettings` says in one sentence for each what cannot be used, and shows no secret."""
-        return read(cls, BadSettings)
+        """Read the variables that begin with STUDIO_. Raises `BadSettings` with a sentence per fault and no secrets."""
+        return load_settings(cls, BadSettings)
 
-    # ---------------------------------------------------------------- each of them
+    # ---------------------------------------------------------------- validators
     @field_validator("database_url")
     @classmethod
     def _database_url(cls, given: str) -> str:
-        return database(given, "studio")
+        return check_database_url(given, "studio")
 
     @field_validator("storage")
     @classmethod
@@ -67,55 +74,71 @@ class Settings(BaseSettings):
         if not _SCHEME.match(place) and place and place.isprintable():
             return place
         bucket, _, prefix = place.removeprefix(S3).rstrip("/").partition("/")
-        if not place.startswith(S3) or not _BUCKET.fullmatch(bucket) or (prefix and not _KEY.fullmatch(prefix)) or {".", ".."} & {*prefix.split("/")}:
-            raise ValueError("STUDIO_STORAGE is no place for images: write a directory, as in studio-files, or s3://bucket/prefix.")
+        if (
+            not place.startswith(S3)
+            or not _BUCKET.fullmatch(bucket)
+            or (prefix and not _KEY.fullmatch(prefix))
+            or {".", ".."} & {*prefix.split("/")}
+        ):
+            raise ValueError(
+                "STUDIO_STORAGE is not valid: use a directory, such as studio-files, or s3://bucket/prefix."
+            )
         return f"{S3}{bucket}/{prefix}" if prefix else f"{S3}{bucket}"
 
     @field_validator("s3_endpoint", "api_url")
     @classmethod
     def _address(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else address(given, variable(cls, info), "key", "http://127.0.0.1:9000")
+        return (
+            None if given is None else check_server_url(given, variable_name(cls, info), "key", "http://127.0.0.1:9000")
+        )
 
     @field_validator("s3_secret_key", "api_key")
     @classmethod
     def _secret(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return None if given is None else SecretStr(visible(given.get_secret_value(), variable(cls, info), UNFIT))
+        return (
+            None
+            if given is None
+            else SecretStr(check_header_value(given.get_secret_value(), variable_name(cls, info), UNFIT))
+        )
 
     @field_validator("s3_region", "s3_access_key", "model")
     @classmethod
     def _word(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else visible(given, variable(cls, info), UNFIT)
+        return None if given is None else check_header_value(given, variable_name(cls, info), UNFIT)
 
     @field_validator("s3_endpoint", "s3_region", "s3_access_key", "s3_secret_key")
     @classmethod
     def _of_a_bucket(cls, given: str | SecretStr | None, info: ValidationInfo) -> str | SecretStr | None:
-        """Whoever sets one of these wants a bucket, and would find the pictures elsewhere."""
+        """Refuse S3 settings without a bucket: they would have no effect."""
         storage: object = info.data.get("storage")
         if given is not None and isinstance(storage, str) and not storage.startswith(S3):
-            name = variable(cls, info)
-            raise ValueError(f"{name} has no effect, since STUDIO_STORAGE names a directory: leave it out, or write s3://bucket/prefix there.")
+            name = variable_name(cls, info)
+            raise ValueError(
+                f"{name} has no effect, because STUDIO_STORAGE is a directory: "
+                "remove it, or set STUDIO_STORAGE to s3://bucket/prefix."
+            )
         return given
 
     @field_validator("s3_secret_key")
     @classmethod
     def _pair(cls, given: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """A key and its secret go together. One that has a fault of its own is not among the known, and is said to be wrong there."""
+        """Require an access key and its secret together. A key with its own fault is reported by its own validator."""
         key = info.data.get("s3_access_key", "faulty")
         if (key is None) != (given is None) and key != "faulty":
             lacks, has = ("S3_ACCESS_KEY", "S3_SECRET_KEY") if key is None else ("S3_SECRET_KEY", "S3_ACCESS_KEY")
-            raise ValueError(f"{PREFIX}{lacks} is not set: write it beside {PREFIX}{has}, or neither.")
+            raise ValueError(f"{PREFIX}{lacks} is not set: set it together with {PREFIX}{has}, or remove both.")
         return given
 
     @field_validator("provider")
     @classmethod
     def _let_in(cls, given: str, info: ValidationInfo) -> str:
         if given == "openai" and info.data.get("api_key", "faulty") is None:
-            raise ValueError("STUDIO_API_KEY is not set: write the key of the Images API, or STUDIO_PROVIDER=local to draw without one.")
+            raise ValueError("STUDIO_API_KEY is not set: set the key of the Images API, or use STUDIO_PROVIDER=local.")
         return given
 
     @field_validator("moderator")
     @classmethod
     def _moderator(cls, given: str | None) -> str | None:
         if given is not None and not _FUNCTION.fullmatch(given.strip()):
-            raise ValueError("STUDIO_MODERATOR names no function: write package.module:function.")
+            raise ValueError("STUDIO_MODERATOR is not valid: use package.module:function.")
         return None if given is None else given.strip()

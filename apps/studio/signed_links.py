@@ -1,43 +1,47 @@
-"""Links to images: whoever has one may look, until it expires. Nobody can make one without the secret."""
+"""Signed links to images: anyone with a link can open the image until it expires."""
 
 import hashlib
 import hmac
 import math
 from datetime import datetime
 
-LIFE = 900.0
-"""Seconds for which a link is good at least."""
+LIFETIME = 900.0
+"""The shortest lifetime of a link, in seconds."""
 GRID = 300
-"""Seconds. Links expire on this grid, so that one image has one address for minutes, and browsers need not load it again."""
+"""Links expire at multiples of this many seconds, so that an image keeps its address and browsers can cache it."""
 
 
-class Forged(Exception):
-    """Nobody here signed this."""
+class InvalidLink(Exception):
+    """The signature is not valid."""
 
 
-class Expired(Exception):
-    """It was signed here, and its time is over."""
+class ExpiredLink(Exception):
+    """The signature is valid, but the link has expired."""
 
 
 class Signer:
-    """Signs links to images, and knows its own again."""
+    """Signs links to images and verifies them."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def signed(self, job_id: str, now: datetime) -> str:
-        """The address of a job's image, good for `LIFE` seconds and up to `GRID` more."""
-        expires = str(math.ceil((now.timestamp() + LIFE) / GRID) * GRID)
+    def sign(self, job_id: str, now: datetime) -> str:
+        """The address of a job's image, valid for `LIFETIME` seconds and up to `GRID` more."""
+        expires = str(math.ceil((now.timestamp() + LIFETIME) / GRID) * GRID)
         return f"/images/{job_id}?expires={expires}&signature={self._signature(job_id, expires)}"
 
     def check(self, job_id: str, expires: str, signature: str, now: datetime) -> None:
-        """`Forged` unless this was signed here for this job and moment, then `Expired` once the moment has come."""
-        # As bytes: a text that is not ASCII cannot be compared in constant time.
-        if not hmac.compare_digest(self._signature(job_id, expires).encode(), signature.encode("utf-8", "surrogatepass")):
-            raise Forged("This link was not made here: open the image from the gallery.")
+        """Raise `InvalidLink` if the signature does not match, else `ExpiredLink` if the link has expired."""
+        # As bytes: `compare_digest` rejects text that is not ASCII.
+        if not hmac.compare_digest(
+            self._signature(job_id, expires).encode(), signature.encode("utf-8", "surrogatepass")
+        ):
+            raise InvalidLink("This link is not valid. Open the image from the gallery.")
         if now.timestamp() >= int(expires):
-            raise Expired("This link has expired: open the image from the gallery again.")
+            raise ExpiredLink("This link has expired. Open the image from the gallery again.")
 
     def _signature(self, job_id: str, expires: str) -> str:
-        # The line break is in no id, so that no two pairs read alike.
-        return hmac.new(self._secret, f"{job_id}\n{expires}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+        # IDs contain no line break, so two different pairs never have the same text.
+        return hmac.new(
+            self._secret, f"{job_id}\n{expires}".encode("utf-8", "surrogatepass"), hashlib.sha256
+        ).hexdigest()

@@ -1,4 +1,4 @@
-"""The people: who may order images, by which key they are known, and what credits they have."""
+"""Users: their access keys, sessions and credits."""
 
 import hashlib
 import secrets
@@ -9,35 +9,35 @@ from typing import Literal, NamedTuple, Self
 
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
-from apps.common.database import insert, reading
+from apps.common.database import insert, read_only
 
 from . import ledger
 from .errors import Conflict, NotFound, StudioError
 from .jobs import Studio
-from .ledger import Balance, Line, Standing
+from .ledger import Balance, BalanceVersion, LedgerEntry
 from .tables import sessions, users
 
-LONGEST = 100
-"""Characters of a name."""
-MOST = 1_000_000
-"""Credits that are granted at once."""
+MAX_NAME = 100
+"""The longest name, in characters."""
+MAX_GRANT = 1_000_000
+"""The largest grant, in credits."""
 SESSION = timedelta(days=30)
-SESSIONS = 20
-"""The most sessions of one user at once. The oldest end first."""
-PRUNED = 100
+MAX_SESSIONS = 20
+"""The most sessions of one user. A new session ends the oldest."""
+MAX_PRUNED = 100
 """The most expired sessions of other users that one sign-in deletes."""
-PREFIX = "studio_"
+KEY_PREFIX = "studio_"
 
 
 @dataclass(frozen=True)
 class User:
-    """Someone who may order images."""
+    """A user of the studio."""
 
     id: int
     name: str
     admin: bool
     key: str | None = field(default=None, repr=False)
-    """Only of a user who was just added, or given a new one: it is kept nowhere, and shown this once."""
+    """The access key, only for a user who was just added or got a new key. It is not stored."""
 
 
 class Credential(NamedTuple):
@@ -51,30 +51,34 @@ class Credential(NamedTuple):
         return cls(sort, _hash(secret))
 
 
-class People:
-    """What is done about people. Every verb checks all of its input before it stores anything."""
+class Users:
+    """Manages users. Every method validates its input before it stores anything."""
 
     def __init__(self, studio: Studio) -> None:
-        self._engine, self._reading = studio.engine, reading(studio.engine)
+        self._engine, self._reading = studio.engine, read_only(studio.engine)
 
-    # ------------------------------------------------------------ who they are
+    # ------------------------------------------------------------ users
     def add(self, name: str, *, admin: bool = False, credits: int = 0) -> User:
-        """A new user, with the key by which they are known from now on. No two have the same name."""
-        key, called = _key(), _name(name)
+        """Add a user and return them with their access key. Names are unique."""
+        key, called = _new_key(), _clean_name(name)
         if credits:
-            _amount(credits)
+            _check_amount(credits)
         with self._engine.begin() as tx:
-            added = insert(tx, users).values(name=called, key_hash=_hash(key), admin=admin).on_conflict_do_nothing(index_elements=["name"])
+            added = (
+                insert(tx, users)
+                .values(name=called, key_hash=_hash(key), admin=admin)
+                .on_conflict_do_nothing(index_elements=["name"])
+            )
             id = tx.scalar(added.returning(users.c.id))
             if id is None:
-                raise Conflict(f"There is a user {called} already: give another name.")
+                raise Conflict(f"A user named {called} already exists. Choose another name.")
             if credits:
                 ledger.grant(tx, id, credits, "when added")
         return User(id, called, admin, key)
 
-    def rekey(self, name: str) -> User:
-        """A new key for a user. The old one, and whoever is signed in with it, ends now."""
-        key = _key()
+    def replace_key(self, name: str) -> User:
+        """Replace a user's access key. The old key and all sessions end at once."""
+        key = _new_key()
         with self._engine.begin() as tx:
             user = _by_name(tx, name)
             tx.execute(update(users).where(users.c.id == user.id).values(key_hash=_hash(key)))
@@ -82,7 +86,7 @@ class People:
         return User(user.id, user.name, user.admin, key)
 
     def all(self) -> list[User]:
-        """Everybody, in the order in which they were added."""
+        """All users, in the order in which they were added."""
         with self._reading.begin() as tx:
             return [User(*row) for row in tx.execute(_USERS.order_by(users.c.id))]
 
@@ -90,52 +94,61 @@ class People:
         with self._reading.begin() as tx:
             return _by_name(tx, name)
 
-    # ------------------------------------------------------------ how they are known
+    # ------------------------------------------------------------ credentials
     def by_key(self, key: str) -> User:
-        """Whose key this is."""
+        """The user with this access key."""
         with self._reading.begin() as tx:
             return _by_key(tx, key)
 
     def sign_in(self, key: str, now: datetime) -> tuple[User, str]:
-        """Whose key this is, and a token that says so for thirty days."""
-        # A guess takes no write lock.
+        """Start a session for the user with this access key; return the user and the session token."""
+        # Check the key first, so that a wrong key takes no write lock.
         self.by_key(key)
         token = secrets.token_urlsafe(32)
         with self._engine.begin() as tx:
-            user = _by_key(tx, key, held=True)
+            user = _by_key(tx, key, lock=True)
             _prune(tx, user.id, now)
             tx.execute(sessions.insert().values(token_hash=_hash(token), user_id=user.id, expires_at=now + SESSION))
         return user, token
 
-    def user_of_session(self, token: str, now: datetime) -> User:
-        """Who signed in with this token, for as long as it lasts."""
+    def user_by_session(self, token: str, now: datetime) -> User:
+        """The user of this session, until it expires."""
         signed_in = select(sessions.c.user_id).where(sessions.c.token_hash == _hash(token), sessions.c.expires_at > now)
         with self._reading.begin() as tx:
-            return _one(tx, users.c.id.in_(signed_in), "Nobody is signed in with this token: sign in again.")
+            return _find_user(tx, users.c.id.in_(signed_in), "Your session has ended. Sign in again.")
 
-    def known(self, credentials: Collection[Credential], now: datetime) -> set[Credential]:
+    def valid_credentials(self, credentials: Collection[Credential], now: datetime) -> set[Credential]:
         """The credentials among these that are valid."""
         keys, tokens = ([each.hash for each in credentials if each.sort == sort] for sort in ("key", "session"))
         good = users.c.key_hash.in_(keys), sessions.c.token_hash.in_(tokens) & (sessions.c.expires_at > now)
         with self._reading.begin() as tx:
-            found = [Credential("key", hash) for hash in (tx.scalars(select(users.c.key_hash).where(good[0])) if keys else ())]
-            return {*found, *(Credential("session", hash) for hash in (tx.scalars(select(sessions.c.token_hash).where(good[1])) if tokens else ()))}
+            found = [
+                Credential("key", hash)
+                for hash in (tx.scalars(select(users.c.key_hash).where(good[0])) if keys else ())
+            ]
+            return {
+                *found,
+                *(
+                    Credential("session", hash)
+                    for hash in (tx.scalars(select(sessions.c.token_hash).where(good[1])) if tokens else ())
+                ),
+            }
 
     def sign_out(self, token: str) -> None:
         """End this session. An unknown token is ignored and takes no write lock."""
         this = sessions.c.token_hash == _hash(token)
         with self._reading.begin() as tx:
-            known = tx.scalar(select(sessions.c.user_id).where(this))
-        if known is not None:
+            valid_credentials = tx.scalar(select(sessions.c.user_id).where(this))
+        if valid_credentials is not None:
             with self._engine.begin() as tx:
                 tx.execute(delete(sessions).where(this))
 
-    # ------------------------------------------------------------ their credits
+    # ------------------------------------------------------------ credits
     def grant(self, name: str, amount: int, note: str | None = None) -> Balance:
-        """Give a user credits; how they stand then."""
-        _amount(amount)
-        if note is not None and (len(note) > LONGEST or not note.isprintable()):
-            raise StudioError(f"The note cannot be kept: give up to {LONGEST} characters, all of them visible, in one line.")
+        """Grant a user credits and return the new balance."""
+        _check_amount(amount)
+        if note is not None and (len(note) > MAX_NAME or not note.isprintable()):
+            raise StudioError(f"The note must be one line of at most {MAX_NAME} printable characters.")
         with self._engine.begin() as tx:
             user = _by_name(tx, name)
             ledger.grant(tx, user.id, amount, note or None)
@@ -145,13 +158,13 @@ class People:
         with self._reading.begin() as tx:
             return ledger.balance(tx, user_id)
 
-    def standing(self, user_ids: Collection[int]) -> dict[int, Standing]:
+    def balance_versions(self, user_ids: Collection[int]) -> dict[int, BalanceVersion]:
         """The balances of these users. The query is cheap enough to run often."""
         with self._reading.begin() as tx:
-            return ledger.standing(tx, user_ids)
+            return ledger.balance_versions(tx, user_ids)
 
-    def statement(self, user_id: int, limit: int = 50) -> list[Line]:
-        """A user's entries, the newest first."""
+    def statement(self, user_id: int, limit: int = 50) -> list[LedgerEntry]:
+        """A user's entries, newest first."""
         with self._reading.begin() as tx:
             return ledger.statement(tx, user_id, limit)
 
@@ -159,9 +172,9 @@ class People:
 _USERS = select(users.c.id, users.c.name, users.c.admin)
 
 
-def _one(tx: Connection, fits: ColumnElement[bool], missing: str, *, held: bool = False) -> User:
-    """The user who matches. With `held`, the row is locked until the transaction ends, against new keys and sign-ins."""
-    found = tx.execute(_USERS.where(fits).with_for_update(key_share=True) if held else _USERS.where(fits)).one_or_none()
+def _find_user(tx: Connection, fits: ColumnElement[bool], missing: str, *, lock: bool = False) -> User:
+    """Find a user. With `lock`, lock the row until the transaction ends, against new keys and sign-ins."""
+    found = tx.execute(_USERS.where(fits).with_for_update(key_share=True) if lock else _USERS.where(fits)).one_or_none()
     if found is None:
         raise NotFound(missing)
     return User(*found)
@@ -169,43 +182,54 @@ def _one(tx: Connection, fits: ColumnElement[bool], missing: str, *, held: bool 
 
 def _prune(tx: Connection, user_id: int, now: datetime) -> None:
     """Make room for one more session of this user, and delete some expired sessions of any user."""
-    kept = select(sessions.c.token_hash).where(sessions.c.user_id == user_id, sessions.c.expires_at > now).order_by(
-        sessions.c.expires_at.desc(), sessions.c.token_hash).limit(SESSIONS - 1)
+    kept = (
+        select(sessions.c.token_hash)
+        .where(sessions.c.user_id == user_id, sessions.c.expires_at > now)
+        .order_by(sessions.c.expires_at.desc(), sessions.c.token_hash)
+        .limit(MAX_SESSIONS - 1)
+    )
     tx.execute(delete(sessions).where(sessions.c.user_id == user_id, sessions.c.token_hash.not_in(kept)))
     # Skip sessions that another sign-in is deleting: two sign-ins that wait for each other would both fail.
-    over = select(sessions.c.token_hash).where(sessions.c.expires_at <= now).limit(PRUNED).with_for_update(skip_locked=True)
+    over = (
+        select(sessions.c.token_hash)
+        .where(sessions.c.expires_at <= now)
+        .limit(MAX_PRUNED)
+        .with_for_update(skip_locked=True)
+    )
     tx.execute(delete(sessions).where(sessions.c.token_hash.in_(over)))
 
 
-def _by_key(tx: Connection, key: str, *, held: bool = False) -> User:
-    missing = "Nobody has this key: give the one that was shown when the user was added, or ask for a new one."
-    return _one(tx, users.c.key_hash == _hash(key), missing, held=held)
+def _by_key(tx: Connection, key: str, *, lock: bool = False) -> User:
+    missing = "This access key is not valid. Check it, or ask an administrator for a new one."
+    return _find_user(tx, users.c.key_hash == _hash(key), missing, lock=lock)
 
 
 def _by_name(tx: Connection, name: str) -> User:
-    missing = f"There is no user {name[:LONGEST]!r}: `users` lists all there are."
-    # Some of what cannot be read could not even be asked for.
+    missing = f"There is no user {name[:MAX_NAME]!r}. `users` lists all users."
+    # PostgreSQL rejects some unprintable characters.
     if not name.isprintable():
         raise NotFound(missing)
-    return _one(tx, users.c.name == name, missing)
+    return _find_user(tx, users.c.name == name, missing)
 
 
-def _key() -> str:
-    return PREFIX + secrets.token_urlsafe(32)
+def _new_key() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def _hash(secret: str) -> str:
-    # No salt and no slow hash: keys and tokens are 32 random bytes, which nobody guesses.
+    # No salt and no slow hash: keys and tokens are 32 random bytes, so they cannot be guessed.
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def _name(given: str) -> str:
+def _clean_name(given: str) -> str:
     name = given.strip()
-    if not name or len(name) > LONGEST or not name.isprintable():
-        raise StudioError(f"The name {given[:40]!r} cannot be kept: give 1 to {LONGEST} characters, all of them visible, in one line.")
+    if not name or len(name) > MAX_NAME or not name.isprintable():
+        raise StudioError(
+            f"The name {given[:40]!r} is not valid. Use one line of 1 to {MAX_NAME} printable characters."
+        )
     return name
 
 
-def _amount(credits: int) -> None:
-    if not 0 < credits <= MOST:
-        raise StudioError(f"{str(credits)[:40]} credits cannot be granted: give a whole number from 1 to {MOST}.")
+def _check_amount(credits: int) -> None:
+    if not 0 < credits <= MAX_GRANT:
+        raise StudioError(f"Cannot grant {str(credits)[:40]} credits. Use a whole number from 1 to {MAX_GRANT}.")

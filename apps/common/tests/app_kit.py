@@ -1,4 +1,4 @@
-"""What the kits of all applications have in common: an application on a database, a worker, and time that a test sets."""
+"""Base of the applications' test kits: an application on a database, a worker, and a clock that the test sets."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Connection, text
 
 from apps.common.application import Application
-from apps.common.database import OfEngine, name_of_engine
+from apps.common.database import EngineTable, engine_table_name
 from interlock import App
-from interlock.testing import Crashed, KitClock, KitWorker, Point
+from interlock.testing import Crashed, Failpoint, KitClock, KitWorker
 
 
-class Kit:
-    """What a test does to the application that it has, and sees of it."""
+class AppKit:
+    """Runs an application in a test: its clock, its worker, its jobs and its rows."""
 
     clock: KitClock
     worker: KitWorker
@@ -30,53 +30,55 @@ class Kit:
 
     # ------------------------------------------------------------ time
     def run(self) -> None:
-        """Do all that is due by the test's clock."""
+        """Run every job that is due by the test's clock."""
         self.worker.run_until_idle()
 
-    def later(self, seconds: float) -> None:
-        """Let time pass, then do all that is due."""
+    def run_after(self, seconds: float) -> None:
+        """Advance the clock, then run every job that is due."""
         self.clock.advance(seconds)
         self.run()
 
-    def crash(self, point: Point, kind: str, lease: float) -> None:
-        """A worker dies there, and its lease ends."""
+    def crash(self, point: Failpoint, kind: str, lease: float) -> None:
+        """Crash the worker at this point, then let its lease expire."""
         self.worker.crash_at(point, kind=kind)
         with pytest.raises(Crashed):
             self.run()
         self.clock.advance(lease + 1)
 
-    # ------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------ jobs and rows
     def state(self, job_id: str) -> str:
+        """The current state of a job."""
         return self.app.get(job_id).state
 
-    def path(self, job_id: str) -> list[tuple[str | None, str | None]]:
-        """The arrows that a job has walked."""
+    def transitions(self, job_id: str) -> list[tuple[str | None, str | None]]:
+        """The transitions of a job, in order."""
         return [(entry.from_state, entry.to_state) for entry in self.app.history(job_id) if entry.n == 0]
 
     def rows(self, sql: str, **params: Any) -> list[tuple[Any, ...]]:
-        """What the database itself says."""
+        """Run a SELECT in the database."""
         with self.application.engine.begin() as tx:
             return [tuple(row) for row in tx.execute(text(sql), params)]
 
     def write(self, sql: str, **params: Any) -> None:
+        """Run a statement that writes, in a transaction of its own."""
         with self.application.engine.begin() as tx:
             tx.execute(text(sql), params)
 
-    def counted(self, *own: str, engines: tuple[OfEngine, ...] = ("jobs",)) -> dict[str, int]:
-        """How many rows there are in these tables of the application's own, and in these of the engine's."""
-        names = (*own, *(name_of_engine(self.application.engine.dialect, each) for each in engines))
+    def count_rows(self, *own: str, engines: tuple[EngineTable, ...] = ("jobs",)) -> dict[str, int]:
+        """The number of rows in these tables of the application, and in these of Interlock."""
+        names = (*own, *(engine_table_name(self.application.engine.dialect, each) for each in engines))
         return {name: self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in names}
 
 
 @contextmanager
-def meanwhile(do: Callable[[], object]) -> Iterator[None]:
-    """Done in a thread of its own while the block runs; what it raises is raised at the end of the block."""
+def in_background(task: Callable[[], object]) -> Iterator[None]:
+    """Run `task` in a thread while the block runs. The end of the block raises its error."""
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            do()
-        except BaseException as error:  # noqa: BLE001 - raised where the test is
+            task()
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread
             raised.append(error)
 
     thread = threading.Thread(target=work)

@@ -1,6 +1,8 @@
-"""Commands of an application as they really run: each in a process of its own, which a test may kill."""
+"""Commands of an application in processes of their own, which a test may kill."""
 
+import contextlib
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import runpy
 import signal
@@ -9,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-SLOWLY = 180.0
-"""Seconds within which a process has started, or ended."""
+ROOT = Path(__file__).parents[3]
+PROCESS_TIMEOUT = 180.0
+"""Seconds for a process to start or to end."""
 
 
-class Program:
-    """A command in a process of its own, which writes what it says into a file."""
+class AppProcess:
+    """A command in a process of its own. Its output goes to a log file."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name, self._log = name, log
@@ -29,37 +32,43 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, if it has ended."""
+        """The exit code, or None while the process runs."""
         raise NotImplementedError
 
-    def ended(self) -> int:
-        """Its exit code, once it has ended."""
+    def wait(self) -> int:
+        """Wait for the process to end, and return its exit code."""
         raise NotImplementedError
 
     def signal(self, what: signal.Signals) -> None:
-        # While its end was not looked for, the id cannot be another's.
+        # The id cannot be reused while nothing has waited for the process.
         if self.code is None:
             os.kill(self.pid, what)
 
     def kill(self) -> None:
-        """As a power cut would, and wait until it is gone."""
+        """Kill the process without warning, and wait until it is gone."""
         self.signal(signal.SIGKILL)
-        self.ended()
+        self.wait()
 
-    def end(self) -> int:
-        """Ask it to end, and answer its exit code."""
+    def terminate(self) -> int:
+        """Send SIGTERM, and return the exit code."""
         self.signal(signal.SIGTERM)
-        return self.ended()
+        return self.wait()
 
 
-class Started(Program):
-    """As people start it: `python -m …`."""
+class SpawnedProcess(AppProcess):
+    """A process that is started as people do: `python -m …`."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         super().__init__(log.stem, log)
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], cwd=log.parent, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+                [sys.executable, "-m", *arguments],
+                cwd=log.parent,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
 
     @property
     def pid(self) -> int:
@@ -69,21 +78,25 @@ class Started(Program):
     def code(self) -> int | None:
         return self._process.poll()
 
-    def ended(self) -> int:
-        return self._process.wait(SLOWLY)
+    def wait(self) -> int:
+        return self._process.wait(PROCESS_TIMEOUT)
 
 
-class Forked(Program):
-    """The same from a process that has imported everything already, which can take seconds."""
+class ForkedProcess(AppProcess):
+    """A process that is forked from one with all modules imported, which saves seconds."""
 
     preload: tuple[str, ...] = ()
-    """The modules that are imported before."""
+    """Modules that are imported before the fork."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         super().__init__(log.stem, log)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, *self.preload])
-        self._process = context.Process(target=_module, args=(list(arguments), str(log), environment), daemon=True)
+        # `pytest` is the main module, which each new process imports again.
+        context.set_forkserver_preload([__name__, "pytest", *self.preload])
+        # Up to Python 3.11, the fork server finds only modules in its working directory.
+        with contextlib.chdir(ROOT):
+            multiprocessing.forkserver.ensure_running()
+        self._process = context.Process(target=_run_module, args=(list(arguments), str(log), environment), daemon=True)
         self._process.start()
 
     @property
@@ -94,14 +107,14 @@ class Forked(Program):
     def code(self) -> int | None:
         return self._process.exitcode
 
-    def ended(self) -> int:
-        self._process.join(SLOWLY)
+    def wait(self) -> int:
+        self._process.join(PROCESS_TIMEOUT)
         assert self.code is not None, f"{self.name} has not ended"
         return self.code
 
 
-def _module(arguments: list[str], log: str, environment: dict[str, str]) -> None:
-    """In the new process: what `python -m` does."""
+def _run_module(arguments: list[str], log: str, environment: dict[str, str]) -> None:
+    """Do in the new process what `python -m` does."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -11,27 +11,45 @@ import pytest
 from sqlalchemy import make_url
 
 _numbers = itertools.count(1)
+_shared: dict[str, str] = {}
+"""One database per server, which the tests of this process use in turn."""
 
 
 @contextmanager
-def database(server: str | None, directory: Path, name: str) -> Iterator[str]:
-    """The URL of an empty database whose name begins so: a file, or one of the server's own."""
-    called = f"{name}_{os.getpid()}_{next(_numbers)}"
+def temporary_database(server: str | None, directory: Path, name: str) -> Iterator[str]:
+    """The URL of an empty database whose name begins with `name`: a file, or one on the server."""
+    unique = f"{name}_{os.getpid()}_{next(_numbers)}"
     if server is None:
-        yield f"sqlite:///{directory / called}.db"
+        yield f"sqlite:///{directory / unique}.db"
         return
     with psycopg.connect(server, autocommit=True) as connection:
-        # Copied as files: the other way is for servers whose write-ahead log matters, and takes four times as long.
-        connection.execute(f"CREATE DATABASE {called} STRATEGY FILE_COPY")
+        # FILE_COPY takes a quarter of the time of the default strategy.
+        connection.execute(f"CREATE DATABASE {unique} STRATEGY FILE_COPY")
         try:
-            yield make_url(server).set(database=called).render_as_string(hide_password=False)
+            yield make_url(server).set(database=unique).render_as_string(hide_password=False)
         finally:
-            connection.execute(f"DROP DATABASE {called} WITH (FORCE)")
+            connection.execute(f"DROP DATABASE {unique} WITH (FORCE)")
+
+
+def _empty_shared_database(server: str, session: pytest.Session) -> str:
+    """The shared database of this server, emptied. That takes a tenth of the time of creating and dropping one."""
+    if server not in _shared:
+        shared = temporary_database(server, Path(), "app")
+        _shared[server] = shared.__enter__()
+        session.addfinalizer(lambda: (_shared.pop(server), shared.__exit__(None, None, None))[1])
+    url = _shared[server]
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")
+        connection.execute("DROP SCHEMA IF EXISTS interlock CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[str]:
-    """An empty database, of each sort in turn."""
-    server = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    with database(server, quick_path, "app") as url:
-        yield url
+    """An empty database: SQLite, then PostgreSQL."""
+    if request.param == "sqlite":
+        with temporary_database(None, quick_path, "app") as url:
+            yield url
+    else:
+        yield _empty_shared_database(request.getfixturevalue("postgres_url"), request.session)

@@ -1,4 +1,4 @@
-"""Servers for tests, over real HTTP on loopback: their event loop has a thread of its own."""
+"""Fake servers over real HTTP on loopback. Their event loop runs in a thread."""
 
 import asyncio
 import threading
@@ -7,8 +7,8 @@ from typing import Self
 from aiohttp import web
 
 
-class Served:
-    """Answers from the moment it is entered until it is left."""
+class LoopbackServer:
+    """A server that listens during a `with` block."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -27,19 +27,19 @@ class Served:
         self._loop.close()
 
     def up(self) -> None:
-        """Listen again, where it did before."""
+        """Listen again, at the same port."""
         asyncio.run_coroutine_threadsafe(self._up(), self._loop).result()
 
     def down(self) -> None:
-        """Stop listening and cut every connection: the next is refused."""
+        """Stop listening and cut every connection."""
         asyncio.run_coroutine_threadsafe(self._down(), self._loop).result()
 
     async def _up(self) -> None:
         raise NotImplementedError
 
     async def _listen(self, app: web.Application, port: int) -> int:
-        """Answer with this at a port, or at any that is free for 0. Which it is."""
-        # A client that goes away ends its answer, and the end of the server waits for nobody.
+        """Serve this application at a port (0 for any free one), and return the port."""
+        # Cancel the handlers of disconnected clients, and do not wait for anything at shutdown.
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01, access_log=None)
         self._runners.append(runner)
         await runner.setup()
@@ -53,6 +53,6 @@ class Served:
             transports = [handler.transport for handler in handlers]
             await runner.cleanup()
             for transport in transports:
-                # A client that reads no more would keep an unsent answer open when the loop ends.
+                # A client that stopped reading would keep its response open when the loop ends.
                 if transport is not None:
                     transport.abort()

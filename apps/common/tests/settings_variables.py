@@ -1,4 +1,4 @@
-"""Settings as an application reads them, from variables that a test sets."""
+"""Loads the settings of an application from variables that a test sets."""
 
 import os
 from collections.abc import Callable
@@ -10,24 +10,29 @@ import pytest
 T = TypeVar("T")
 
 
-def reader(monkeypatch: pytest.MonkeyPatch, directory: Path, prefix: str, read: Callable[[], T], **always: str) -> Callable[..., T]:
-    """The settings of these variables and of those that are `always` set, in a directory of their own. What is None is not set."""
+def reader(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, prefix: str, read: Callable[[], T], **always: str
+) -> Callable[..., T]:
+    """A function that loads settings from its arguments and from the variables that are `always` set.
+
+    It runs in `directory`. A variable that is None is not set.
+    """
     for name in [name for name in os.environ if name.startswith(prefix)]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(directory)
 
-    def given(**variables: str | None) -> T:
+    def load(**variables: str | None) -> T:
         with monkeypatch.context() as patch:
             for name, value in (always | variables).items():
                 if value is not None:
                     patch.setenv(f"{prefix}{name}", value)
             return read()
 
-    return given
+    return load
 
 
 def refusal(bad: type[Exception], read: Callable[..., object], **variables: str | None) -> str:
-    """What is said against these variables: by nobody else's error, and without a canary that may be in them."""
+    """The error for these variables. It has no cause, and does not contain a value that says "canary"."""
     with pytest.raises(bad) as refused:
         read(**variables)
     assert refused.value.__cause__ is None

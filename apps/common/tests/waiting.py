@@ -1,4 +1,4 @@
-"""Waiting for what happens in other processes and threads, where there is no clock to set."""
+"""Waits for other processes and threads, which have no clock that a test could set."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(check: Callable[[], T], what: str = "it did not become true", within: float = 60.0) -> T:
-    """What `check` answers as soon as that is true. What it waits for is told if it waits in vain."""
+def wait_until(check: Callable[[], T], what: str = "it did not become true", within: float = 60.0) -> T:
+    """Call `check` until it returns something true, and return that. Fails with `what` after `within` seconds."""
     end = time.monotonic() + within
-    while not (answer := check()):
-        assert time.monotonic() < end, f"Waited {within:g} s in vain: {what}."
+    while not (result := check()):
+        assert time.monotonic() < end, f"Timed out after {within:g} s: {what}."
         time.sleep(0.02)
-    return answer
+    return result

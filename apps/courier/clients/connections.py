@@ -1,4 +1,4 @@
-"""The outside: Yandex Disk and Telegram, as one event loop holds them."""
+"""The clients of Yandex Disk and Telegram that one event loop uses."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,87 +10,88 @@ from weakref import WeakKeyDictionary
 import httpx
 from sqlalchemy import Engine
 
-from apps.common.tls import trusted
+from apps.common.tls import tls_context
 
-from .disk import Disk
-from .redact import hide, key, quiet
-from .settings import Settings
-from .tokens import Tokens
+from ..redact import add_secrets, protect_logs, set_alias_key
+from ..settings import Settings
+from .yandex_disk import Disk
+from .yandex_tokens import Tokens
 
 if TYPE_CHECKING:
     from aiogram import Bot
 
     from .telegram import Telegram
 
-PATIENCE = 30.0
-"""Seconds for which either side may be silent."""
+TIMEOUT = 30.0
+"""Seconds of silence after which a connection fails."""
 
 
 @dataclass
-class _Opened:
+class _OpenClients:
     disk: Disk
     tokens: Tokens
     bot: "Bot"
     telegram: "Telegram"
-    resumes: float = 0.0
+    resume_at: float = 0.0
 
 
-class Outside:
-    """Connections to both sides. They belong to the event loop that opened them: a worker, its child and the bot each have their own."""
+class Clients:
+    """Connections to both systems. Each event loop has its own: a worker, its child process and the bot."""
 
-    def __init__(self, settings: Settings, engine: Engine, *, patience: float = PATIENCE) -> None:
-        self._settings, self._engine, self._patience = settings, engine, patience
-        # Here already, so that nobody's name in the logs changes when the outside is opened.
-        key(settings.bot_token.get_secret_value())
-        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
+    def __init__(self, settings: Settings, engine: Engine, *, timeout: float = TIMEOUT) -> None:
+        self._settings, self._engine, self._timeout = settings, engine, timeout
+        # Set the key here, so that user aliases in logs are the same before and after `open`.
+        set_alias_key(settings.bot_token.get_secret_value())
+        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenClients] = WeakKeyDictionary()
 
     @asynccontextmanager
-    async def open(self, *, trial: bool = False) -> AsyncGenerator[None]:
-        """Reach for both while the block runs; nothing is asked of them yet. In a `trial` the settings' secrets replace nobody's.
+    async def open(self, *, dry_run: bool = False) -> AsyncGenerator[None]:
+        """Open the clients for the block, without a request. In a `dry_run`, the settings' secrets replace no stored
+        ones.
 
-        A renewal of the token that is at work at its end is waited for.
+        Waits at the end for a running renewal of the token.
         """
-        # Seconds pass until it is imported, for which nobody waits who only looks at the database.
+        # The import takes seconds. Commands that only read the database do not need it.
         from .telegram import Telegram, make_bot
 
-        given, loop = self._settings, asyncio.get_running_loop()
-        quiet()
-        hide(given.secrets)
-        async with httpx.AsyncClient(timeout=self._patience, verify=trusted()) as http, make_bot(given) as bot:
-            tokens = Tokens(self._engine, http, given, trial=trial)
-            disk = Disk(http, given.yandex_url, tokens, stall=self._patience)
-            self._opened[loop] = _Opened(disk, tokens, bot, Telegram(bot, stall=self._patience))
+        settings, loop = self._settings, asyncio.get_running_loop()
+        protect_logs()
+        add_secrets(settings.secrets)
+        async with httpx.AsyncClient(timeout=self._timeout, verify=tls_context()) as http, make_bot(settings) as bot:
+            tokens = Tokens(self._engine, http, settings, dry_run=dry_run)
+            disk = Disk(http, settings.yandex_url, tokens, stall=self._timeout)
+            self._opened[loop] = _OpenClients(disk, tokens, bot, Telegram(bot, stall=self._timeout))
             try:
                 yield
             finally:
                 del self._opened[loop]
-                await tokens.finish()
+                await tokens.wait_for_renewals()
 
     def pause(self, seconds: float) -> None:
-        """Either side asked to be left alone for so long."""
-        self._here.resumes = max(self._here.resumes, asyncio.get_running_loop().time() + seconds)
+        """Start no new request for this many seconds."""
+        self._current.resume_at = max(self._current.resume_at, asyncio.get_running_loop().time() + seconds)
 
     @property
-    def pauses(self) -> float:
-        """Seconds for which nothing new should be asked of either side."""
-        return max(self._here.resumes - asyncio.get_running_loop().time(), 0.0)
+    def pause_left(self) -> float:
+        """Seconds until new requests may start."""
+        return max(self._current.resume_at - asyncio.get_running_loop().time(), 0.0)
 
     @property
-    def _here(self) -> _Opened:
+    def _current(self) -> _OpenClients:
         return self._opened[asyncio.get_running_loop()]
 
     @property
     def disk(self) -> Disk:
-        return self._here.disk
+        return self._current.disk
 
     @property
     def tokens(self) -> Tokens:
-        return self._here.tokens
+        return self._current.tokens
 
     @property
     def bot(self) -> "Bot":
-        return self._here.bot
+        return self._current.bot
 
     @property
     def telegram(self) -> "Telegram":
-        return self._here.telegram
+        return self._current.telegram

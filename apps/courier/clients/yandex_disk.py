@@ -1,4 +1,4 @@
-"""Yandex Disk, as much of it as the courier needs: look into a folder, find a file, and read it to its end."""
+"""The client of Yandex Disk: lists a folder, looks up a file, and reads its content."""
 
 import hashlib
 import json
@@ -12,29 +12,29 @@ from typing import Annotated, Literal, TypeVar, cast
 import httpx
 from pydantic import BaseModel, BeforeValidator, Field
 
-from .answers import LATER, broken, refused, strange
-from .errors import CourierError, Refusal, Trouble
-from .tokens import Tokens
+from ..errors import CourierError, PermanentError, TemporaryError
+from .yandex_errors import TEMPORARY_STATUSES, connection_error, response_error, unreadable_response
+from .yandex_tokens import Tokens
 
 CHUNK = 256 * 1024
-HOPS = 5
-"""Redirects that a download link may take."""
-PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each resumption in a row that follows one without a byte. After the last of them the body is given up."""
-UNKNOWN = 401
-EXPIRED = (UNKNOWN, 403, 404, 410)
-"""What a download link answers that is out of date."""
-ANSWER = 32 * 1024 * 1024
-"""Bytes that an answer of the API has at most. A thousand entries with the longest paths take less."""
-LARGEST = 2**63 - 1
-"""Bytes of the largest file whose size can be kept."""
+MAX_REDIRECTS = 5
+"""Redirects of a download link, at most."""
+RESUME_DELAYS = (0.0, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each resumption in a row that brings no byte. After the last one the download fails."""
+UNAUTHORIZED = 401
+EXPIRED_LINK = (UNAUTHORIZED, 403, 404, 410)
+"""Statuses of an expired download link."""
+MAX_RESPONSE = 32 * 1024 * 1024
+"""Bytes of an API response, at most. A thousand entries with the longest paths take less."""
+MAX_SIZE = 2**63 - 1
+"""Bytes of the largest file whose size can be stored."""
 FIELDS = ("name", "path", "type", "size", "md5")
 M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class Item:
-    """A file or a folder on the disk. A folder has no size."""
+    """A file or a folder on the disk. The size of a folder is zero."""
 
     name: str
     path: str
@@ -45,12 +45,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Listing:
-    """A part of a folder's listing, and how many items the folder has in all."""
+    """A part of a folder's listing, and the total number of items in the folder."""
 
     items: list[Item]
     total: int
     left_out: int = 0
-    """How many more were in this part that no database could keep, by their size or by what is in their names."""
+    """Items in this part that the databases cannot store, because of their size or name."""
 
 
 class _Resource(BaseModel):
@@ -66,9 +66,9 @@ class _Resource(BaseModel):
 
 
 def _unreadable(entry: object) -> bool:
-    """Whether an entry of a listing has what is no text to PostgreSQL: NUL, or half of a surrogate pair."""
-    told = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
-    return any(re.search("[\0\ud800-\udfff]", str(told.get(field))) for field in FIELDS)
+    """Return whether an entry has text that PostgreSQL cannot store: NUL or a lone surrogate."""
+    fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
+    return any(re.search("[\0\ud800-\udfff]", str(fields.get(field))) for field in FIELDS)
 
 
 class _Embedded(BaseModel):
@@ -84,8 +84,8 @@ class _Link(BaseModel):
     href: str
 
 
-class _Lapse(Exception):
-    """The body stopped, and can be resumed; with another link, if this one has `expired`. `error` is what it comes to if that does not help."""
+class _Interrupted(Exception):
+    """The download stopped. It can be resumed, with a new link if this one has `expired`, or fails with `error`."""
 
     def __init__(self, error: CourierError, *, expired: bool = False) -> None:
         super().__init__(str(error))
@@ -93,9 +93,10 @@ class _Lapse(Exception):
 
 
 class Disk:
-    """One account's disk, at `url`. A token that is refused is renewed once in every call; `Refusal("shut_out")` if that does not help.
+    """The disk of one account, at `url`. A rejected token is renewed once per call.
 
-    The token goes to `url` alone: a download link is signed by itself, and leads to other hosts.
+    Raises `PermanentError("disk_token_rejected")` if the renewed token is rejected too. The token is sent to `url`
+    only: download links carry their own signature and lead to other hosts.
     """
 
     def __init__(self, http: httpx.AsyncClient, url: str, tokens: Tokens, *, stall: float = 30.0) -> None:
@@ -104,108 +105,121 @@ class Disk:
         self._schemes = ("https",) if url.startswith("https:") else ("https", "http")
         self._timeout = httpx.Timeout(stall, connect=min(stall, 10.0))
 
-    async def list(self, path: str, *, offset: int, limit: int) -> Listing:
-        """What is in a folder, by name, from the item with number `offset` on; `limit` of them at most."""
+    async def list_folder(self, path: str, *, offset: int, limit: int) -> Listing:
+        """List at most `limit` items of a folder by name, starting at `offset`."""
         fields = ",".join([*(f"_embedded.items.{field}" for field in FIELDS), "_embedded.total"])
-        asked = {"path": path, "offset": str(offset), "limit": str(limit), "sort": "name", "fields": fields}
-        folder = (await self._ask("", asked, _Folder)).embedded
+        params = {"path": path, "offset": str(offset), "limit": str(limit), "sort": "name", "fields": fields}
+        folder = (await self._call_api("", params, _Folder)).embedded
         if folder is None:
-            raise Refusal("not_found", "Yandex Disk has no such folder any more.")
+            raise PermanentError("not_found", "The folder is no longer on Yandex Disk.")
         entries = folder.items[:limit]
-        items = [entry.item for entry in entries if entry is not None and entry.size <= LARGEST]
+        items = [entry.item for entry in entries if entry is not None and entry.size <= MAX_SIZE]
         return Listing(items, folder.total, len(entries) - len(items))
 
-    async def resource(self, path: str) -> Item:
-        """What is there now."""
-        return (await self._ask("", {"path": path, "fields": ",".join(FIELDS)}, _Resource)).item
+    async def get_item(self, path: str) -> Item:
+        """Look up a file or a folder."""
+        return (await self._call_api("", {"path": path, "fields": ",".join(FIELDS)}, _Resource)).item
 
-    async def link(self, path: str) -> str:
-        """Where the file can be read for a while. It is a secret of its own: whoever has it can read the file."""
-        return (await self._ask("/download", {"path": path}, _Link)).href
+    async def download_link(self, path: str) -> str:
+        """Return a temporary download link. It is a secret: anyone with the link can read the file."""
+        return (await self._call_api("/download", {"path": path}, _Link)).href
 
-    async def body(self, item: Item, link: str) -> AsyncGenerator[bytes]:
-        """Every byte of the file, in chunks of at most CHUNK. The last is given out only if their number and, where it is known, their md5 are right.
+    async def read_content(self, item: Item, link: str) -> AsyncGenerator[bytes]:
+        """Read the file in chunks of at most CHUNK. The last chunk is returned only if the size and the MD5 are right.
 
-        A connection that breaks or stalls is resumed where it stopped, and a link that has expired is taken afresh.
+        A broken or stalled connection is resumed, and an expired link is replaced.
         """
-        digest, have, fruitless = hashlib.md5(usedforsecurity=False), 0, 0
-        while have < item.size:
+        digest, received, failures = hashlib.md5(usedforsecurity=False), 0, 0
+        while received < item.size:
             try:
-                async with aclosing(self._rest(item, link, have)) as rest:
+                async with aclosing(self._stream_from(item, link, received)) as rest:
                     async for chunk in rest:
-                        have, fruitless = have + len(chunk), 0
+                        received, failures = received + len(chunk), 0
                         digest.update(chunk)
-                        if have > item.size or (have == item.size and item.md5 not in (None, digest.hexdigest())):
-                            raise Trouble("What Yandex Disk sent is not the file that it has: bytes are wrong. It is tried again from the start.")
+                        if received > item.size or (
+                            received == item.size and item.md5 not in (None, digest.hexdigest())
+                        ):
+                            raise TemporaryError(
+                                "Yandex Disk sent wrong bytes. The courier will download the file again."
+                            )
                         yield chunk
-                        if have == item.size:
+                        if received == item.size:
                             return
-                lapse = _Lapse(Trouble("Yandex Disk sent less than the whole file. It is tried again."))
-            except _Lapse as error:
-                lapse = error
+                interruption = _Interrupted(
+                    TemporaryError("Yandex Disk sent an incomplete file. The courier will try again.")
+                )
+            except _Interrupted as error:
+                interruption = error
             except httpx.HTTPError as error:
-                lapse = _Lapse(broken(error))
-            if fruitless == len(PAUSES):
-                raise lapse.error from None
-            await sleep(PAUSES[fruitless])
-            fruitless += 1
-            if lapse.expired:
-                link = await self.link(item.path)
+                interruption = _Interrupted(connection_error(error))
+            if failures == len(RESUME_DELAYS):
+                raise interruption.error from None
+            await sleep(RESUME_DELAYS[failures])
+            failures += 1
+            if interruption.expired:
+                link = await self.download_link(item.path)
 
-    # ---------------------------------------------------------------- the API
-    async def _ask(self, where: str, asked: dict[str, str], answer: type[M]) -> M:
-        token = await self._tokens.access()
-        response, content = await self._get(where, asked, token)
+    # ---------------------------------------------------------------- API
+    async def _call_api(self, endpoint: str, params: dict[str, str], model: type[M]) -> M:
+        token = await self._tokens.get_token()
+        response, content = await self._fetch(endpoint, params, token)
         if response.status_code == 401:
-            response, content = await self._get(where, asked, await self._tokens.renewed(token))
+            response, content = await self._fetch(endpoint, params, await self._tokens.renew(token))
         if response.status_code == 401:
-            raise Refusal("shut_out", "Yandex Disk refuses the token, though it was just renewed. Give the courier a new one in its settings.")
+            raise PermanentError(
+                "disk_token_rejected",
+                "Yandex Disk rejects the renewed token. Set new secrets in the settings.",
+            )
         if response.status_code != 200:
-            raise refused(response)
+            raise response_error(response)
         try:
-            # Not pydantic's own parser: it takes no half of a surrogate pair, and a whole folder would be lost for one name.
-            return answer.model_validate(json.loads(content))
+            # Not pydantic's parser: it rejects lone surrogates, and one such name would hide the whole folder.
+            return model.model_validate(json.loads(content))
         except (ValueError, RecursionError):
-            raise strange() from None
+            raise unreadable_response() from None
 
-    async def _get(self, where: str, asked: dict[str, str], token: str) -> tuple[httpx.Response, bytes]:
-        """An answer and its content."""
+    async def _fetch(self, endpoint: str, params: dict[str, str], token: str) -> tuple[httpx.Response, bytes]:
+        """Send a request. Return the response and its content."""
         headers, content = {"Authorization": f"OAuth {token}"}, bytearray()
-        request = self._http.build_request("GET", self._resources + where, params=asked, headers=headers, timeout=self._timeout)
+        request = self._http.build_request(
+            "GET", self._resources + endpoint, params=params, headers=headers, timeout=self._timeout
+        )
         try:
             response = await self._http.send(request, stream=True, auth=None, follow_redirects=False)
             async with aclosing(response):
                 async for data in response.aiter_bytes():
                     content += data
-                    if len(content) > ANSWER:
-                        raise Trouble("Yandex Disk sent an answer that comes to no end. It is tried again.")
+                    if len(content) > MAX_RESPONSE:
+                        raise TemporaryError("The answer of Yandex Disk is too large. The courier will try again.")
         except httpx.HTTPError as error:
-            raise broken(error) from None
+            raise connection_error(error) from None
         return response, bytes(content)
 
-    # ---------------------------------------------------------------- the content
-    async def _rest(self, item: Item, link: str, have: int) -> AsyncGenerator[bytes]:
-        """The bytes after the first `have` of them, for as long as the connection lasts."""
-        # As they lie there: whatever is packed on the way would be neither resumable nor of the right md5.
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-        async with self._opened(link, headers) as response:
-            superfluous = _superfluous(response, item, have)
+    # ---------------------------------------------------------------- content
+    async def _stream_from(self, item: Item, link: str, received: int) -> AsyncGenerator[bytes]:
+        """Stream the bytes after the first `received` of them, until the connection ends."""
+        # Without compression, which could not be resumed and would change the MD5.
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={received}-"} if received else {})
+        async with self._open_link(link, headers) as response:
+            to_skip = _bytes_to_skip(response, item, received)
             async for data in response.aiter_raw():
-                skipped = min(superfluous, len(data))
-                superfluous -= skipped
+                skipped = min(to_skip, len(data))
+                to_skip -= skipped
                 for start in range(skipped, len(data), CHUNK):
                     yield data[start : start + CHUNK]
 
     @asynccontextmanager
-    async def _opened(self, link: str, headers: dict[str, str]) -> AsyncGenerator[httpx.Response]:
-        """What the link leads to in the end, with its body still to be read."""
+    async def _open_link(self, link: str, headers: dict[str, str]) -> AsyncGenerator[httpx.Response]:
+        """Follow the link's redirects and open the final response, with its body unread."""
         try:
-            request: httpx.Request | None = self._http.build_request("GET", link, headers=headers, timeout=self._timeout)
+            request: httpx.Request | None = self._http.build_request(
+                "GET", link, headers=headers, timeout=self._timeout
+            )
         except httpx.InvalidURL:
-            raise strange() from None
-        for _ in range(HOPS + 1):
+            raise unreadable_response() from None
+        for _ in range(MAX_REDIRECTS + 1):
             if request is None or request.url.scheme not in self._schemes:
-                raise Trouble("Yandex Disk gave a link that is not safe to follow. It is tried again.")
+                raise TemporaryError("The download link of Yandex Disk is not secure. The courier will try again.")
             request.headers.pop("Authorization", None)
             response = await self._http.send(request, stream=True, auth=None, follow_redirects=False)
             try:
@@ -215,26 +229,41 @@ class Disk:
                 request = response.next_request
             finally:
                 await response.aclose()
-        raise Trouble("Yandex Disk's link leads from one place to the next without an end. It is tried again.")
+        raise TemporaryError("The download link of Yandex Disk has too many redirects. The courier will try again.")
 
 
-def _superfluous(response: httpx.Response, item: Item, have: int) -> int:
-    """How many bytes of this answer are had already: none, unless the server takes no notice of ranges and begins anew."""
+def _bytes_to_skip(response: httpx.Response, item: Item, received: int) -> int:
+    """Return how many bytes of this response to skip: none, unless the server ignores ranges and starts from the
+    beginning."""
     status, total = response.status_code, None
-    if status in EXPIRED:
-        # Of a file that nobody may read or that is gone, every new link says the same.
-        error = Trouble("Yandex Disk's link is out of date. It is tried again.", status_code=status) if status == UNKNOWN else refused(response)
-        raise _Lapse(error, expired=True)
+    if status in EXPIRED_LINK:
+        # If the file is forbidden or gone, a new link gives the same status.
+        error = (
+            TemporaryError(
+                "The download link of Yandex Disk has expired. The courier will try again.", status_code=status
+            )
+            if status == UNAUTHORIZED
+            else response_error(response)
+        )
+        raise _Interrupted(error, expired=True)
     if status not in (200, 206, 416):
-        error = refused(response)
-        # Of a file that is on its way already, much would be lost; one that has not set out can wait as long as it is told to.
-        if have and isinstance(error, Trouble) and error.retry_after is None and (status >= 500 or status in LATER):
-            raise _Lapse(error)
+        error = response_error(response)
+        # Resume a file that is partly sent, to keep that work. A file that has not started waits as long as the server
+        # asks.
+        if (
+            received
+            and isinstance(error, TemporaryError)
+            and error.retry_after is None
+            and (status >= 500 or status in TEMPORARY_STATUSES)
+        ):
+            raise _Interrupted(error)
         raise error
     if status == 200:
         total = response.headers.get("Content-Length", str(item.size))
-    elif part := re.fullmatch(rf"bytes {have}-\d+/(\d+)", response.headers.get("Content-Range", "")):
+    elif part := re.fullmatch(rf"bytes {received}-\d+/(\d+)", response.headers.get("Content-Range", "")):
         total = part[1]
     if total != str(item.size):
-        raise Trouble("The file on Yandex Disk is no longer what it was when its delivery began. It is tried again from the start.")
-    return have if status == 200 else 0
+        raise TemporaryError(
+            "The file on Yandex Disk has changed during the delivery. The courier will download it again."
+        )
+    return received if status == 200 else 0

@@ -1,108 +1,113 @@
-"""The counter of an office: the real bot, which answers all that people have said and pressed, as soon as a test lets it."""
+"""Drives the real bot in tests: it handles the updates of the fake Telegram when the test says so."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from apps.courier.bot import dispatcher
-from apps.courier.cards import Cards
-from apps.courier.polling import Polling
-from apps.courier.tests.bot_api import Message, Person
-from apps.courier.tests.kit import ADMIN, READER, Office
+from apps.courier.bot import make_dispatcher
+from apps.courier.card_updater import CardUpdater
+from apps.courier.polling import UpdatePoller
+from apps.courier.tests.courier_kit import ADMIN, READER, CourierKit
+from apps.courier.tests.fake_telegram import Message, Person
 
 
 @dataclass
-class Counter:
-    """The bot of an office, and the time that its cards go by."""
+class BotDriver:
+    """The bot of a kit, and the clock of its cards."""
 
-    office: Office
+    kit: CourierKit
     runner: asyncio.Runner
     time: float = 0.0
-    cards: Cards = field(init=False)
+    cards: CardUpdater = field(init=False)
 
     def __post_init__(self) -> None:
-        office = self.office
-        self.cards = Cards(office.desk, office.catalogue, office.courier.outside, office.settings, now=lambda: self.time)
+        kit = self.kit
+        self.cards = CardUpdater(kit.service, kit.catalogue, kit.courier.clients, kit.settings, now=lambda: self.time)
 
     def person(self, id: int = READER, name: str = "Ann", language: str = "en") -> Person:
-        return self.office.telegram.person(id, name=name, language=language)
+        return self.kit.telegram.person(id, name=name, language=language)
 
     @property
     def admin(self) -> Person:
         return self.person(ADMIN, "Root")
 
     def reader(self, id: int = READER, name: str = "Ann", language: str = "en") -> Person:
-        """Somebody who was let in."""
-        self.office.user(id, name=name, language=language)
+        """Return a person with access."""
+        self.kit.add_user(id, name=name, language=language)
         return self.person(id, name, language)
 
-    # ------------------------------------------------------------ what the bot does
-    def within(self, do: Callable[[Polling], Awaitable[None]]) -> None:
-        """Do this with a bot that has just been started."""
-        office = self.office
+    # ------------------------------------------------------------ actions of the bot
+    def with_poller(self, do: Callable[[UpdatePoller], Awaitable[None]]) -> None:
+        """Run a function with a newly started bot."""
+        kit = self.kit
 
         async def main() -> None:
             async with asyncio.timeout(60):
-                await do(Polling(dispatcher(office.desk, office.catalogue, office.courier.outside, office.settings), office.courier.outside))
+                await do(
+                    UpdatePoller(
+                        make_dispatcher(kit.service, kit.catalogue, kit.courier.clients, kit.settings),
+                        kit.courier.clients,
+                    )
+                )
 
         self.runner.run(main())
 
-    def answer(self) -> None:
-        """Answer all that waits to be answered."""
+    def handle_updates(self) -> None:
+        """Handle all pending updates."""
 
-        async def until_nothing_waits(polling: Polling) -> None:
-            while await polling.turn(wait=0):
+        async def poll_until_empty(poller: UpdatePoller) -> None:
+            while await poller.poll_once(wait=0):
                 pass
 
-        self.within(until_nothing_waits)
+        self.with_poller(poll_until_empty)
 
-    def look(self) -> None:
-        """Bring the cards up to date."""
-        self.runner.run(self.cards.look())
+    def update_cards(self) -> None:
+        """Update the cards once."""
+        self.runner.run(self.cards.update_all())
 
-    # ------------------------------------------------------------ what people do
-    def says(self, person: Person, text: str) -> list[Message]:
-        """Say this, and be answered. The messages that came of it."""
+    # ------------------------------------------------------------ actions of people
+    def send_text(self, person: Person, text: str) -> list[Message]:
+        """Send a text and let the bot answer. Return the new messages."""
         before = len(person.chat)
-        person.says(text)
-        self.answer()
+        person.send_text(text)
+        self.handle_updates()
         return person.chat[before:]
 
-    def presses(self, person: Person, label: str, message: Message | None = None) -> str | None:
-        """Press what has this label, or a label that ends with it, in the last message unless told in which. What was answered in passing."""
+    def press(self, person: Person, label: str, message: Message | None = None) -> str | None:
+        """Press the button with this label, or with a label that ends with it. Return the callback answer."""
         message = message or person.chat[-1]
         whole = next((each for each, _ in message.buttons if each.endswith(label)), label)
-        person.presses(message, whole)
-        return self._passing()
+        person.press(message, whole)
+        return self._callback_answer()
 
-    def forges(self, person: Person, data: str) -> str | None:
-        person.forges(data)
-        return self._passing()
+    def press_forged(self, person: Person, data: str) -> str | None:
+        person.press_forged(data)
+        return self._callback_answer()
 
-    def _passing(self) -> str | None:
-        before = len(self.office.telegram.answered)
-        self.answer()
-        answered = self.office.telegram.answered[before:]
+    def _callback_answer(self) -> str | None:
+        before = len(self.kit.telegram.answered)
+        self.handle_updates()
+        answered = self.kit.telegram.answered[before:]
         assert len(answered) == 1, f"A press is answered once, and not {len(answered)} times."
         return answered[0].text
 
     def jobs(self) -> list[str]:
-        """The states of all deliveries."""
-        return [job.state for job in self.office.app.jobs(kind="deliver")]
+        """Return the states of all deliveries."""
+        return [job.state for job in self.kit.app.jobs(kind="deliver")]
 
 
 @contextmanager
-def counter(office: Office) -> Iterator[Counter]:
-    """A counter that is open: it reaches for Telegram and the disk once, since that takes its time."""
-    outside = office.courier.outside.open()
+def driver(kit: CourierKit) -> Iterator[BotDriver]:
+    """Open a driver with connected clients, once per test because it is slow."""
+    clients = kit.courier.clients.open()
     with asyncio.Runner() as runner:
-        runner.run(outside.__aenter__())
+        runner.run(clients.__aenter__())
         try:
-            yield Counter(office, runner)
+            yield BotDriver(kit, runner)
         finally:
-            runner.run(outside.__aexit__(None, None, None))
+            runner.run(clients.__aexit__(None, None, None))
 
 
-def labels(message: Message) -> list[str]:
+def button_labels(message: Message) -> list[str]:
     return [label for label, _ in message.buttons]

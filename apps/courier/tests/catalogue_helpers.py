@@ -1,15 +1,15 @@
-"""A disk of which a test says what it lists, and somebody who browses it."""
+"""A stub disk for catalogue tests, and a reader that browses it."""
 
 import asyncio
 from dataclasses import dataclass, field
 
 from apps.courier.catalogue import Catalogue, Page
-from apps.courier.disk import Item, Listing
-from apps.courier.errors import Refusal
+from apps.courier.clients.yandex_disk import Item, Listing
+from apps.courier.errors import PermanentError
 from interlock.testing import KitClock
 
 ROOT = "disk:/Library"
-FRESH = 60.0
+FRESH_FOR = 60.0
 
 
 def file(path: str, size: int = 10) -> Item:
@@ -21,39 +21,39 @@ def folder(path: str) -> Item:
 
 
 @dataclass
-class Shelf:
-    """A disk of which a test says what it lists, in pages as large as they are asked for."""
+class StubDisk:
+    """A disk with given listings, in pages of any size."""
 
     items: dict[str, list[Item]] = field(default_factory=lambda: {ROOT: []})
-    away: Exception | None = None
-    asked: list[tuple[str, int, int]] = field(default_factory=list)
+    error: Exception | None = None
+    requests: list[tuple[str, int, int]] = field(default_factory=list)
     gate: asyncio.Event | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def list(self, path: str, *, offset: int, limit: int) -> Listing:
-        self.asked.append((path, offset, limit))
+    async def list_folder(self, path: str, *, offset: int, limit: int) -> Listing:
+        self.requests.append((path, offset, limit))
         if self.gate:
             self.arrived.set()
             await self.gate.wait()
-        if self.away:
-            raise self.away
+        if self.error:
+            raise self.error
         if path not in self.items:
-            raise Refusal("not_found", "Yandex Disk has no such folder any more.")
+            raise PermanentError("not_found", "The folder is no longer on Yandex Disk.")
         return Listing(self.items[path][offset : offset + limit], len(self.items[path]))
 
 
 @dataclass
-class Reader:
-    """Somebody who turns the pages of one catalogue."""
+class CatalogueReader:
+    """Browses one catalogue."""
 
     catalogue: Catalogue
-    shelf: Shelf
+    disk: StubDisk
     clock: KitClock
 
     def page(self, folder_id: int | None = None, page: int = 1, size: int = 8) -> Page:
-        return asyncio.run(self.catalogue.page(self.shelf, folder_id, page, size))
+        return asyncio.run(self.catalogue.page(self.disk, folder_id, page, size))
 
-    def later(self, folder_id: int | None = None, seconds: float = FRESH) -> Page:
+    def refresh_later(self, folder_id: int | None = None, seconds: float = FRESH_FOR) -> Page:
         self.clock.advance(seconds)
         return self.page(folder_id)
 

@@ -1,4 +1,4 @@
-"""A reader of the fake Yandex Disk for tests: the real client on a database of its own."""
+"""A reader of the fake Yandex Disk for tests: the real client on its own database."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -9,91 +9,109 @@ from typing import TypeVar
 import httpx
 from sqlalchemy import Engine
 
-from apps.common.database import connect
+from apps.common.database import make_engine
 from apps.courier import tables
-from apps.courier.disk import CHUNK, Disk, Item
+from apps.courier.clients.yandex_disk import CHUNK, Disk, Item
+from apps.courier.clients.yandex_tokens import Tokens
 from apps.courier.errors import CourierError
 from apps.courier.settings import Settings
-from apps.courier.tests.yandex import FakeDisk, Generated
-from apps.courier.tokens import Tokens
+from apps.courier.tests.fake_yandex import FakeDisk, GeneratedContent
 
 T = TypeVar("T")
 NAME = "Emma & Ёлка #1.pdf"
 PATH = f"disk:/Library/{NAME}"
-LARGE = Generated(3_000_001, seed=7)
-BYTES = b"".join(LARGE.pieces())
+LARGE_FILE = GeneratedContent(3_000_001, seed=7)
+LARGE_CONTENT = b"".join(LARGE_FILE.pieces())
 
 
-def settings_of(fake: FakeDisk, **others: object) -> Settings:
-    """Those of a courier at this disk, with everything that lets it in."""
+def disk_settings(fake: FakeDisk, **others: object) -> Settings:
+    """Settings with full access to this fake disk."""
     given: dict[str, object] = {
-        "bot_token": "1:" + "b" * 30, "admins": (1,), "folder": "/Library", "yandex_token": fake.token, "yandex_client_id": fake.client_id,
-        "yandex_client_secret": fake.client_secret, "yandex_refresh_token": fake.refresh_token, "yandex_url": fake.url, "yandex_oauth_url": fake.oauth_url,
-    }  # fmt: skip
+        "bot_token": "1:" + "b" * 30,
+        "admins": (1,),
+        "folder": "/Library",
+        "yandex_token": fake.token,
+        "yandex_client_id": fake.client_id,
+        "yandex_client_secret": fake.client_secret,
+        "yandex_refresh_token": fake.refresh_token,
+        "yandex_url": fake.url,
+        "yandex_oauth_url": fake.oauth_url,
+    }
     return Settings(**given | others)  # type: ignore[arg-type]
 
 
-def innocent(error: CourierError, fake: FakeDisk, *secrets: str) -> None:
-    """No secret, no address and no name is in this error, nor is another error shown with it."""
-    told = f"{error!r} {error} {vars(error)}"
+def assert_no_secrets(error: CourierError, fake: FakeDisk, *secrets: str) -> None:
+    """Check that an error contains no secret, no address and no name, and hides its cause."""
+    text = f"{error!r} {error} {vars(error)}"
     assert error.__suppress_context__ or error.__context__ is None
-    for secret in (*secrets, fake.token, fake.refresh_token, fake.client_secret, fake.client_id, "127.0.0.1", "http", "Emma", "Library"):
-        assert secret not in told
+    for secret in (
+        *secrets,
+        fake.token,
+        fake.refresh_token,
+        fake.client_secret,
+        fake.client_id,
+        "127.0.0.1",
+        "http",
+        "Emma",
+        "Library",
+    ):
+        assert secret not in text
 
 
-class Reader:
-    """Asks the disk, and looks at every error."""
+class DiskReader:
+    """Calls the disk client, and checks every error for secrets."""
 
     def __init__(self, fake: FakeDisk, engine: Engine) -> None:
         self.fake, self.engine = fake, engine
-        self.settings = settings_of(fake)
+        self.settings = disk_settings(fake)
         self.stall = 5.0
         self.client: Callable[[], httpx.AsyncClient] = httpx.AsyncClient
-        self.got = b""
+        self.content = b""
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[Disk]:
+    async def open_disk(self) -> AsyncGenerator[Disk]:
         async with self.client() as http:
             yield Disk(http, self.settings.yandex_url, Tokens(self.engine, http, self.settings), stall=self.stall)
 
-    def ask(self, question: Callable[[Disk], Awaitable[T]]) -> T:
-        async def asked() -> T:
-            # A short stall must be noticed soon; and whoever waits for ever is found out.
-            async with asyncio.timeout(20 if self.stall < 1 else 120), self.opened() as disk:
-                return await question(disk)
+    def ask(self, call: Callable[[Disk], Awaitable[T]]) -> T:
+        async def run() -> T:
+            # A short stall must be detected soon, and a hanging call must fail.
+            async with asyncio.timeout(20 if self.stall < 1 else 120), self.open_disk() as disk:
+                return await call(disk)
 
         secrets = self.fake.token, self.fake.refresh_token
         try:
-            return asyncio.run(asked())
+            return asyncio.run(run())
         except CourierError as error:
-            innocent(error, self.fake, *secrets)
+            assert_no_secrets(error, self.fake, *secrets)
             raise
 
     def read(self, *, md5: bool = True, then: Callable[[int], None] = lambda have: None) -> bytes:
-        """The file's bytes; `then` is told after each chunk how many there are. What came before an error is in `got`."""
+        """Read the file. `then` gets the number of bytes after each chunk. After an error, the bytes so far are in
+        `content`."""
 
         async def whole(disk: Disk) -> bytes:
-            item, got = await disk.resource(PATH), bytearray()
+            item, content = await disk.get_item(PATH), bytearray()
             item = item if md5 else Item(item.name, item.path, item.is_folder, item.size, None)
             try:
-                async with aclosing(disk.body(item, await disk.link(PATH))) as body:
+                async with aclosing(disk.read_content(item, await disk.download_link(PATH))) as body:
                     async for chunk in body:
                         assert 0 < len(chunk) <= CHUNK
-                        got += chunk
-                        then(len(got))
+                        content += chunk
+                        then(len(content))
             finally:
-                self.got = bytes(got)
-            return self.got
+                self.content = bytes(content)
+            return self.content
 
         return self.ask(whole)
 
 
 @contextmanager
-def reading(directory: Path) -> Iterator[Reader]:
-    """A reader, and a disk with one large file."""
-    engine = connect(f"sqlite:///{directory}/courier.db")
+def open_disk_reader(directory: Path) -> Iterator[DiskReader]:
+    """Open a reader and a fake disk with one large file."""
+    engine = make_engine(f"sqlite:///{directory}/courier.db")
     tables.migrate(engine)
     with FakeDisk() as fake:
-        fake.put(PATH, LARGE)
-        yield Reader(fake, engine)
+        fake.put(PATH, LARGE_FILE)
+        yield DiskReader(fake, engine)
     engine.dispose()

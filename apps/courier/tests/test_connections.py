@@ -1,4 +1,4 @@
-"""The outside of one event loop: no renewal is lost when it is left, and a side that asks for a pause gets it, but never more than a day."""
+"""The clients of one event loop: closing loses no renewal, and pauses are kept, up to a day."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -7,48 +7,48 @@ from pathlib import Path
 import httpx
 import pytest
 
-from apps.common.pauses import retry_after
-from apps.courier import tokens as tokens_module
-from apps.courier.answers import refused
-from apps.courier.errors import LONGEST, Trouble
-from apps.courier.outside import Outside
-from apps.courier.redact import who
-from apps.courier.tests.keyring import Keyring, keyring
-from apps.courier.tests.reading import settings_of
-from apps.courier.tokens import Tokens
+from apps.common.retry_after import parse_retry_after
+from apps.courier.clients import yandex_tokens as tokens_module
+from apps.courier.clients.connections import Clients
+from apps.courier.clients.yandex_errors import response_error
+from apps.courier.clients.yandex_tokens import Tokens
+from apps.courier.errors import MAX_PAUSE, TemporaryError
+from apps.courier.redact import user_alias
+from apps.courier.tests.disk_helpers import disk_settings
+from apps.courier.tests.token_helpers import TokenKit, open_token_kit
 
 
 @pytest.fixture
-def keys(database_url: str) -> Iterator[Keyring]:
-    with keyring(database_url) as keys:
-        yield keys
+def token_kit(database_url: str) -> Iterator[TokenKit]:
+    with open_token_kit(database_url) as token_kit:
+        yield token_kit
 
 
 @pytest.fixture
-def outside(quick_path: Path) -> Iterator[Outside]:
-    with keyring(f"sqlite:///{quick_path / 'outside'}.db") as keys:
-        yield Outside(keys.settings, keys.engine)
+def clients(quick_path: Path) -> Iterator[Clients]:
+    with open_token_kit(f"sqlite:///{quick_path / 'outside'}.db") as token_kit:
+        yield Clients(token_kit.settings, token_kit.engine)
 
 
-def within(outside: Outside, question: Callable[[], Awaitable[None]]) -> None:
-    """Ask it on an event loop of its own, with the outside open."""
+def run_with_clients(clients: Clients, question: Callable[[], Awaitable[None]]) -> None:
+    """Run a function in a new event loop with open clients."""
 
-    async def opened() -> None:
-        async with asyncio.timeout(30), outside.open():
+    async def run() -> None:
+        async with asyncio.timeout(30), clients.open():
             await question()
 
-    asyncio.run(opened())
+    asyncio.run(run())
 
 
-# ---------------------------------------------------------------- left
+# ---------------------------------------------------------------- closing
 
 
 @pytest.mark.parametrize("leaving", ["at its end", "cancelled"])
-def test_the_answer_to_a_renewal_is_kept_though_the_process_stops(keys: Keyring, leaving: str) -> None:
-    outside, gate = Outside(keys.settings, keys.engine), keys.fake.gate("token")
+def test_renewed_token_is_stored_even_if_the_process_stops(token_kit: TokenKit, leaving: str) -> None:
+    clients, gate = Clients(token_kit.settings, token_kit.engine), token_kit.fake.gate("token")
 
     async def stopped() -> None:
-        asked = asyncio.create_task(outside.tokens.renewed(await outside.tokens.access()))
+        asked = asyncio.create_task(clients.tokens.renew(await clients.tokens.get_token()))
         await asyncio.to_thread(gate.arrived.wait, 10)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -58,99 +58,122 @@ def test_the_answer_to_a_renewal_is_kept_though_the_process_stops(keys: Keyring,
 
     if leaving == "cancelled":
         with pytest.raises(asyncio.CancelledError):
-            within(outside, stopped)
+            run_with_clients(clients, stopped)
     else:
-        within(outside, stopped)
-    assert (keys.row()["access"], keys.row()["refresh"]) == (keys.fake.token, keys.fake.refresh_token)
-    assert (keys.row()["generation"], keys.row()["renewing_until"]) == (2, None)
+        run_with_clients(clients, stopped)
+    assert (token_kit.row()["access"], token_kit.row()["refresh"]) == (
+        token_kit.fake.token,
+        token_kit.fake.refresh_token,
+    )
+    assert (token_kit.row()["generation"], token_kit.row()["renewing_until"]) == (2, None)
 
 
-def test_a_renewal_that_hangs_keeps_no_process_for_ever(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens_module, "PATIENCE", 0.1)
+def test_hanging_renewal_does_not_block_the_exit(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens_module, "RENEWAL_TIMEOUT", 0.1)
     begun = asyncio.Event()
 
     async def hangs(*_: object) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Tokens, "_asked", hangs)
+    monkeypatch.setattr(Tokens, "_request_renewal", hangs)
 
     async def stopped() -> None:
-        asked = asyncio.create_task(outside.tokens.renewed(await outside.tokens.access()))
+        asked = asyncio.create_task(clients.tokens.renew(await clients.tokens.get_token()))
         await begun.wait()
         asked.cancel()
 
-    within(outside, stopped)
+    run_with_clients(clients, stopped)
     assert begun.is_set()
 
 
-# ---------------------------------------------------------------- asked to be left alone
+# ---------------------------------------------------------------- pauses
 
 
-def test_the_longest_pause_holds_and_ends_by_itself(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longest_pause_wins_and_ends(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     time, seen = [1000.0], list[float]()
 
     async def paused() -> None:
         with monkeypatch.context() as patched:
             patched.setattr(asyncio.get_running_loop(), "time", lambda: time[0])
-            for now, asked in ((1000.0, None), (1000.0, 30.0), (1000.0, 7.0), (1000.0, 40.0), (1039.0, None), (1040.0, None), (5000.0, None), (5000.0, 2.0)):
+            for now, asked in (
+                (1000.0, None),
+                (1000.0, 30.0),
+                (1000.0, 7.0),
+                (1000.0, 40.0),
+                (1039.0, None),
+                (1040.0, None),
+                (5000.0, None),
+                (5000.0, 2.0),
+            ):
                 time[0] = now
                 if asked:
-                    outside.pause(asked)
-                seen.append(outside.pauses)
+                    clients.pause(asked)
+                seen.append(clients.pause_left)
 
-    within(outside, paused)
+    run_with_clients(clients, paused)
     assert seen == [0.0, 30.0, 30.0, 40.0, 1.0, 0.0, 0.0, 2.0]
 
 
-def test_another_event_loop_has_its_own_pause(outside: Outside) -> None:
+def test_each_event_loop_has_its_own_pause(clients: Clients) -> None:
     async def other() -> None:
-        assert outside.pauses == 0.0
-        outside.pause(1000.0)
+        assert clients.pause_left == 0.0
+        clients.pause(1000.0)
 
     async def one() -> None:
-        outside.pause(100.0)
-        await asyncio.to_thread(within, outside, other)
-        assert 0.0 < outside.pauses <= 100.0
+        clients.pause(100.0)
+        await asyncio.to_thread(run_with_clients, clients, other)
+        assert 0.0 < clients.pause_left <= 100.0
 
-    within(outside, one)
+    run_with_clients(clients, one)
 
 
-def test_a_pause_is_forgotten_with_the_outside_that_was_told_of_it(outside: Outside) -> None:
+def test_pause_ends_with_its_clients(clients: Clients) -> None:
     async def twice() -> None:
-        async with outside.open():
-            outside.pause(100.0)
-        async with outside.open():
-            assert outside.pauses == 0.0
+        async with clients.open():
+            clients.pause(100.0)
+        async with clients.open():
+            assert clients.pause_left == 0.0
 
     asyncio.run(twice())
 
 
-@pytest.mark.parametrize("said", ["86401", "1e300", str(10**12), "Fri, 31 Dec 9999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 -1200"])
-def test_no_server_is_left_alone_for_longer_than_a_day(said: str) -> None:
-    assert LONGEST == 86400.0
-    error = refused(httpx.Response(429, headers={"Retry-After": said}))
-    assert isinstance(error, Trouble)
-    assert error.retry_after == LONGEST
+@pytest.mark.parametrize(
+    "said", ["86401", "1e300", str(10**12), "Fri, 31 Dec 9999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 -1200"]
+)
+def test_pause_is_limited_to_a_day(said: str) -> None:
+    assert MAX_PAUSE == 86400.0
+    error = response_error(httpx.Response(429, headers={"Retry-After": said}))
+    assert isinstance(error, TemporaryError)
+    assert error.retry_after == MAX_PAUSE
 
 
-@pytest.mark.parametrize("said", [f"Fri, {10**20} Dec 2026 23:59:59 GMT", f"Fri, 31 Dec 2026 23:59:59 +{10**20}", f"Fri, 31 Dec {10**20} 23:59:59 GMT"])
-def test_a_date_that_there_cannot_be_is_no_wait(said: str) -> None:
-    assert retry_after({"Retry-After": said}) is None
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"Fri, {10**20} Dec 2026 23:59:59 GMT",
+        f"Fri, 31 Dec 2026 23:59:59 +{10**20}",
+        f"Fri, 31 Dec {10**20} 23:59:59 GMT",
+    ],
+)
+def test_impossible_date_is_no_pause(said: str) -> None:
+    assert parse_retry_after({"Retry-After": said}) is None
 
 
-# ---------------------------------------------------------------- named in logs
+# ---------------------------------------------------------------- user aliases
 
 
-def test_a_person_is_named_by_the_bot_they_talk_to_and_the_same_before_and_after_the_outside_is_open(quick_path: Path) -> None:
-    with keyring(f"sqlite:///{quick_path / 'named'}.db") as keys:
+def test_alias_depends_on_the_bot_and_is_stable_when_clients_open(
+    quick_path: Path,
+) -> None:
+    with open_token_kit(f"sqlite:///{quick_path / 'named'}.db") as token_kit:
         names = list[str]()
         for letter in "bcb":
-            outside = Outside(settings_of(keys.fake, bot_token="1:" + letter * 30), keys.engine)
-            names.append(who(7))
+            clients = Clients(disk_settings(token_kit.fake, bot_token="1:" + letter * 30), token_kit.engine)
+            names.append(user_alias(7))
 
             async def named() -> None:
-                assert who(7) == names[-1]
+                assert user_alias(7) == names[-1]
 
-            within(outside, named)
+            run_with_clients(clients, named)
     assert names[0] == names[2] != names[1]

@@ -1,209 +1,213 @@
-"""A delivery from its order to its end: what is sent, how often, and what is known of it whatever dies in between."""
+"""A delivery from its order to its end: files sent, how often, and recovery after a crash."""
 
 import hashlib
 
 import pytest
 
-from apps.common.tests.kits import meanwhile
-from apps.courier import words
-from apps.courier.desk import Shown
-from apps.courier.tests.bot_api import Document
-from apps.courier.tests.kit import CLAIMED, DELIVERED, FOLDER, READER, STREAMED, Office
-from apps.courier.tests.test_taxonomy import documents, told
-from apps.courier.tests.yandex import Generated
+from apps.common.tests.app_kit import in_background
+from apps.courier import formatting
+from apps.courier.service_models import DeliveryView
+from apps.courier.tests.courier_kit import CLAIMED, DELIVERED, FOLDER, READER, STREAMING, CourierKit
+from apps.courier.tests.fake_telegram import Document
+from apps.courier.tests.fake_yandex import GeneratedContent
+from apps.courier.tests.test_error_policy import documents, texts
 from interlock import Refused
-from interlock.testing import Point
+from interlock.testing import Failpoint
 
 OTHER = 8
 LEASE = 15.0
 CONTENT = b"It is a truth " * 50_000
 
 
-def crash(office: Office, point: Point) -> None:
-    """A worker dies there, and its lease ends."""
-    office.crash(point, "deliver", LEASE)
+def crash(kit: CourierKit, point: Failpoint) -> None:
+    """Let a worker crash at this point, and its lease expire."""
+    kit.crash(point, "deliver", LEASE)
 
 
-def arrived(office: Office, user: int = READER) -> list[Document]:
-    return [message.document for message in office.telegram.chat(user) if message.document]
+def received_documents(kit: CourierKit, user: int = READER) -> list[Document]:
+    return [message.document for message in kit.telegram.chat(user) if message.document]
 
 
-# ---------------------------------------------------------------- what is sent
-def test_a_file_arrives_whole_and_telegrams_message_is_its_receipt(office: Office) -> None:
-    job = office.order(file_id=office.file("Эмма.pdf", CONTENT))
-    office.run()
-    (message,) = [message for message in office.telegram.chat(READER) if message.document]
+# ---------------------------------------------------------------- sending
+def test_file_arrives_complete_and_the_message_is_its_receipt(kit: CourierKit) -> None:
+    job = kit.order(file_id=kit.add_file("Эмма.pdf", CONTENT))
+    kit.run()
+    (message,) = [message for message in kit.telegram.chat(READER) if message.document]
     assert message.document is not None
     assert (message.document.name, message.document.sha256) == ("Эмма.pdf", hashlib.sha256(CONTENT).hexdigest())
-    assert office.path(job) == DELIVERED
-    assert office.courier.deliver.result(job).message_id == message.id
-    assert office.rows("SELECT message_id, doubted FROM courier_deliveries") == [(message.id, False)]
-    assert office.app.verify().ok
+    assert kit.transitions(job) == DELIVERED
+    assert kit.courier.deliver.result(job).message_id == message.id
+    assert kit.rows("SELECT message_id, doubted FROM courier_deliveries") == [(message.id, False)]
+    assert kit.app.verify().ok
 
 
-def test_the_second_user_gets_the_file_without_a_transfer(office: Office) -> None:
-    file = office.file("emma.pdf", CONTENT)
-    office.order(file_id=file)
-    office.run()
-    served, links = office.yandex.served, len(office.yandex.asked("download"))
-    office.user(OTHER)
-    job = office.order(OTHER, file)
-    office.run()
-    assert office.path(job) == DELIVERED
-    assert arrived(office, OTHER) == arrived(office)
-    assert (office.yandex.served, len(office.yandex.asked("download"))) == (served, links)
+def test_second_user_gets_the_file_without_a_transfer(kit: CourierKit) -> None:
+    file = kit.add_file("emma.pdf", CONTENT)
+    kit.order(file_id=file)
+    kit.run()
+    served, links = kit.yandex.served, len(kit.yandex.requests_for("download"))
+    kit.add_user(OTHER)
+    job = kit.order(OTHER, file)
+    kit.run()
+    assert kit.transitions(job) == DELIVERED
+    assert received_documents(kit, OTHER) == received_documents(kit)
+    assert (kit.yandex.served, len(kit.yandex.requests_for("download"))) == (served, links)
 
 
-def test_a_file_that_has_changed_since_is_sent_as_it_is_now(office: Office) -> None:
-    """Also if it has the same name and the same size."""
-    file = office.file("emma.pdf", CONTENT)
-    office.order(file_id=file)
-    office.run()
-    office.yandex.put(f"{FOLDER}/emma.pdf", CONTENT[::-1])
-    office.order(READER, file)
-    office.run()
-    assert [document.sha256 for document in arrived(office)] == [hashlib.sha256(each).hexdigest() for each in (CONTENT, CONTENT[::-1])]
+def test_changed_file_is_sent_in_its_new_version(kit: CourierKit) -> None:
+    """Even with the same name and size."""
+    file = kit.add_file("emma.pdf", CONTENT)
+    kit.order(file_id=file)
+    kit.run()
+    kit.yandex.put(f"{FOLDER}/emma.pdf", CONTENT[::-1])
+    kit.order(READER, file)
+    kit.run()
+    assert [document.sha256 for document in received_documents(kit)] == [
+        hashlib.sha256(each).hexdigest() for each in (CONTENT, CONTENT[::-1])
+    ]
 
 
-def test_a_file_without_a_checksum_is_streamed_each_time(office: Office) -> None:
-    """Another one of its name and size could not be told from it."""
-    file = office.file("emma.pdf", CONTENT)
-    office.yandex.nodes[f"{FOLDER}/emma.pdf"].md5 = None
+def test_file_without_checksum_is_uploaded_each_time(kit: CourierKit) -> None:
+    """Another file of the same name and size would look the same."""
+    file = kit.add_file("emma.pdf", CONTENT)
+    kit.yandex.nodes[f"{FOLDER}/emma.pdf"].md5 = None
     for _ in range(2):
-        office.order(office.user().id, file)
-        office.run()
-    assert (documents(office), office.yandex.served) == (["emma.pdf"] * 2, 2 * len(CONTENT))
+        kit.order(kit.add_user().id, file)
+        kit.run()
+    assert (documents(kit), kit.yandex.served) == (["emma.pdf"] * 2, 2 * len(CONTENT))
 
 
-def test_a_copy_that_telegram_has_lost_is_streamed_again_and_costs_no_try(office: Office) -> None:
-    file = office.file("emma.pdf", CONTENT)
-    office.order(file_id=file)
-    office.run()
-    office.telegram.documents.clear()
-    job = office.order(READER, file)
-    office.run()
-    assert office.path(job) == [*STREAMED, ("STREAMING", "QUEUED"), *DELIVERED[1:]]
-    assert office.app.get(job).tries_left == 3
-    assert (documents(office), told(office)) == (["emma.pdf"] * 2, [])
+def test_copy_that_telegram_lost_is_uploaded_again_without_costing_a_try(kit: CourierKit) -> None:
+    file = kit.add_file("emma.pdf", CONTENT)
+    kit.order(file_id=file)
+    kit.run()
+    kit.telegram.documents.clear()
+    job = kit.order(READER, file)
+    kit.run()
+    assert kit.transitions(job) == [*STREAMING, ("STREAMING", "QUEUED"), *DELIVERED[1:]]
+    assert kit.app.get(job).tries_left == 3
+    assert (documents(kit), texts(kit)) == (["emma.pdf"] * 2, [])
 
 
-def test_progress_is_told_in_bytes(office: Office) -> None:
+def test_progress_is_reported_in_bytes(kit: CourierKit) -> None:
     size = 2_000_000
-    job = office.order(file_id=office.file("emma.pdf", Generated(size)))
-    gate, seen = office.telegram.gate("sendDocument"), list[Shown | None]()
+    job = kit.order(file_id=kit.add_file("emma.pdf", GeneratedContent(size)))
+    gate, seen = kit.telegram.gate("sendDocument"), list[DeliveryView | None]()
 
     def look() -> None:
         assert gate.arrived.wait(20)
-        office.worker.beat()
-        seen.append(office.desk.shown(READER, job))
+        kit.worker.heartbeat()
+        seen.append(kit.service.get_delivery(READER, job))
         gate.open()
 
-    with meanwhile(look):
-        office.run()
-    assert office.state(job) == "DELIVERED"
+    with in_background(look):
+        kit.run()
+    assert kit.state(job) == "DELIVERED"
     assert [(shown.state, shown.done, shown.total) for shown in seen if shown] == [("STREAMING", size, size)]
 
 
-# ---------------------------------------------------------------- what dies in between
-@pytest.mark.parametrize("point", [Point.AFTER_CLAIM, Point.IN_PREPARE])
-def test_a_worker_that_dies_before_it_sends_costs_one_try_and_no_doubt(office: Office, point: Point) -> None:
-    job = office.order()
-    crash(office, point)
-    office.run()
-    assert (office.state(job), office.app.get(job).tries_left) == ("DELIVERED", 2)
-    assert (documents(office), told(office)) == (["emma.pdf"], [])
+# ---------------------------------------------------------------- crashes
+@pytest.mark.parametrize("point", [Failpoint.AFTER_CLAIM, Failpoint.IN_PREPARE])
+def test_crash_before_sending_costs_one_try_and_leaves_no_doubt(kit: CourierKit, point: Failpoint) -> None:
+    job = kit.order()
+    crash(kit, point)
+    kit.run()
+    assert (kit.state(job), kit.app.get(job).tries_left) == ("DELIVERED", 2)
+    assert (documents(kit), texts(kit)) == (["emma.pdf"], [])
 
 
-def test_a_worker_that_dies_after_the_receipt_has_sent_it_once_and_for_all(office: Office) -> None:
-    """The next one finds the receipt, and neither downloads nor sends anything."""
-    job = office.order()
-    crash(office, Point.BEFORE_COMMIT)
-    served = office.yandex.served
-    office.run()
-    assert (office.state(job), office.app.get(job).attempt) == ("DELIVERED", 2)
-    assert (documents(office), told(office), office.yandex.served) == (["emma.pdf"], [], served)
-    assert office.rows("SELECT doubted FROM courier_deliveries") == [(False,)]
+def test_crash_after_the_receipt_does_not_send_again(kit: CourierKit) -> None:
+    """The next worker finds the receipt, and neither downloads nor sends anything."""
+    job = kit.order()
+    crash(kit, Failpoint.BEFORE_COMMIT)
+    served = kit.yandex.served
+    kit.run()
+    assert (kit.state(job), kit.app.get(job).attempt) == ("DELIVERED", 2)
+    assert (documents(kit), texts(kit), kit.yandex.served) == (["emma.pdf"], [], served)
+    assert kit.rows("SELECT doubted FROM courier_deliveries") == [(False,)]
 
 
-def test_a_worker_that_dies_in_its_commit_leaves_one_delivery(office: Office) -> None:
-    job = office.order()
-    crash(office, Point.IN_COMMIT)
-    office.run()
-    assert office.state(job) == "DELIVERED"
-    assert documents(office) == ["emma.pdf"]
-    assert len(office.rows("SELECT * FROM courier_deliveries")) == 1
+def test_crash_in_the_commit_leaves_one_delivery(kit: CourierKit) -> None:
+    job = kit.order()
+    crash(kit, Failpoint.IN_COMMIT)
+    kit.run()
+    assert kit.state(job) == "DELIVERED"
+    assert documents(kit) == ["emma.pdf"]
+    assert len(kit.rows("SELECT * FROM courier_deliveries")) == 1
 
 
-def test_workers_that_die_three_times_end_the_delivery_and_its_user_is_told(office: Office) -> None:
-    """A lost lease costs a try, as an error does: after the third it has failed, from whatever state it was lost in."""
-    job = office.order()
+def test_three_crashes_fail_the_delivery_and_notify_the_user(kit: CourierKit) -> None:
+    """A lost lease costs a try like an error: the third one fails the delivery in any state."""
+    job = kit.order()
     for _ in range(3):
-        crash(office, Point.AFTER_CLAIM)
-    office.run()
-    failed = office.app.get(job)
+        crash(kit, Failpoint.AFTER_CLAIM)
+    kit.run()
+    failed = kit.app.get(job)
     assert (failed.state, failed.attempt, failed.tries_left) == ("FAILED", 3, 0)
-    assert office.path(job)[-2:] == [*CLAIMED[1:], ("CLAIMED", "FAILED")]
-    assert told(office) == [words.say("en", "failed", name="emma.pdf", reason=words.failure("en", failed.last_error))]
+    assert kit.transitions(job)[-2:] == [*CLAIMED[1:], ("CLAIMED", "FAILED")]
+    assert texts(kit) == [
+        formatting.render("en", "failed", name="emma.pdf", reason=formatting.render_failure("en", failed.last_error))
+    ]
 
 
-def test_a_worker_that_lost_its_lease_is_refused_before_it_sends(office: Office) -> None:
-    """It has nearly all of the file at Telegram's door, and breaks off there, since another may be sending it."""
-    job = office.order(file_id=office.file("emma.pdf", CONTENT))
-    gate = office.yandex.gate("content", after=300_000)
+def test_stale_worker_is_refused_before_it_sends(kit: CourierKit) -> None:
+    """It has uploaded nearly the whole file and aborts, because another worker may be sending it."""
+    job = kit.order(file_id=kit.add_file("emma.pdf", CONTENT))
+    gate = kit.yandex.gate("content", after=300_000)
 
-    def rob() -> None:
+    def expire_lease() -> None:
         assert gate.arrived.wait(20)
-        office.worker._rob(office.app.get(job))
+        kit.worker._take_over(kit.app.get(job))
         gate.open()
 
-    with meanwhile(rob):
-        office.run()
-    office.later(LEASE + 1)
-    assert (office.state(job), office.app.get(job).attempt) == ("DELIVERED", 2)
-    assert (documents(office), told(office)) == (["emma.pdf"], [])
-    # Two requests began, and one of them has no end.
-    assert sorted(str(asked.status) for asked in office.telegram.asked("sendDocument")) == ["200", "None"]
+    with in_background(expire_lease):
+        kit.run()
+    kit.run_after(LEASE + 1)
+    assert (kit.state(job), kit.app.get(job).attempt) == ("DELIVERED", 2)
+    assert (documents(kit), texts(kit)) == (["emma.pdf"], [])
+    # Two requests began, and one of them never completed.
+    assert sorted(str(asked.status) for asked in kit.telegram.requests_for("sendDocument")) == ["200", "None"]
 
 
-def test_a_doubt_stays_written_though_the_second_send_is_surely_refused(office: Office) -> None:
-    job = office.order()
-    office.telegram.lose("sendDocument")
-    office.telegram.fail("sendDocument", 429, retry_after=1)
-    office.run()
-    office.later(3600)
-    office.later(3600)
-    assert office.state(job) == "DELIVERED"
-    assert documents(office) == ["emma.pdf"] * 2
-    assert told(office) == [words.say("en", "doubt", name="emma.pdf")]
-    assert office.rows("SELECT doubted FROM courier_deliveries") == [(True,)]
+def test_doubt_stays_stored_even_if_the_second_send_is_rejected(kit: CourierKit) -> None:
+    job = kit.order()
+    kit.telegram.lose_answer("sendDocument")
+    kit.telegram.fail("sendDocument", 429, retry_after=1)
+    kit.run()
+    kit.run_after(3600)
+    kit.run_after(3600)
+    assert kit.state(job) == "DELIVERED"
+    assert documents(kit) == ["emma.pdf"] * 2
+    assert texts(kit) == [formatting.render("en", "doubt", name="emma.pdf")]
+    assert kit.rows("SELECT doubted FROM courier_deliveries") == [(True,)]
 
 
-def test_nothing_is_sent_again_before_its_user_was_told_of_the_doubt(office: Office) -> None:
-    job = office.order()
-    office.telegram.lose("sendDocument")
-    office.run()
-    office.telegram.fail("sendMessage", 500)
-    office.later(3600)
-    assert (office.state(job), documents(office), told(office)) == ("QUEUED", ["emma.pdf"], [])
-    office.later(3600)
-    assert (office.state(job), documents(office)) == ("DELIVERED", ["emma.pdf"] * 2)
-    assert [message.document is None for message in office.telegram.chat(READER)] == [False, True, False]
+def test_user_is_warned_of_the_doubt_before_the_second_send(kit: CourierKit) -> None:
+    job = kit.order()
+    kit.telegram.lose_answer("sendDocument")
+    kit.run()
+    kit.telegram.fail("sendMessage", 500)
+    kit.run_after(3600)
+    assert (kit.state(job), documents(kit), texts(kit)) == ("QUEUED", ["emma.pdf"], [])
+    kit.run_after(3600)
+    assert (kit.state(job), documents(kit)) == ("DELIVERED", ["emma.pdf"] * 2)
+    assert [message.document is None for message in kit.telegram.chat(READER)] == [False, True, False]
 
 
-# ---------------------------------------------------------------- who may
-def test_nobody_orders_who_is_not_active(office: Office) -> None:
-    file = office.file()
+# ---------------------------------------------------------------- permission
+def test_only_active_users_can_order(kit: CourierKit) -> None:
+    file = kit.add_file()
     for status in ("BLOCKED", None):
-        user = office.user(READER if status else OTHER, status)
+        user = kit.add_user(READER if status else OTHER, status)
         with pytest.raises(Refused):
-            office.order(user.id, file)
-    assert (office.stored()["courier_orders"], office.app.jobs()) == (0, [])
+            kit.order(user.id, file)
+    assert (kit.row_counts()["courier_orders"], kit.app.jobs()) == (0, [])
 
 
-def test_what_waits_is_cancelled_at_once_and_nothing_is_sent(office: Office) -> None:
-    job = office.order()
-    shown = office.desk.cancel(READER, job)
-    office.run()
+def test_cancelled_delivery_sends_nothing(kit: CourierKit) -> None:
+    job = kit.order()
+    shown = kit.service.cancel(READER, job)
+    kit.run()
     assert shown is not None
-    assert (shown.state, office.path(job)) == ("CANCELLED", [(None, "QUEUED"), ("QUEUED", "CANCELLED")])
-    assert (documents(office), office.yandex.log) == ([], [])
+    assert (shown.state, kit.transitions(job)) == ("CANCELLED", [(None, "QUEUED"), ("QUEUED", "CANCELLED")])
+    assert (documents(kit), kit.yandex.log) == ([], [])

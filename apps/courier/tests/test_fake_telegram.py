@@ -1,4 +1,4 @@
-"""The Telegram for tests is one to aiogram too: what is promised of the courier against it is worth as much as this."""
+"""The fake Telegram behaves like the Bot API, as far as aiogram and the courier's tests rely on it."""
 
 import asyncio
 import hashlib
@@ -24,25 +24,25 @@ from aiogram.exceptions import (
 from aiogram.methods import GetChat
 from aiogram.types import BotCommand, BufferedInputFile, InlineKeyboardButton, InlineKeyboardMarkup, InputFile
 
-from apps.courier.tests.bot_api import Asked, FakeTelegram, Person
+from apps.courier.tests.fake_telegram import FakeTelegram, Person, RecordedRequest
 
 
 @pytest.fixture
 def telegram() -> Iterator[FakeTelegram]:
-    with FakeTelegram(largest=2**20) as fake:
+    with FakeTelegram(max_file_size=2**20) as fake:
         yield fake
 
 
 @pytest.fixture
 def ann(telegram: FakeTelegram) -> Person:
-    """Somebody who has spoken to the bot."""
+    """A person who has written to the bot."""
     person = telegram.person(7)
     person.spoke = True
     return person
 
 
 @asynccontextmanager
-async def a_bot(telegram: FakeTelegram, token: str | None = None) -> AsyncIterator[Bot]:
+async def open_bot(telegram: FakeTelegram, token: str | None = None) -> AsyncIterator[Bot]:
     bot = Bot(token or telegram.token, AiohttpSession(api=TelegramAPIServer.from_base(telegram.url)))
     try:
         yield bot
@@ -52,34 +52,40 @@ async def a_bot(telegram: FakeTelegram, token: str | None = None) -> AsyncIterat
 
 def run(telegram: FakeTelegram, do: Callable[[Bot], Awaitable[None]], token: str | None = None) -> None:
     async def main() -> None:
-        async with a_bot(telegram, token) as bot, asyncio.timeout(20):
+        async with open_bot(telegram, token) as bot, asyncio.timeout(20):
             await do(bot)
 
     asyncio.run(main())
 
 
 def keyboard(*data: str) -> InlineKeyboardMarkup:
-    return InlineKeyboardMarkup(inline_keyboard=[[InlineKeyboardButton(text=f"press {each}", callback_data=each)] for each in data])
+    return InlineKeyboardMarkup(
+        inline_keyboard=[[InlineKeyboardButton(text=f"press {each}", callback_data=each)] for each in data]
+    )
 
 
 # ---------------------------------------------------------------- updates
 
 
-def test_a_long_poll_waits_for_the_next_update_and_confirms_the_older_ones(telegram: FakeTelegram) -> None:
+def test_long_poll_waits_for_the_next_update_and_confirms_older_ones(telegram: FakeTelegram) -> None:
     ann = telegram.person(7, name="Ann", language="ru")
 
     async def do(bot: Bot) -> None:
         assert await bot.get_updates(timeout=0) == []
         waiting = asyncio.create_task(bot.get_updates(timeout=15))
-        await asyncio.to_thread(telegram.wait, lambda: telegram.polled)
-        first = await asyncio.to_thread(ann.says, "/start now")
+        await asyncio.to_thread(telegram.wait, lambda: telegram.is_polled)
+        first = await asyncio.to_thread(ann.send_text, "/start now")
         (update,) = await waiting
         assert update.update_id == first
         assert update.message
         assert update.message.from_user
-        assert (update.message.text, update.message.chat.type, update.message.from_user.language_code) == ("/start now", "private", "ru")
+        assert (update.message.text, update.message.chat.type, update.message.from_user.language_code) == (
+            "/start now",
+            "private",
+            "ru",
+        )
         assert [each.update_id for each in await bot.get_updates()] == [first]
-        second, third = ann.says("two"), ann.says("three")
+        second, third = ann.send_text("two"), ann.send_text("three")
         assert [each.update_id for each in await bot.get_updates(offset=first + 1, limit=1)] == [second]
         assert [each.update_id for each in await bot.get_updates(offset=third)] == [third]
         assert await bot.get_updates(offset=third + 1) == []
@@ -87,14 +93,14 @@ def test_a_long_poll_waits_for_the_next_update_and_confirms_the_older_ones(teleg
     run(telegram, do)
 
 
-def test_a_second_poll_ends_the_first_with_a_conflict(telegram: FakeTelegram) -> None:
+def test_second_poll_ends_the_first_with_a_conflict(telegram: FakeTelegram) -> None:
     async def do(bot: Bot) -> None:
         first = asyncio.create_task(bot.get_updates(timeout=15))
-        await asyncio.to_thread(telegram.wait, lambda: telegram.polled)
+        await asyncio.to_thread(telegram.wait, lambda: telegram.is_polled)
         second = asyncio.create_task(bot.get_updates(timeout=15))
         with pytest.raises(TelegramConflictError, match="only one bot instance is running"):
             await first
-        telegram.person(7).says("hello")
+        telegram.person(7).send_text("hello")
         assert len(await second) == 1
 
     run(telegram, do)
@@ -102,7 +108,7 @@ def test_a_second_poll_ends_the_first_with_a_conflict(telegram: FakeTelegram) ->
 
 def test_old_updates_can_be_delivered_again_in_any_order(telegram: FakeTelegram) -> None:
     ann = telegram.person(7)
-    ids = [ann.says(str(each)) for each in range(8)]
+    ids = [ann.send_text(str(each)) for each in range(8)]
 
     async def do(bot: Bot) -> None:
         assert [each.update_id for each in await bot.get_updates(offset=ids[0])] == ids
@@ -117,13 +123,13 @@ def test_old_updates_can_be_delivered_again_in_any_order(telegram: FakeTelegram)
     run(telegram, do)
 
 
-def test_a_button_is_pressed_and_its_callback_answered_once(telegram: FakeTelegram, ann: Person) -> None:
+def test_button_press_is_answered_once(telegram: FakeTelegram, ann: Person) -> None:
     async def do(bot: Bot) -> None:
         await bot.send_message(7, "Choose", reply_markup=keyboard("b:1", "b:2"))
         (shown,) = ann.chat
         assert shown.buttons == [("press b:1", "b:1"), ("press b:2", "b:2")]
-        ann.presses(shown, "press b:2")
-        ann.forges("x" * 99)
+        ann.press(shown, "press b:2")
+        ann.press_forged("x" * 99)
         pressed, forged = [each.callback_query for each in await bot.get_updates()]
         assert pressed
         assert forged
@@ -136,7 +142,9 @@ def test_a_button_is_pressed_and_its_callback_answered_once(telegram: FakeTelegr
             await bot.answer_callback_query(forged.id, "x" * 201)
 
     run(telegram, do)
-    assert [(each.person_id, each.data, each.text, each.alert) for each in telegram.answered] == [(7, "b:2", "Done", True)]
+    assert [(each.person_id, each.data, each.text, each.alert) for each in telegram.answered] == [
+        (7, "b:2", "Done", True)
+    ]
 
 
 # ---------------------------------------------------------------- messages
@@ -160,12 +168,16 @@ def test_messages_are_sent_edited_and_seen(telegram: FakeTelegram, ann: Person) 
     assert (message.text, message.edits, message.buttons) == ("two", ["one", "two"], [])
 
 
-def test_what_is_over_a_limit_is_refused_in_telegrams_words(telegram: FakeTelegram, ann: Person) -> None:
+def test_exceeded_limits_are_rejected_with_telegrams_descriptions(telegram: FakeTelegram, ann: Person) -> None:
     telegram.person(8).spoke = True
-    telegram.person(8).blocks()
+    telegram.person(8).block_bot()
 
     async def do(bot: Bot) -> None:
-        for text, said in [("", "message text is empty"), (" \n", "message text is empty"), ("x" * 4097, "message is too long")]:
+        for text, said in [
+            ("", "message text is empty"),
+            (" \n", "message text is empty"),
+            ("x" * 4097, "message is too long"),
+        ]:
             with pytest.raises(TelegramBadRequest, match=said):
                 await bot.send_message(7, text)
         for data in ["", "é" * 33]:
@@ -187,7 +199,7 @@ def test_what_is_over_a_limit_is_refused_in_telegrams_words(telegram: FakeTelegr
     assert len(ann.chat) == 1
 
 
-def test_a_wrong_token_is_unauthorized(telegram: FakeTelegram) -> None:
+def test_wrong_token_is_unauthorized(telegram: FakeTelegram) -> None:
     async def do(bot: Bot) -> None:
         with pytest.raises(TelegramUnauthorizedError):
             await bot.get_me()
@@ -199,7 +211,7 @@ def test_a_wrong_token_is_unauthorized(telegram: FakeTelegram) -> None:
 
 
 class Chunks(InputFile):
-    """A document of so many chunks; with `breaks`, its source fails after them."""
+    """A document with this many chunks. With `breaks`, its source fails after them."""
 
     def __init__(self, chunks: int, *, breaks: bool = False) -> None:
         super().__init__(filename='файл "1".bin')
@@ -214,7 +226,7 @@ class Chunks(InputFile):
             raise ValueError("the source is gone")
 
 
-def test_an_uploaded_document_is_hashed_and_may_be_sent_again_by_its_id(telegram: FakeTelegram, ann: Person) -> None:
+def test_uploaded_document_is_hashed_and_can_be_sent_again_by_its_id(telegram: FakeTelegram, ann: Person) -> None:
     async def do(bot: Bot) -> None:
         sent = await bot.send_document(7, Chunks(5), caption="Here")
         assert sent.document
@@ -228,46 +240,57 @@ def test_an_uploaded_document_is_hashed_and_may_be_sent_again_by_its_id(telegram
     assert first
     assert first == second
     whole = b"x" * 5 * 65_536
-    assert (first.size, first.sha256, first.md5, first.content) == (len(whole), hashlib.sha256(whole).hexdigest(), hashlib.md5(whole).hexdigest(), None)
+    assert (first.size, first.sha256, first.md5, first.content) == (
+        len(whole),
+        hashlib.sha256(whole).hexdigest(),
+        hashlib.md5(whole).hexdigest(),
+        None,
+    )
 
 
-def test_an_upload_that_is_cut_off_makes_no_message(telegram: FakeTelegram, ann: Person) -> None:
-    telegram.cut("sendDocument", after=100_000)
+def test_interrupted_upload_makes_no_message(telegram: FakeTelegram, ann: Person) -> None:
+    telegram.cut_upload("sendDocument", after=100_000)
 
     async def do(bot: Bot) -> None:
         with pytest.raises(TelegramNetworkError):
             await bot.send_document(7, Chunks(8))  # cut by Telegram
         with pytest.raises(TelegramNetworkError):
             await bot.send_document(7, Chunks(3, breaks=True))  # cut by its source
-        await asyncio.to_thread(telegram.wait, lambda: len(telegram.asked("sendDocument")) == 2)
+        await asyncio.to_thread(telegram.wait, lambda: len(telegram.requests_for("sendDocument")) == 2)
 
     run(telegram, do)
-    assert telegram.asked("sendDocument") == [Asked("sendDocument", 7, None)] * 2
+    assert telegram.requests_for("sendDocument") == [RecordedRequest("sendDocument", 7, None)] * 2
     assert ann.chat == []
 
 
-def test_a_form_is_no_request_until_its_last_chunk_has_come(telegram: FakeTelegram, ann: Person) -> None:
+def test_form_is_no_request_until_its_last_chunk_has_arrived(telegram: FakeTelegram, ann: Person) -> None:
     disposition = "\r\nContent-Disposition: form-data; name="
-    form = f'--x{disposition}"chat_id"\r\n\r\n7\r\n--x{disposition}"document"; filename="f"\r\n\r\nabc\r\n--x--\r\n\r\nan epilogue\r\n'.encode()
-    head = f"POST /bot{telegram.token}/sendDocument HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    form = (
+        f'--x{disposition}"chat_id"\r\n\r\n7\r\n'
+        f'--x{disposition}"document"; filename="f"\r\n\r\nabc\r\n--x--\r\n\r\nan epilogue\r\n'
+    ).encode()
+    head = (
+        f"POST /bot{telegram.token}/sendDocument HTTP/1.1\r\nHost: x\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
 
     async def do(bot: Bot) -> None:
         for end in (b"", b"0\r\n\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(telegram.url.rpartition(":")[2]))
             writer.write(head.encode() + f"{len(form):x}\r\n".encode() + form + b"\r\n" + end)
-            await bot.get_me()  # it came later, and was answered
+            await bot.get_me()  # it arrived later and was answered
             if end:
                 assert b"200 OK" in await reader.readline()
             writer.close()
             await writer.wait_closed()
-            await asyncio.to_thread(telegram.wait, lambda: telegram.asked("sendDocument"))
+            await asyncio.to_thread(telegram.wait, lambda: telegram.requests_for("sendDocument"))
             assert len(ann.chat) == (1 if end else 0)
 
     run(telegram, do)
-    assert [each.status for each in telegram.asked("sendDocument")] == [None, 200]
+    assert [each.status for each in telegram.requests_for("sendDocument")] == [None, 200]
 
 
-def test_a_document_that_is_too_large_is_refused_while_it_still_comes(telegram: FakeTelegram, ann: Person) -> None:
+def test_too_large_document_is_rejected_during_the_upload(telegram: FakeTelegram, ann: Person) -> None:
     async def do(bot: Bot) -> None:
         endless = Chunks(100_000)
         with pytest.raises(TelegramEntityTooLarge):
@@ -281,10 +304,10 @@ def test_a_document_that_is_too_large_is_refused_while_it_still_comes(telegram: 
 # ---------------------------------------------------------------- faults
 
 
-def test_faults_come_in_the_order_in_which_they_were_planned(telegram: FakeTelegram, ann: Person) -> None:
+def test_faults_occur_in_the_planned_order(telegram: FakeTelegram, ann: Person) -> None:
     telegram.fail("sendMessage", 429, retry_after=3)
     telegram.fail("sendMessage", 502)
-    telegram.lose("sendMessage")
+    telegram.lose_answer("sendMessage")
 
     async def do(bot: Bot) -> None:
         with pytest.raises(TelegramRetryAfter) as asked:
@@ -298,10 +321,10 @@ def test_faults_come_in_the_order_in_which_they_were_planned(telegram: FakeTeleg
 
     run(telegram, do)
     assert [message.text for message in ann.chat] == ["three", "four"]
-    assert [each.status for each in telegram.asked("sendMessage")] == [429, 502, None, 200]
+    assert [each.status for each in telegram.requests_for("sendMessage")] == [429, 502, None, 200]
 
 
-def test_a_gate_holds_back_the_answer_and_not_the_message(telegram: FakeTelegram, ann: Person) -> None:
+def test_gate_holds_the_answer_but_not_the_message(telegram: FakeTelegram, ann: Person) -> None:
     gate = telegram.gate("sendMessage")
     telegram.stall("sendMessage")
 
@@ -313,7 +336,7 @@ def test_a_gate_holds_back_the_answer_and_not_the_message(telegram: FakeTelegram
         gate.open()
         assert (await sending).text == "held"
         stalled = asyncio.create_task(bot.send_message(7, "stalled"))
-        await asyncio.to_thread(telegram.wait, lambda: len(telegram.asked("sendMessage")) == 2)
+        await asyncio.to_thread(telegram.wait, lambda: len(telegram.requests_for("sendMessage")) == 2)
         telegram.down()
         with pytest.raises(TelegramNetworkError):
             await stalled

@@ -1,4 +1,4 @@
-"""Telegram's answers: each proves that nothing was sent, or tells what was, or leaves doubt; and none gets lost because its task is to end."""
+"""Telegram's answers: proof that nothing was sent, a receipt, or doubt. A cancelled task loses no answer."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,15 +8,17 @@ from aiogram.exceptions import AiogramError, ClientDecodeError, TelegramMigrateT
 from aiogram.methods import GetMe
 from aiogram.types import InlineKeyboardButton, InlineKeyboardMarkup
 
-from apps.courier import telegram as module
-from apps.courier.errors import Refusal, Trouble
-from apps.courier.telegram import Parcel, Sent, translate
-from apps.courier.tests.bot_api import FakeTelegram, Person
-from apps.courier.tests.people import Document
-from apps.courier.tests.sending import ANN, FILE, NAME, connected, failing, packed, proven
+from apps.courier.clients import telegram as module
+from apps.courier.clients.send_receipt import SendReceipt
+from apps.courier.clients.telegram import PendingSend
+from apps.courier.clients.telegram_errors import translate_error
+from apps.courier.errors import PermanentError, TemporaryError
+from apps.courier.tests.fake_chats import Document
+from apps.courier.tests.fake_telegram import FakeTelegram, Person
+from apps.courier.tests.upload_helpers import ANN, FILE, NAME, assert_fails, open_telegram, prepare, proves_not_sent
 
 ROWS = [
-    (401, "Unauthorized", "bot_refused"),
+    (401, "Unauthorized", "bot_token_rejected"),
     (403, "Forbidden: bot was blocked by the user", "blocked"),
     (403, "Forbidden: user is deactivated", "unreachable"),
     (400, "Bad Request: chat not found", "unreachable"),
@@ -31,7 +33,7 @@ ROWS = [
 
 @pytest.fixture
 def fake() -> Iterator[FakeTelegram]:
-    with FakeTelegram(largest=100 * 2**20) as made:
+    with FakeTelegram(max_file_size=100 * 2**20) as made:
         yield made
 
 
@@ -42,67 +44,76 @@ def ann(fake: FakeTelegram) -> Person:
     return person
 
 
-@pytest.mark.parametrize("way", ["parcel", "known"])
+@pytest.mark.parametrize("method", ["upload", "known file"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
-def test_what_telegram_refuses_was_surely_not_sent(fake: FakeTelegram, ann: Person, row: tuple[int, str, str], way: str) -> None:
+def test_rejection_proves_that_nothing_was_sent(
+    fake: FakeTelegram, ann: Person, row: tuple[int, str, str], method: str
+) -> None:
     status, description, code = row
     fake.fail("sendDocument", status, description=description)
-    error = failing(fake, handing_over(fake, way))
-    assert isinstance(error, Refusal)
+    error = assert_fails(fake, send_one(fake, method))
+    assert isinstance(error, PermanentError)
     assert error.code == code
-    assert proven(error)
+    assert proves_not_sent(error)
 
 
-def test_telegrams_own_words_are_repeated_where_they_are_only_words(fake: FakeTelegram, ann: Person) -> None:
+def test_telegrams_description_is_repeated_only_if_it_is_plain_words(fake: FakeTelegram, ann: Person) -> None:
     fake.fail("sendDocument", 400, description="Bad Request: BUTTON_DATA_INVALID")
-    assert str(failing(fake, handing_over(fake, "parcel"))) == "Telegram refused the request: Bad Request: BUTTON_DATA_INVALID."
+    assert (
+        str(assert_fails(fake, send_one(fake, "upload")))
+        == "Telegram rejects the request: Bad Request: BUTTON_DATA_INVALID."
+    )
 
 
-@pytest.mark.parametrize("way", ["parcel", "known"])
-def test_a_rate_limit_says_when_to_come_back_and_that_nothing_was_sent(fake: FakeTelegram, ann: Person, way: str) -> None:
+@pytest.mark.parametrize("method", ["upload", "known file"])
+def test_rate_limit_has_a_retry_time_and_proves_that_nothing_was_sent(
+    fake: FakeTelegram, ann: Person, method: str
+) -> None:
     fake.fail("sendDocument", 429, retry_after=31)
-    error = failing(fake, handing_over(fake, way))
-    assert isinstance(error, Trouble)
+    error = assert_fails(fake, send_one(fake, method))
+    assert isinstance(error, TemporaryError)
     assert (error.status_code, error.retry_after) == (429, 31.0)
-    assert proven(error)
+    assert proves_not_sent(error)
 
 
-@pytest.mark.parametrize("way", ["parcel", "known"])
+@pytest.mark.parametrize("method", ["upload", "known file"])
 @pytest.mark.parametrize("fault", ["500", "502", "lost answer", "no answer"])
-def test_what_may_have_been_sent_is_trouble_that_proves_nothing(fake: FakeTelegram, ann: Person, fault: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_answer_is_temporary_and_proves_nothing(
+    fake: FakeTelegram, ann: Person, fault: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if fault == "lost answer":
-        fake.lose("sendDocument")
+        fake.lose_answer("sendDocument")
     elif fault == "no answer":
         fake.stall("sendDocument")
-        monkeypatch.setattr(module, "ANSWER", 0.3)
+        monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.3)
     else:
         fake.fail("sendDocument", int(fault))
-    error = failing(fake, handing_over(fake, way))
-    assert isinstance(error, Trouble)
-    assert not proven(error)
+    error = assert_fails(fake, send_one(fake, method))
+    assert isinstance(error, TemporaryError)
+    assert not proves_not_sent(error)
 
 
-async def handing_over(fake: FakeTelegram, way: str) -> None:
-    async with connected(fake.url) as telegram:
-        if way == "parcel":
-            async with packed(telegram) as parcel:
-                await parcel.hand_over()
+async def send_one(fake: FakeTelegram, method: str) -> None:
+    async with open_telegram(fake.url) as telegram:
+        if method == "upload":
+            async with prepare(telegram) as pending:
+                await pending.send()
         else:
-            await telegram.known(ANN, known_to(fake)).hand_over()
+            await telegram.prepare_known_file(ANN, known_to(fake)).send()
 
 
 def known_to(fake: FakeTelegram) -> str:
-    """A file that Telegram has."""
+    """Upload a file. Return its file ID."""
     fake.documents[FILE] = Document(NAME, 3, "", "", FILE)
     return FILE
 
 
-def test_a_file_that_telegram_has_is_sent_by_its_name_there(fake: FakeTelegram, ann: Person) -> None:
-    async def main() -> list[Sent]:
-        async with connected(fake.url) as telegram:
-            async with packed(telegram) as parcel:
-                first = await parcel.hand_over()
-            return [first, await telegram.known(ANN, first.telegram_file_id).hand_over()]
+def test_known_file_is_sent_by_its_file_id(fake: FakeTelegram, ann: Person) -> None:
+    async def main() -> list[SendReceipt]:
+        async with open_telegram(fake.url) as telegram:
+            async with prepare(telegram) as pending:
+                first = await pending.send()
+            return [first, await telegram.prepare_known_file(ANN, first.telegram_file_id).send()]
 
     first, second = asyncio.run(main())
     assert first.telegram_file_id == second.telegram_file_id
@@ -111,134 +122,147 @@ def test_a_file_that_telegram_has_is_sent_by_its_name_there(fake: FakeTelegram, 
 
 
 @pytest.mark.parametrize("name", ["BQACunknown", ""])
-def test_a_name_that_telegram_no_longer_knows_is_stale(fake: FakeTelegram, ann: Person, name: str) -> None:
+def test_unknown_file_id_is_stale(fake: FakeTelegram, ann: Person, name: str) -> None:
     async def main() -> None:
-        async with connected(fake.url) as telegram:
-            await telegram.known(ANN, name).hand_over()
+        async with open_telegram(fake.url) as telegram:
+            await telegram.prepare_known_file(ANN, name).send()
 
-    error = failing(fake, main())
-    assert isinstance(error, Refusal)
+    error = assert_fails(fake, main())
+    assert isinstance(error, PermanentError)
     assert (error.code, ann.chat) == ("stale_file", [])
 
 
-# ---------------------------------------------------------------- cancelled while Telegram has it
+# ---------------------------------------------------------------- cancellation
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("way", ["parcel", "known"])
-def test_an_answer_that_comes_soon_is_heard_though_the_task_was_cancelled(fake: FakeTelegram, ann: Person, times: int, way: str) -> None:
+@pytest.mark.parametrize("method", ["upload", "known file"])
+def test_early_answer_is_returned_despite_a_cancellation(
+    fake: FakeTelegram, ann: Person, times: int, method: str
+) -> None:
     gate = fake.gate("sendDocument")
 
-    async def carry(parcel: Parcel) -> tuple[Sent, int]:
-        sent = await parcel.hand_over()
-        await asyncio.to_thread(int)  # what follows runs undisturbed
+    async def send_then_count(pending: PendingSend) -> tuple[SendReceipt, int]:
+        sent = await pending.send()
+        await asyncio.to_thread(int)  # later awaits are not cancelled
         task = asyncio.current_task()
         return sent, task.cancelling() if task else -1
 
-    async def cancelled(parcel: Parcel) -> tuple[Sent, int]:
-        carrying = asyncio.create_task(carry(parcel))
+    async def cancelled(pending: PendingSend) -> tuple[SendReceipt, int]:
+        sending = asyncio.create_task(send_then_count(pending))
         assert await asyncio.to_thread(gate.arrived.wait, 10)
         for _ in range(times):
-            carrying.cancel()
-            await asyncio.wait([carrying], timeout=0)
+            sending.cancel()
+            await asyncio.wait([sending], timeout=0)
         gate.open()
-        return await carrying
+        return await sending
 
-    async def main() -> tuple[Sent, int]:
-        async with connected(fake.url) as telegram:
-            if way == "known":
-                return await cancelled(telegram.known(ANN, known_to(fake)))
-            async with packed(telegram) as parcel:
-                return await cancelled(parcel)
+    async def main() -> tuple[SendReceipt, int]:
+        async with open_telegram(fake.url) as telegram:
+            if method == "known file":
+                return await cancelled(telegram.prepare_known_file(ANN, known_to(fake)))
+            async with prepare(telegram) as pending:
+                return await cancelled(pending)
 
     sent, cancelling = asyncio.run(main())
     assert ([message.id for message in ann.chat], cancelling) == ([sent.message_id], 0)
 
 
-def test_an_answer_that_does_not_come_soon_leaves_the_cancellation(fake: FakeTelegram, ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LAST_WORD", 0.2)
+def test_late_answer_leaves_the_cancellation(fake: FakeTelegram, ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CANCEL_GRACE", 0.2)
     gate = fake.gate("sendDocument")
 
     async def main() -> None:
-        async with connected(fake.url) as telegram, packed(telegram) as parcel:
-            carrying = asyncio.create_task(parcel.hand_over())
+        async with open_telegram(fake.url) as telegram, prepare(telegram) as pending:
+            sending = asyncio.create_task(pending.send())
             assert await asyncio.to_thread(gate.arrived.wait, 10)
-            carrying.cancel()
-            ended, _ = await asyncio.wait([carrying], timeout=10)
+            sending.cancel()
+            ended, _ = await asyncio.wait([sending], timeout=10)
             assert ended
-            assert carrying.cancelled()
+            assert sending.cancelled()
 
     asyncio.run(main())
     assert len(ann.chat) == 1
 
 
-@pytest.mark.parametrize(("status", "heard"), [(403, Refusal), (429, Trouble), (500, asyncio.CancelledError)])
-def test_a_refusal_is_heard_by_a_cancelled_task_and_doubt_is_not(
+@pytest.mark.parametrize(
+    ("status", "heard"), [(403, PermanentError), (429, TemporaryError), (500, asyncio.CancelledError)]
+)
+def test_cancelled_task_gets_a_rejection_but_not_a_doubt(
     fake: FakeTelegram, ann: Person, status: int, heard: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.fail("sendDocument", status, retry_after=3 if status == 429 else None)
 
     async def main() -> None:
-        async with connected(fake.url) as telegram, packed(telegram) as parcel:
-            carrying = asyncio.create_task(parcel.hand_over())
-            await asyncio.wait([carrying], timeout=0)  # it has begun
-            carrying.cancel()
+        async with open_telegram(fake.url) as telegram, prepare(telegram) as pending:
+            sending = asyncio.create_task(pending.send())
+            await asyncio.wait([sending], timeout=0)  # the request has started
+            sending.cancel()
             with pytest.raises(heard):
-                await carrying
+                await sending
 
     asyncio.run(main())
     assert ann.chat == []
 
-    assert caplog.text == ""  # nor was anything logged as never heard
+    assert caplog.text == ""  # no unretrieved error was logged
 
 
 # ---------------------------------------------------------------- texts
 
 
-def test_a_text_is_said_and_edited_and_never_markup(fake: FakeTelegram, ann: Person) -> None:
+def test_text_is_sent_and_edited_without_markup(fake: FakeTelegram, ann: Person) -> None:
     keyboard = InlineKeyboardMarkup(inline_keyboard=[[InlineKeyboardButton(text="Cancel", callback_data="c:1")]])
 
     async def main() -> int:
-        async with connected(fake.url) as telegram:
-            message_id = await telegram.say(ANN, "<b>*one*</b>", keyboard)
-            await telegram.edit(ANN, message_id, "two", keyboard)
-            await telegram.edit(ANN, message_id, "two", keyboard)  # says so already
+        async with open_telegram(fake.url) as telegram:
+            message_id = await telegram.send_text(ANN, "<b>*one*</b>", keyboard)
+            await telegram.edit_text(ANN, message_id, "two", keyboard)
+            await telegram.edit_text(ANN, message_id, "two", keyboard)  # unchanged text
             return message_id
 
     message_id = asyncio.run(main())
     (message,) = ann.chat
-    assert (message.id, message.text, message.edits, message.buttons) == (message_id, "two", ["<b>*one*</b>"], [("Cancel", "c:1")])
+    assert (message.id, message.text, message.edits, message.buttons) == (
+        message_id,
+        "two",
+        ["<b>*one*</b>"],
+        [("Cancel", "c:1")],
+    )
 
 
 @pytest.mark.parametrize("what", ["say", "edit"])
-def test_what_cannot_be_said_is_told_in_our_errors(fake: FakeTelegram, ann: Person, what: str) -> None:
+def test_failed_text_raises_the_couriers_errors(fake: FakeTelegram, ann: Person, what: str) -> None:
     fake.fail("sendMessage", 502)
 
     async def main() -> None:
-        async with connected(fake.url) as telegram:
-            await (telegram.say(ANN, "x") if what == "say" else telegram.edit(ANN, 1, "x"))
+        async with open_telegram(fake.url) as telegram:
+            await (telegram.send_text(ANN, "x") if what == "say" else telegram.edit_text(ANN, 1, "x"))
 
-    error = failing(fake, main())
-    assert isinstance(error, Trouble if what == "say" else Refusal)
-    assert proven(error) is (what == "edit")
+    error = assert_fails(fake, main())
+    assert isinstance(error, TemporaryError if what == "say" else PermanentError)
+    assert proves_not_sent(error) is (what == "edit")
 
 
-# ---------------------------------------------------------------- what the fake does not do
+# ---------------------------------------------------------------- errors that the fake does not produce
 
 
 @pytest.mark.parametrize(
-    ("error", "told", "proof"),
+    ("error", "expected", "proof"),
     [
-        (ClientDecodeError("Failed to decode object", ValueError("x"), "<html>http://x</html>"), "cannot be read", False),
-        (TelegramMigrateToChat(GetMe(), "Bad Request", ANN), "Telegram refused the request.", True),
-        (TelegramNetworkError(GetMe(), f"ClientOSError: http://x/{ANN}"), "broke off", False),
+        (
+            ClientDecodeError("Failed to decode object", ValueError("x"), "<html>http://x</html>"),
+            "not readable",
+            False,
+        ),
+        (TelegramMigrateToChat(GetMe(), "Bad Request", ANN), "Telegram rejects the request.", True),
+        (TelegramNetworkError(GetMe(), f"ClientOSError: http://x/{ANN}"), "broke", False),
         (TimeoutError(), "in time", False),
-        (ConnectionResetError("http://x"), "broke off", False),
-        (ConnectionRefusedError("http://x"), "cannot be reached", True),
+        (ConnectionResetError("http://x"), "broke", False),
+        (ConnectionRefusedError("http://x"), "unreachable", True),
     ],
 )
-def test_every_other_error_is_a_sentence_too(error: AiogramError | OSError, told: str, proof: bool) -> None:
-    found = translate(error)
-    assert told in str(found)
-    assert proven(found) is proof
+def test_every_other_error_is_translated(error: AiogramError | OSError, expected: str, proof: bool) -> None:
+    found = translate_error(error)
+    assert expected in str(found)
+    assert proves_not_sent(found) is proof
     assert not any(secret in str(found) for secret in ("http", str(ANN)))

@@ -1,4 +1,4 @@
-"""The token of Yandex Disk in tests: processes that share it, and a time that a test sets."""
+"""Helpers for the Yandex Disk token in tests: processes that share it, and a clock that the test sets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,46 +10,46 @@ from typing import TypeVar
 import httpx
 from sqlalchemy import Engine, select, update
 
-from apps.common.database import connect
+from apps.common.database import make_engine
 from apps.courier import tables
+from apps.courier.clients.yandex_tokens import Tokens
 from apps.courier.errors import CourierError
 from apps.courier.settings import Settings
-from apps.courier.tests.reading import innocent, settings_of
-from apps.courier.tests.yandex import FakeDisk
-from apps.courier.tokens import Tokens
+from apps.courier.tests.disk_helpers import assert_no_secrets, disk_settings
+from apps.courier.tests.fake_yandex import FakeDisk
 
 T = TypeVar("T")
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
 
 @dataclass
-class Keyring:
-    """Processes that share one database and one set time: each `ask` is one of its own."""
+class TokenKit:
+    """Processes that share one database and one clock. Each call is one process."""
 
     fake: FakeDisk
     engine: Engine
     settings: Settings
     now: datetime = NOON
-    trial: bool = False
+    dry_run: bool = False
 
-    def ask(self, question: Callable[[Tokens], Awaitable[T]]) -> T:
-        async def asked() -> T:
-            # Whoever waits for what never comes is found out.
+    def ask(self, call: Callable[[Tokens], Awaitable[T]]) -> T:
+        async def run() -> T:
+            # A hanging call must fail.
             async with asyncio.timeout(30), httpx.AsyncClient() as http:
-                return await question(Tokens(self.engine, http, self.settings, trial=self.trial, now=lambda: self.now))
+                return await call(Tokens(self.engine, http, self.settings, dry_run=self.dry_run, now=lambda: self.now))
 
         secrets = self.fake.token, self.fake.refresh_token
         try:
-            return asyncio.run(asked())
+            return asyncio.run(run())
         except CourierError as error:
-            innocent(error, self.fake, *secrets)
+            assert_no_secrets(error, self.fake, *secrets)
             raise
 
-    def access(self) -> str:
-        return self.ask(lambda tokens: tokens.access())
+    def get_token(self) -> str:
+        return self.ask(lambda tokens: tokens.get_token())
 
-    def renewed(self, stale: str) -> str:
-        return self.ask(lambda tokens: tokens.renewed(stale))
+    def renew(self, stale: str) -> str:
+        return self.ask(lambda tokens: tokens.renew(stale))
 
     def expires_at(self) -> datetime | None:
         async def expires_at(tokens: Tokens) -> datetime | None:
@@ -67,15 +67,15 @@ class Keyring:
 
     @property
     def renewals(self) -> int:
-        """How often a renewal was asked for."""
-        return len(self.fake.asked("token"))
+        """The number of renewal requests."""
+        return len(self.fake.requests_for("token"))
 
 
 @contextmanager
-def keyring(database_url: str) -> Iterator[Keyring]:
-    """At a database without a token, and a Yandex of its own."""
-    engine = connect(database_url)
+def open_token_kit(database_url: str) -> Iterator[TokenKit]:
+    """Open a kit on a database without a token, with its own fake Yandex."""
+    engine = make_engine(database_url)
     tables.migrate(engine)
     with FakeDisk() as fake:
-        yield Keyring(fake, engine, settings_of(fake))
+        yield TokenKit(fake, engine, disk_settings(fake))
     engine.dispose()

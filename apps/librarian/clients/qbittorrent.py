@@ -1,7 +1,7 @@
-"""qBittorrent, as much of it as the librarian needs: add a torrent, look at many, remove one.
+"""A client of qBittorrent's Web API that adds, finds and removes torrents.
 
-Calls block; a caller in an event loop hops to a thread. Any number of threads may call at once: each call has a connection to itself.
-Nothing here touches qBittorrent's settings. It lives in its own category there, and never deletes what is in another.
+Calls block. Any number of threads may call at once, because each call has its own connection. The client never changes
+qBittorrent's settings. It uses a category of its own, and deletes no torrent of another category.
 """
 
 import re
@@ -16,176 +16,204 @@ from urllib.parse import urlsplit
 import qbittorrentapi
 import requests
 
-from .errors import AddRefused, BadSettings, Banned, CredentialsRefused, LoginRefused, OutsideDown
-from .source import Source
+from ..errors import AddRefused, BadSettings, Banned, LoginRefused, QbittorrentUnavailable, UnsafeCredentials
+from ..torrent_source import Source
 
 CATEGORY = "librarian"
-BORN_WITH = ("admin", "adminadmin")
+DEFAULT_CREDENTIALS = ("admin", "adminadmin")
 
-# A torrent that was taken is listed a moment later. These are the waits, in seconds, for one that is not there yet.
-SETTLING = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+# qBittorrent lists a new torrent with a delay. These are the waits in seconds between the checks for it.
+LISTING_WAITS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 
-info_hash = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+INFO_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
-ERROR = frozenset({"error", "missingFiles"})
-ACTIVE = frozenset({"downloading", "forcedDL", "metaDL", "forcedMetaDL", "stalledDL", "allocating", "checkingDL"})
-COMPLETE = frozenset({"uploading", "forcedUP", "stalledUP", "queuedUP", "pausedUP", "stoppedUP", "checkingUP"})
+ERROR_STATES = frozenset({"error", "missingFiles"})
+ACTIVE_STATES = frozenset(
+    {"downloading", "forcedDL", "metaDL", "forcedMetaDL", "stalledDL", "allocating", "checkingDL"}
+)
+COMPLETE_STATES = frozenset({"uploading", "forcedUP", "stalledUP", "queuedUP", "pausedUP", "stoppedUP", "checkingUP"})
 
 
 @dataclass(frozen=True)
 class Torrent:
-    """One torrent, as qBittorrent sees it now. It may be none of error, active and complete: queued, stopped by somebody, or being moved."""
+    """The current state of a torrent in qBittorrent.
+
+    It may be none of error, active and complete, for example if it is queued, stopped or being moved.
+    """
 
     id: str
     state: str
-    """qBittorrent's own word."""
+    """qBittorrent's name of the state."""
     progress: float
-    """The part of it that is there, 0 to 1."""
+    """The finished part, from 0 to 1."""
     done: float
-    """Bytes."""
+    """Finished bytes."""
     total: float | None
-    """Bytes; None while nobody knows, as the metadata of a magnet link has not arrived."""
+    """The size in bytes. None until the metadata of a magnet link arrives."""
     content_path: str
     save_path: str
     v1: str | None = None
     v2: str | None = None
 
     @property
-    def names(self) -> frozenset[str]:
-        """Every id that means this torrent: its own, and its hashes, whole and as qBittorrent shortens them."""
+    def ids(self) -> frozenset[str]:
+        """Every id of this torrent: qBittorrent's own, and its hashes in full and shortened to 40 digits."""
         return frozenset(filter(None, (self.id, self.v1, self.v2, (self.v2 or "")[:40])))
 
     @property
     def error(self) -> bool:
-        """qBittorrent has given up on it."""
-        return self.state in ERROR
+        """qBittorrent reports an error."""
+        return self.state in ERROR_STATES
 
     @property
     def active(self) -> bool:
-        """The download has begun."""
-        return self.state in ACTIVE
+        """The download has started."""
+        return self.state in ACTIVE_STATES
 
     @property
     def complete(self) -> bool:
-        """All of it is there, in its last place. While qBittorrent moves it to that place, it is not."""
-        return self.progress >= 1 and self.state in COMPLETE
+        """All data is there, and in its final place: qBittorrent is not moving it any more."""
+        return self.progress >= 1 and self.state in COMPLETE_STATES
 
 
-class Qbittorrent:
-    """A qBittorrent from 4.5 on, over its Web API. A session that ended is begun again, unnoticed.
+class QbittorrentClient:
+    """A client for qBittorrent 4.5 and later. It logs in again when its session expires.
 
-    Every verb raises OutsideDown while qBittorrent cannot be reached or cannot answer, and LoginRefused while it refuses us.
+    Every method may raise QbittorrentUnavailable or LoginRefused.
     """
 
-    def __init__(self, url: str, username: str, password: str, *, allow_default_credentials: bool = False, timeout: float = 20.0) -> None:
-        """Nothing is asked of qBittorrent yet. `timeout` is for one request, in seconds; one that failed is tried once more."""
-        if not _is_address(url):
-            raise BadSettings("qBittorrent's address is http:// or https://, a host and a port, as in http://127.0.0.1:8080, without name or password.")
+    def __init__(
+        self, url: str, username: str, password: str, *, allow_default_credentials: bool = False, timeout: float = 20.0
+    ) -> None:
+        """Make a client without connecting. `timeout` is in seconds per request; a failed request is retried once."""
+        if not _is_valid_url(url):
+            raise BadSettings(
+                "LIBRARIAN_QBITTORRENT_URL is not valid. Write http:// or https://, a host and a port, without a user "
+                "name or password, for example http://127.0.0.1:8080."
+            )
         if not username or not password:
-            raise CredentialsRefused("qBittorrent's user name and password are not set: give both.")
-        if (username, password) == BORN_WITH and not allow_default_credentials:
-            raise CredentialsRefused("Everybody knows the password that qBittorrent comes with: choose another there, and give it here.")
+            raise UnsafeCredentials("The user name and password for qBittorrent are not set. Set both.")
+        if (username, password) == DEFAULT_CREDENTIALS and not allow_default_credentials:
+            raise UnsafeCredentials(
+                "These are qBittorrent's default credentials, which everybody knows. Choose a password in qBittorrent."
+            )
         self._url, self._username, self._password, self._timeout = url, username, password, timeout
         self._idle: deque[qbittorrentapi.Client] = deque()
 
     def version(self) -> str:
-        """qBittorrent's own version, such as v4.5.2."""
-        with self._asking() as client:
+        """The version of qBittorrent, such as v4.5.2."""
+        with self._connection() as client:
             version = client.app_version()
             if not re.match(r"v\d", version):
                 raise ValueError(version)
             return version
 
     def add(self, source: Source, save_path: str) -> str:
-        """Have it downloaded into `save_path`, and answer the id by which qBittorrent knows it. One that is there already is as good as added.
+        """Add a torrent that is saved to `save_path`, and return its id in qBittorrent.
 
-        What counts is that a torrent with this info-hash is there, whatever was answered: versions answer a duplicate differently.
-        Raises AddRefused if it is not.
+        Adding an existing torrent succeeds. Versions of qBittorrent answer a duplicate differently, so the method
+        looks for the info-hash afterwards, and raises AddRefused only if it is missing.
         """
-        with self._asking() as client:
-            refusal = _offer(client, source, save_path)
-            for round, pause in enumerate(SETTLING):
+        with self._connection() as client:
+            refusal = _submit(client, source, save_path)
+            for check, pause in enumerate(LISTING_WAITS):
                 sleep(pause)
-                # A hybrid may be there under the other hash, of which a magnet link may say nothing: the first time, all are looked through.
-                torrent = _find(client, source) or (_find(client, source, everywhere=True) if refusal and round == 0 else None)
+                # A hybrid may be listed under a hash that the magnet link does not have: search all torrents once.
+                torrent = _find(client, source) or (
+                    _find(client, source, everywhere=True) if refusal and check == 0 else None
+                )
                 if torrent:
                     return torrent.id
         if refusal:
-            raise AddRefused(f"qBittorrent does not take {source.name or source.id}: {refusal}.")
-        raise OutsideDown(f"qBittorrent took {source.name or source.id}, and does not list it yet. See that it runs well.")
+            raise AddRefused(f"qBittorrent refuses {source.name or source.id}: {refusal}.")
+        raise QbittorrentUnavailable(
+            f"qBittorrent accepted {source.name or source.id} but does not list it yet. Check that it works properly."
+        )
 
-    def look(self, ids: Sequence[str]) -> dict[str, Torrent]:
-        """Those of `ids` that are there, under the ids as given, by one request.
+    def find_torrents(self, ids: Sequence[str]) -> dict[str, Torrent]:
+        """The torrents with these ids, which may be any of their hashes. Missing ones are left out.
 
-        An id may be any hash of the torrent. If one was not found as it is, all there are are listed, once, for a hybrid that was renamed: also one that
-        somebody else had added before us, and that is in no category of ours.
+        One request, and a second one that lists all torrents if an id is missing: qBittorrent renames a hybrid when
+        its metadata arrives, and it may be in another category.
         """
-        wanted = {id: id.lower() for id in ids if info_hash.fullmatch(id.lower())}
+        wanted = {id: id.lower() for id in ids if INFO_HASH.fullmatch(id.lower())}
         if not wanted:
             return {}
-        with self._asking() as client:
-            there = _by_name(_torrents(client, hashes=wanted.values()))
-            if not there.keys() >= set(wanted.values()):
-                there = _by_name(_torrents(client)) | there
-        return {id: there[hash] for id, hash in wanted.items() if hash in there}
+        with self._connection() as client:
+            found = _by_id(_torrents(client, hashes=wanted.values()))
+            if not found.keys() >= set(wanted.values()):
+                found = _by_id(_torrents(client)) | found
+        return {id: found[hash] for id, hash in wanted.items() if hash in found}
 
     def remove(self, id: str) -> None:
-        """Remove a torrent and its files, by any of its hashes. One that is gone, or in somebody else's category, is left so."""
+        """Delete a torrent and its files by any of its hashes, unless it is missing or in another category."""
         hash = id.lower()
-        if not info_hash.fullmatch(hash):
+        if not INFO_HASH.fullmatch(hash):
             return
-        with self._asking() as client:
-            found = _by_name(_torrents(client, hashes=[hash], category=CATEGORY)).get(hash) or _by_name(_torrents(client, category=CATEGORY)).get(hash)
+        with self._connection() as client:
+            found = _by_id(_torrents(client, hashes=[hash], category=CATEGORY)).get(hash) or _by_id(
+                _torrents(client, category=CATEGORY)
+            ).get(hash)
             if found:
                 client.torrents_delete(delete_files=True, torrent_hashes=found.id)
 
     @contextmanager
-    def _asking(self) -> Generator[qbittorrentapi.Client]:
-        """A connection that is ours alone, and our words for what goes wrong on it. A session is used again by whoever asks next."""
+    def _connection(self) -> Generator[qbittorrentapi.Client]:
+        """A connection for one call, which goes back to the pool. Translates its errors into those of the librarian."""
         try:
             client = self._idle.pop()
         except IndexError:
-            client = self._connection()
+            client = self._connect()
         try:
             yield client
-        except qbittorrentapi.Forbidden403Error as banned:
+        except qbittorrentapi.Forbidden403Error as error:
             raise Banned(
-                f"qBittorrent at {self._url} lets nobody in from here{_quoted(banned)}. Restart it, or wait until its ban ends, after an hour unless it is set "
-                "otherwise."
-            ) from banned
-        except (qbittorrentapi.LoginFailed, qbittorrentapi.Unauthorized401Error) as refused:
+                f"qBittorrent at {self._url} has banned this address{_quote(error)}. "
+                "Restart it, or wait until the ban ends, by default after an hour."
+            ) from error
+        except (qbittorrentapi.LoginFailed, qbittorrentapi.Unauthorized401Error) as error:
             raise LoginRefused(
-                f"qBittorrent at {self._url} refuses the user name {self._username!r} with this password{_quoted(refused)}. "
-                "Mend the credentials; it bans an address that fails too often."
-            ) from refused
-        except qbittorrentapi.APIError as trouble:
-            raise OutsideDown(f"qBittorrent at {self._url} {_what_happened(trouble, self._timeout)}") from trouble
-        except (KeyError, TypeError, ValueError) as unreadable:
-            raise OutsideDown(f"{self._url} does not answer as qBittorrent does: see that this is its address.") from unreadable
+                f"qBittorrent at {self._url} rejects the password of user {self._username!r}{_quote(error)}. "
+                "Correct the credentials: qBittorrent bans an address after too many failed logins."
+            ) from error
+        except qbittorrentapi.APIError as error:
+            raise QbittorrentUnavailable(
+                f"qBittorrent at {self._url} {_describe_failure(error, self._timeout)}"
+            ) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise QbittorrentUnavailable(
+                f"{self._url} does not answer like qBittorrent. Check LIBRARIAN_QBITTORRENT_URL."
+            ) from error
         finally:
             self._idle.append(client)
 
-    def _connection(self) -> qbittorrentapi.Client:
+    def _connect(self) -> qbittorrentapi.Client:
         return qbittorrentapi.Client(
             host=self._url,
             username=self._username,
             password=self._password,
-            # As an argument of each request, `verify` holds even where the library's environment variable says otherwise. A redirect would carry the password.
+            # `verify` per request overrides the environment variable of the library.
+            # A redirect could send the password elsewhere.
             REQUESTS_ARGS={"timeout": self._timeout, "verify": True, "allow_redirects": False},
             FORCE_SCHEME_FROM_HOST=True,
         )
 
 
-def _is_address(url: str) -> bool:
+def _is_valid_url(url: str) -> bool:
     try:
         address = urlsplit(url)
-        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0 and "@" not in address.netloc
+        return (
+            address.scheme in ("http", "https")
+            and bool(address.hostname)
+            and address.port != 0
+            and "@" not in address.netloc
+        )
     except ValueError:
         return False
 
 
-def _offer(client: qbittorrentapi.Client, source: Source, save_path: str) -> str | None:
-    """Offer a torrent; why it was refused, if it was. Whoever's defaults are in force there, it is to be started, and saved where we say."""
+def _submit(client: qbittorrentapi.Client, source: Source, save_path: str) -> str | None:
+    """Submit a torrent, and return the reason if qBittorrent refuses it. Overrides qBittorrent's own defaults."""
     try:
         answer = client.torrents_add(
             urls=None if source.torrent else source.text,
@@ -195,10 +223,16 @@ def _offer(client: qbittorrentapi.Client, source: Source, save_path: str) -> str
             is_stopped=False,
             use_auto_torrent_management=False,
         )
-    except (qbittorrentapi.Conflict409Error, qbittorrentapi.UnsupportedMediaType415Error, qbittorrentapi.HTTP400Error) as refused:
-        return f"it answered {refused.http_status_code}{_quoted(refused)}"
-    taken = answer == "Ok." if isinstance(answer, str) else answer.get("success_count", 0) or answer.get("pending_count", 0)
-    return None if taken else f"it answered {str(answer)[:200]!r}"
+    except (
+        qbittorrentapi.Conflict409Error,
+        qbittorrentapi.UnsupportedMediaType415Error,
+        qbittorrentapi.HTTP400Error,
+    ) as error:
+        return f"it answered {error.http_status_code}{_quote(error)}"
+    accepted = (
+        answer == "Ok." if isinstance(answer, str) else answer.get("success_count", 0) or answer.get("pending_count", 0)
+    )
+    return None if accepted else f"it answered {str(answer)[:200]!r}"
 
 
 def _find(client: qbittorrentapi.Client, source: Source, *, everywhere: bool = False) -> Torrent | None:
@@ -209,9 +243,14 @@ def _find(client: qbittorrentapi.Client, source: Source, *, everywhere: bool = F
     return None
 
 
-def _torrents(client: qbittorrentapi.Client, *, hashes: Iterable[str] | None = None, category: str | None = None) -> list[Torrent]:
-    asked = None if hashes is None else list(dict.fromkeys(hash[:40] for hash in hashes))
-    rows = cast("list[Mapping[str, object]]", client.torrents_info(torrent_hashes=asked, category=category, SIMPLE_RESPONSES=True))
+def _torrents(
+    client: qbittorrentapi.Client, *, hashes: Iterable[str] | None = None, category: str | None = None
+) -> list[Torrent]:
+    short_hashes = None if hashes is None else list(dict.fromkeys(hash[:40] for hash in hashes))
+    rows = cast(
+        "list[Mapping[str, object]]",
+        client.torrents_info(torrent_hashes=short_hashes, category=category, SIMPLE_RESPONSES=True),
+    )
     return [_torrent(row) for row in rows]
 
 
@@ -230,26 +269,26 @@ def _torrent(row: Mapping[str, object]) -> Torrent:
     )
 
 
-def _by_name(torrents: list[Torrent]) -> dict[str, Torrent]:
-    """Each torrent under every id that means it. Where two have a claim, it is the one whose own id it is."""
-    return {name: torrent for torrent in torrents for name in torrent.names} | {torrent.id: torrent for torrent in torrents}
+def _by_id(torrents: list[Torrent]) -> dict[str, Torrent]:
+    """Each torrent under all its ids. qBittorrent's own id of a torrent wins over another torrent's hash."""
+    return {id: torrent for torrent in torrents for id in torrent.ids} | {torrent.id: torrent for torrent in torrents}
 
 
-def _quoted(answer: Exception) -> str:
-    said = str(answer).strip()
-    return f" ({said[:200]})" if said else ""
+def _quote(answer: Exception) -> str:
+    text = str(answer).strip()
+    return f" ({text[:200]})" if text else ""
 
 
-def _what_happened(trouble: qbittorrentapi.APIError, timeout: float) -> str:
-    cause = trouble.__context__
-    if isinstance(trouble, qbittorrentapi.HTTPError):
-        if isinstance(trouble, qbittorrentapi.HTTP5XXError):
-            return f"cannot answer now: status {trouble.http_status_code}{_quoted(trouble)}. See that it runs well."
-        return f"answers with status {trouble.http_status_code}{_quoted(trouble)}: see that this is its address."
+def _describe_failure(error: qbittorrentapi.APIError, timeout: float) -> str:
+    cause = error.__context__
+    if isinstance(error, qbittorrentapi.HTTPError):
+        if isinstance(error, qbittorrentapi.HTTP5XXError):
+            return f"cannot answer now: status {error.http_status_code}{_quote(error)}. Check that it works properly."
+        return f"answers with status {error.http_status_code}{_quote(error)}. Check LIBRARIAN_QBITTORRENT_URL."
     if isinstance(cause, requests.exceptions.SSLError):
-        return "shows a certificate that is not to be trusted. Name its authority in REQUESTS_CA_BUNDLE; it is never left unchecked."
+        return "has an untrusted certificate. Set REQUESTS_CA_BUNDLE to the file of its certificate authority."
     if isinstance(cause, requests.exceptions.Timeout):
-        return f"does not answer within {timeout:g} seconds. See that it runs."
+        return f"does not answer within {timeout:g} seconds. Check that it is running."
     if isinstance(cause, requests.exceptions.ConnectionError):
-        return "cannot be reached. See that it runs."
-    return "does not answer as qBittorrent does: see that this is its address."
+        return "is unreachable. Check that it is running."
+    return "does not answer like qBittorrent. Check LIBRARIAN_QBITTORRENT_URL."

@@ -1,4 +1,4 @@
-"""A branch of the library for every test that needs one, on SQLite and on PostgreSQL, with a qBittorrent that answers over HTTP."""
+"""Fixtures: a librarian on SQLite and on PostgreSQL, with a fake qBittorrent that answers over HTTP."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from apps.common.tests.databases import database_url
-from apps.librarian.client import Qbittorrent
-from apps.librarian.jobs import Client
-from apps.librarian.tests import kit
-from apps.librarian.tests.kit import Branch
-from apps.librarian.tests.qbittorrent import FakeQbittorrent
+from apps.librarian.clients.qbittorrent import QbittorrentClient
+from apps.librarian.jobs import TorrentClient
+from apps.librarian.tests.fake_qbittorrent import FakeQbittorrent
+from apps.librarian.tests.librarian_kit import LibrarianKit, open_kit
 from tests.conftest import postgres_url, quick_path
 
 __all__ = ["database_url", "postgres_url", "quick_path"]
@@ -23,11 +22,11 @@ def qbittorrent() -> Iterator[FakeQbittorrent]:
 
 
 @pytest.fixture
-def client(qbittorrent: FakeQbittorrent) -> Client:
-    return Qbittorrent(qbittorrent.url, qbittorrent.username, qbittorrent.password)
+def client(qbittorrent: FakeQbittorrent) -> TorrentClient:
+    return QbittorrentClient(qbittorrent.url, qbittorrent.username, qbittorrent.password)
 
 
 @pytest.fixture
-def branch(database_url: str, client: Client, tmp_path: Path) -> Iterator[Branch]:
-    with kit.branch(database_url, client, tmp_path) as made:
-        yield made
+def kit(database_url: str, client: TorrentClient, tmp_path: Path) -> Iterator[LibrarianKit]:
+    with open_kit(database_url, client, tmp_path) as kit:
+        yield kit

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback for fakes: it asks one function for its answers, and closes as a process that ends would."""
+"""An HTTP server on loopback for fakes. One function answers all requests."""
 
 import socket
 import ssl
@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request that arrived: `path` is as in torrents/info."""
+class FakeRequest:
+    """A request that arrived, with a path such as torrents/info."""
 
     method: str
     path: str
@@ -23,8 +23,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is answered to it. 204 has no body."""
+class FakeResponse:
+    """A response. Status 204 has no body."""
 
     status: int = 200
     body: str = ""
@@ -33,13 +33,13 @@ class Answer:
     json: bool = False
 
 
-class Server(ThreadingHTTPServer):
-    """Listens on loopback. `end` closes the port and every connection that is still open, as a process that ended would."""
+class FakeHttpServer(ThreadingHTTPServer):
+    """Listens on loopback. `stop` closes the port and every open connection, like a process that ends."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, answer: Callable[[Asked, str], Answer], port: int, certificate: Path | None) -> None:
+    def __init__(self, answer: Callable[[FakeRequest, str], FakeResponse], port: int, certificate: Path | None) -> None:
         self.answer = answer
         self._open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", port), _Handler)
@@ -57,11 +57,11 @@ class Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that was cut is no news; anything else is the fake's own fault."""
+        """Ignore cut connections, and report bugs of the fake."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(cast(socket.socket, request), client_address)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.shutdown()
         self.server_close()
         for connection in list(self._open):
@@ -73,8 +73,8 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: two would wait for each other
-    server: Server
+    wbufsize = -1  # send headers and body in one packet, without a delay between them
+    server: FakeHttpServer
 
     def do_GET(self) -> None:
         self._serve()
@@ -95,9 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
             params |= fields
         else:
             params |= {key: values[0] for key, values in parse_qs(body.decode(), keep_blank_values=True).items()}
-        asked = Asked(self.command, address.path.removeprefix("/api/v2/"), params, files)
-        answer = self.server.answer(asked, self.headers.get("Cookie", ""))
-        said = answer.body.encode()
+        request = FakeRequest(self.command, address.path.removeprefix("/api/v2/"), params, files)
+        answer = self.server.answer(request, self.headers.get("Cookie", ""))
+        body = answer.body.encode()
         self.send_response(answer.status)
         if answer.cookie:
             self.send_header("Set-Cookie", answer.cookie)
@@ -105,17 +105,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Location", answer.location)
         if answer.status != 204:
             self.send_header("Content-Type", "application/json" if answer.json else "text/plain; charset=UTF-8")
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(body)
 
 
 def _multipart(body: bytes, boundary: str) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Split a form into its fields and its files."""
+    """Split a form into fields and files."""
     fields, files = dict[str, str](), dict[str, bytes]()
     for part in body.split(b"--" + boundary.encode())[1:-1]:
         head, _, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
-        named = {key: text.strip('"') for key, _, text in (piece.strip().partition("=") for piece in head.decode().split("\r\n")[0].split(";")[1:])}
+        named = {
+            key: text.strip('"')
+            for key, _, text in (
+                piece.strip().partition("=") for piece in head.decode().split("\r\n")[0].split(";")[1:]
+            )
+        }
         if "filename" in named:
             files[named["filename"]] = value.removesuffix(b"\r\n")
         else:
@@ -124,10 +129,24 @@ def _multipart(body: bytes, boundary: str) -> tuple[dict[str, str], dict[str, by
 
 
 def self_signed(directory: Path) -> Path:
-    """A key and a certificate for loopback that nobody but itself vouches for, in one file. Made by the openssl command."""
+    """A file with a key and a self-signed certificate for loopback, made by the openssl command."""
     key, certificate, both = directory / "key.pem", directory / "certificate.pem", directory / "both.pem"
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(made, check=True, capture_output=True)
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        *names,
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
     both.write_bytes(key.read_bytes() + certificate.read_bytes())
     return both

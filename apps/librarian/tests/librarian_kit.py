@@ -1,4 +1,4 @@
-"""A branch of the library for tests: the librarian on an empty database, a worker, and time that a test sets."""
+"""A librarian for tests: an empty database, a worker, and a clock that the test sets."""
 
 import itertools
 from collections.abc import Iterator
@@ -6,76 +6,100 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from apps.common.tests.kits import Kit
-from apps.librarian.jobs import Client, Librarian, build
-from apps.librarian.library import Download, Library, Started
+import pytest
+
+from apps.common.tests.app_kit import AppKit
+from apps.librarian.jobs import Librarian, TorrentClient, build
+from apps.librarian.models import Download, StartedDownload
+from apps.librarian.service import LibraryService
 from apps.librarian.settings import Settings
-from apps.librarian.tests.qbittorrent import FakeQbittorrent, Record
+from apps.librarian.tests.fake_qbittorrent import FakeQbittorrent, Record
 from interlock.testing import KitClock, KitWorker, fresh
 
 POLL = 15.0
-# The ways that downloads go.
+NO_ID = "01900000-0000-7000-8000-000000000000"
+"""The id of no job."""
+# The transitions of a download up to a state.
 QUEUED = [(None, "queued")]
-BEGUN = [*QUEUED, ("queued", "downloading")]
-COMPLETED = [*BEGUN, ("downloading", "completed")]
+DOWNLOADING = [*QUEUED, ("queued", "downloading")]
+COMPLETED = [*DOWNLOADING, ("downloading", "completed")]
+sqlite_only = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For promises that do not depend on the database."""
 _numbers = itertools.count(1)
 
 
+class UncallableClient:
+    """A qBittorrent client that fails the test when it is called."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"qBittorrent was called: {name}")
+
+
 def magnet(number: int) -> str:
-    """A magnet link of a torrent of this number."""
-    return f"magnet:?xt=urn:btih:{hash_of(number)}&dn=book-{number}"
+    """The magnet link of the torrent with this number."""
+    return f"magnet:?xt=urn:btih:{info_hash_of(number)}&dn=book-{number}"
 
 
-def hash_of(number: int) -> str:
+def info_hash_of(number: int) -> str:
     return f"{number:040x}"
 
 
-def going(qbittorrent: FakeQbittorrent, number: int = 1, *, progress: float = 0.25, state: str = "downloading") -> Record:
-    """qBittorrent knows what is in the torrent, and has so much of it."""
-    record = qbittorrent.metadata(hash_of(number), name="emma.epub", size=1000)
+def set_downloading(
+    qbittorrent: FakeQbittorrent,
+    number: int = 1,
+    *,
+    progress: float = 0.25,
+    state: str = "downloading",
+    size: int = 1000,
+) -> Record:
+    """Give qBittorrent the metadata of a torrent and this much of its data."""
+    record = qbittorrent.metadata(info_hash_of(number), name="emma.epub", size=size)
     record.state, record.progress = state, progress
     return record
 
 
-def complete(record: Record, state: str = "stalledUP") -> None:
+def set_complete(record: Record, state: str = "stalledUP") -> None:
+    """Give qBittorrent all data of a torrent."""
     record.state, record.progress = state, 1.0
 
 
 @dataclass(frozen=True)
-class Branch(Kit):
-    """The librarian at one database."""
+class LibrarianKit(AppKit):
+    """The librarian on one database."""
 
     librarian: Librarian
-    library: Library
+    service: LibraryService
     settings: Settings
     clock: KitClock
     worker: KitWorker
 
-    def start(self, number: int = 1, *, user: int | None = None, book: int | None = None, media_type: str = "text") -> Started:
-        """A download of the torrent of this number; by a new user and of a new book, unless it is said by whom and of what."""
-        user = self.library.add_user(f"reader {next(_numbers)}").id if user is None else user
-        book = self.library.add_book("Emma").id if book is None else book
-        return self.library.start_download(user, book, media_type, magnet(number))
+    def start(
+        self, number: int = 1, *, user: int | None = None, book: int | None = None, media_type: str = "text"
+    ) -> StartedDownload:
+        """Start a download of the torrent with this number, by default for a new user and a new book."""
+        user = self.service.add_user(f"reader {next(_numbers)}").id if user is None else user
+        book = self.service.add_book("Emma").id if book is None else book
+        return self.service.start_download(user, book, media_type, magnet(number))
 
-    def seen(self, id: str) -> Download:
-        """The download, as its user sees it."""
-        return self.library.download(self.app.get(id).payload["request"]["user_id"], id)
+    def download(self, id: str) -> Download:
+        """The download as its user sees it."""
+        return self.service.download(self.app.get(id).payload["request"]["user_id"], id)
 
     def cancel(self, id: str) -> Download:
-        """By its user."""
-        return self.library.cancel(self.app.get(id).payload["request"]["user_id"], id)
+        """Cancel a download as its user."""
+        return self.service.cancel(self.app.get(id).payload["request"]["user_id"], id)
 
     @property
     def application(self) -> Librarian:
         return self.librarian
 
-    def later(self, seconds: float = POLL) -> None:
-        """Let time pass, then do all that is due."""
-        super().later(seconds)
+    def run_after(self, seconds: float = POLL) -> None:
+        """Advance the clock, then run every job that is due."""
+        super().run_after(seconds)
 
-    def stored(self) -> dict[str, int]:
-        """How many rows there are of everything."""
-        return self.counted("users", "books", "media_assets", "downloads", "torrents", "download_jobs")
+    def row_counts(self) -> dict[str, int]:
+        """The number of rows in every table."""
+        return self.count_rows("users", "books", "media_assets", "downloads", "torrents", "download_jobs")
 
     def removals(self) -> list[str]:
         """The states of all removals, oldest first."""
@@ -83,20 +107,20 @@ class Branch(Kit):
 
 
 @contextmanager
-def branch(url: str, client: Client, directory: Path) -> Iterator[Branch]:
-    """A branch on an empty database, migrated, with its time standing still."""
+def open_kit(url: str, client: TorrentClient, directory: Path) -> Iterator[LibrarianKit]:
+    """A librarian on an empty, migrated database. Its clock stands still."""
     settings = Settings(url, "http://127.0.0.1:1", "reader", "a long password", directory / "downloads", POLL)
     librarian, clock = build(settings, client), KitClock()
     try:
         with fresh(librarian.app, clock, directory, url):
             librarian.migrate()
-            yield Branch(librarian, Library(librarian), settings, clock, KitWorker(librarian.app, clock))
+            yield LibrarianKit(librarian, LibraryService(librarian), settings, clock, KitWorker(librarian.app, clock))
     finally:
         librarian.close()
 
 
-def settle(branch: Branch) -> None:
-    """Until every removal has had its turn, and those who waited for it theirs."""
-    branch.run()
+def run_removals(kit: LibrarianKit) -> None:
+    """Run until every removal has ended, and every job that waits for one."""
+    kit.run()
     for _ in range(3):
-        branch.later(5)
+        kit.run_after(5)

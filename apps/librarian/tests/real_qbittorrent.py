@@ -1,9 +1,9 @@
-"""A real qBittorrent and a real peer, both on loopback and alone with each other, for tests that run nowhere else.
+"""A real qBittorrent and a real peer on loopback, without access to other networks.
 
-with qbittorrent(tmp_path) as server, seeding(tmp_path / "seed", size=8_000_000) as peer:
-    id = Qbittorrent(server.url, server.username, server.password).add(source(peer.torrent), …)
+with run_qbittorrent(tmp_path) as server, seeding(tmp_path / "seed", size=8_000_000) as peer:
+    id = QbittorrentClient(server.url, server.username, server.password).add(parse_source(peer.torrent), …)
     peer.meet(server, id)
-    eventually(lambda: …)
+    wait_until(lambda: …)
 """
 
 import base64
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import libtorrent
 import requests
 
-from apps.common.tests.waiting import eventually
+from apps.common.tests.waiting import wait_until
 
 PROGRAM = shutil.which("qbittorrent-nox")
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def free_port() -> int:
 
 
 class RealQbittorrent:
-    """qbittorrent-nox with a profile of its own. It may be stopped, killed and started again at the same address."""
+    """qbittorrent-nox with its own profile. Tests may stop, kill and restart it at the same address."""
 
     username, password = "librarian", "a password for tests"
 
@@ -61,7 +61,7 @@ class RealQbittorrent:
         self._process: subprocess.Popen[bytes] | None = None
         settings = directory / "qBittorrent" / "config" / "qBittorrent.conf"
         settings.parent.mkdir(parents=True)
-        settings.write_text(SETTINGS.format(username=self.username, password=_hashed(self.password)))
+        settings.write_text(SETTINGS.format(username=self.username, password=_hash_password(self.password)))
 
     @property
     def url(self) -> str:
@@ -73,17 +73,19 @@ class RealQbittorrent:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        assert PROGRAM, "qbittorrent-nox is not installed here: make test-real needs it"
+        """Start qBittorrent, and wait until it answers."""
+        assert PROGRAM, "qbittorrent-nox is not installed: run `make system`"
         with (self._directory / "output.txt").open("ab") as output:
             self._process = subprocess.Popen(
-                [PROGRAM, f"--profile={self._directory}", f"--webui-port={self._web}", f"--torrenting-port={self._peers}"],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | {"HOME": str(self._directory)},
+                [PROGRAM, f"--profile={self._directory}", f"--webui-port={self._web}",
+                f"--torrenting-port={self._peers}"],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env=os.environ | {"HOME": str(self._directory)},
             )  # fmt: skip
-        eventually(self._answers)
+        wait_until(self._is_answering)
 
     def stop(self, *, kill: bool = False) -> None:
-        """End it: by asking, or as a power cut would."""
+        """Stop qBittorrent gracefully, or kill it."""
         if self._process is None:
             return
         (self._process.kill if kill else self._process.terminate)()
@@ -95,9 +97,11 @@ class RealQbittorrent:
         self._process = None
 
     def session(self) -> requests.Session:
-        """A logged-in session for what the librarian never asks for."""
+        """A logged-in session, for requests that the librarian never makes."""
         session = requests.Session()
-        session.post(f"{self.url}/api/v2/auth/login", data={"username": self.username, "password": self.password}, timeout=20).raise_for_status()
+        session.post(
+            f"{self.url}/api/v2/auth/login", data={"username": self.username, "password": self.password}, timeout=20
+        ).raise_for_status()
         return session
 
     def post(self, path: str, **params: Any) -> requests.Response:
@@ -106,7 +110,7 @@ class RealQbittorrent:
             answer.raise_for_status()
             return answer
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self._directory / "output.txt").read_text()
         try:
@@ -117,7 +121,7 @@ class RealQbittorrent:
 
 @dataclass(frozen=True)
 class Peer:
-    """A libtorrent that has the whole of one torrent."""
+    """A libtorrent session that has all data of one torrent."""
 
     torrent: bytes
     magnet: str
@@ -126,12 +130,12 @@ class Peer:
     port: int
 
     def meet(self, server: RealQbittorrent, id: str) -> None:
-        """Introduce the two: there is no tracker here. May be said again and again."""
+        """Connect qBittorrent to this peer, because there is no tracker. It may be repeated."""
         server.post("torrents/addPeers", hashes=id, peers=f"127.0.0.1:{self.port}")
 
 
 @contextmanager
-def qbittorrent(directory: Path) -> Iterator[RealQbittorrent]:
+def run_qbittorrent(directory: Path) -> Iterator[RealQbittorrent]:
     server = RealQbittorrent(directory / "profile")
     try:
         server.start()
@@ -141,15 +145,17 @@ def qbittorrent(directory: Path) -> Iterator[RealQbittorrent]:
 
 
 @contextmanager
-def seeding(directory: Path, *, name: str = "night.epub", size: int = 8_000_000, sort: str = "v1", slowly: int = 0) -> Iterator[Peer]:
-    """Make a file of `size` bytes and seed it; `sort` is v1, v2 or hybrid, `slowly` the bytes per second that it gives at most."""
+def seeding(
+    directory: Path, *, name: str = "night.epub", size: int = 8_000_000, sort: str = "v1", slowly: int = 0
+) -> Iterator[Peer]:
+    """Seed a file of `size` bytes. `sort` is v1, v2 or hybrid; `slowly` limits the upload in bytes per second."""
     directory.mkdir(parents=True, exist_ok=True)
     content = random.Random(f"{name} {size} {sort}").randbytes(size)
     (directory / name).write_bytes(content)
     flags = {"v1": libtorrent.create_torrent.v1_only, "v2": libtorrent.create_torrent.v2_only, "hybrid": 0}[sort]
-    made = libtorrent.create_torrent([libtorrent.create_file_entry(name, size)], piece_size=64 * 1024, flags=flags)
-    libtorrent.set_piece_hashes(made, str(directory))
-    torrent = libtorrent.bencode(made.generate())
+    created = libtorrent.create_torrent([libtorrent.create_file_entry(name, size)], piece_size=64 * 1024, flags=flags)
+    libtorrent.set_piece_hashes(created, str(directory))
+    torrent = libtorrent.bencode(created.generate())
     port = free_port()
     alone = {"enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False}
     session = libtorrent.session({"listen_interfaces": f"127.0.0.1:{port}", **alone})
@@ -159,14 +165,14 @@ def seeding(directory: Path, *, name: str = "night.epub", size: int = 8_000_000,
     if slowly:
         handle.set_upload_limit(slowly)
     try:
-        eventually(lambda: handle.status().is_seeding)
+        wait_until(lambda: handle.status().is_seeding)
         yield Peer(torrent, libtorrent.make_magnet_uri(params), name, content, port)
     finally:
         session.pause()
 
 
-def _hashed(password: str) -> str:
-    """As qBittorrent keeps it: PBKDF2 with SHA-512, salt and key in base64."""
+def _hash_password(password: str) -> str:
+    """The password as qBittorrent stores it: PBKDF2 with SHA-512, salt and key in base64."""
     salt = os.urandom(16)
     key = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 100_000)
     return f"{base64.b64encode(salt).decode()}:{base64.b64encode(key).decode()}"

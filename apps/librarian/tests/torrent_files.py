@@ -1,4 +1,4 @@
-"""Makes .torrent files for tests: honest ones of each sort, and dishonest ones by adding to their info dictionary."""
+"""Makes .torrent files for tests. Extra keys of the info dictionary make invalid ones."""
 
 import hashlib
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 from bencode2 import bencode
 
 PIECE = 16 * 1024
-CONTENT = b"It was a dark and stormy night. " * 300  # less than one piece, so that its v2 root is the hash of its one block
+# Less than one piece, so that its v2 root is the hash of its only block.
+CONTENT = b"It was a dark and stormy night. " * 300
 
 
 def v1(name: str = "night.epub", content: bytes = CONTENT, **more: Any) -> bytes:
@@ -29,12 +30,12 @@ def of_files(*paths: list[str], name: str = "night", **more: Any) -> bytes:
 
 
 def of_tree(tree: dict[bytes, Any], name: str = "night") -> bytes:
-    """A v2 torrent of this file tree."""
+    """A v2 torrent with this file tree."""
     return torrent({b"name": name.encode(), b"piece length": PIECE, b"meta version": 2, b"file tree": tree})
 
 
 def file_of(content: bytes = CONTENT) -> dict[bytes, Any]:
-    """What a v2 file tree says of one file."""
+    """The entry of a file in a v2 file tree."""
     assert 0 < len(content) <= PIECE
     return {b"": {b"length": len(content), b"pieces root": hashlib.sha256(content).digest()}}
 
@@ -49,7 +50,12 @@ def _v1(name: str, content: bytes) -> dict[bytes, Any]:
 
 
 def _v2(name: str, content: bytes) -> dict[bytes, Any]:
-    return {b"name": name.encode(), b"piece length": PIECE, b"meta version": 2, b"file tree": {name.encode(): file_of(content)}}
+    return {
+        b"name": name.encode(),
+        b"piece length": PIECE,
+        b"meta version": 2,
+        b"file tree": {name.encode(): file_of(content)},
+    }
 
 
 def _keys(more: dict[str, Any]) -> dict[bytes, Any]:

@@ -1,63 +1,72 @@
-"""What a picture is: bytes that decode, whole, as one of the formats that every browser shows."""
+"""Validates image files: complete PNG, JPEG or WebP files of limited size."""
 
 import io
 from dataclasses import dataclass
 
 from PIL import Image
 
-from .errors import Trouble
+from ..errors import TemporaryError
 
-LARGEST = 32 * 2**20
-"""Bytes that a picture may have."""
-MOST_PIXELS = 40_000_000
-"""What may be unpacked from them: a small file can hold a picture that fills the memory."""
-# A JPEG with a second picture in it, as cameras write them, is opened as MPO.
+MAX_BYTES = 32 * 2**20
+"""The largest file, in bytes."""
+MAX_PIXELS = 40_000_000
+"""The largest decoded size: a small file can expand to an image that fills the memory."""
+# Pillow opens a JPEG with a second embedded picture, as cameras write them, as MPO.
 _TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "MPO": "image/jpeg", "WEBP": "image/webp"}
 _OPENED = ("PNG", "JPEG", "WEBP")
-# What servers say of a file that they know nothing about.
-_SAYS_NOTHING = frozenset({"", "application/octet-stream", "binary/octet-stream"})
+# Content types that servers send for unknown files.
+_GENERIC_TYPES = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 _ALIASES = {"image/jpg": "image/jpeg"}
 
 
-class BadPicture(Trouble):
-    """What came is no picture that can be kept. The next answer may be one."""
+class InvalidImage(TemporaryError):
+    """The data is not a valid image. A retry may return one."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the bytes themselves say."""
+class ImageFacts:
+    """The type and size of an image, read from its bytes."""
 
     content_type: str
     width: int
     height: int
 
 
-def examined(data: bytes, declared: str | None = None) -> Facts:
-    """The facts of a PNG, JPEG or WebP that decodes to its last line, and is what the content type of its answer says. `BadPicture` for anything else."""
-    if len(data) > LARGEST:
-        raise BadPicture(f"The answer has {len(data)} bytes, and a picture may have {LARGEST}: ask for a smaller one.")
-    facts = _decoded(data)
+def inspect_image(data: bytes, declared: str | None = None) -> ImageFacts:
+    """Decode an image completely and return its facts.
+
+    Raises `InvalidImage` if it is damaged, too large, or not of the declared content type.
+    """
+    if len(data) > MAX_BYTES:
+        raise InvalidImage(f"The image has {len(data)} bytes; the limit is {MAX_BYTES}. Request a smaller image.")
+    facts = _decode(data)
     said = (declared or "").partition(";")[0].strip().lower()
-    if said not in _SAYS_NOTHING and _ALIASES.get(said, said) != facts.content_type:
-        raise BadPicture(f"The answer says that it is {said[:80]!r}, and its bytes are {facts.content_type}: look at the provider.")
+    if said not in _GENERIC_TYPES and _ALIASES.get(said, said) != facts.content_type:
+        raise InvalidImage(
+            f"The declared content type is {said[:80]!r}, but the data is {facts.content_type}. Check the provider."
+        )
     return facts
 
 
-def _decoded(data: bytes) -> Facts:
+def _decode(data: bytes) -> ImageFacts:
     try:
         with Image.open(io.BytesIO(data), formats=_OPENED) as image:
-            facts = Facts(_TYPES[image.format or ""], image.width, image.height)
-            if image.width * image.height <= MOST_PIXELS:
-                # The one checks sums where there are any, the other misses nothing that is cut off; an image that was verified cannot be loaded.
+            facts = ImageFacts(_TYPES[image.format or ""], image.width, image.height)
+            if image.width * image.height <= MAX_PIXELS:
+                # `verify` checks checksums, `load` finds truncated data. A verified image must be reopened to load it.
                 image.verify()
-                _loaded(data)
+                _load(data)
                 return facts
     except Exception as error:
-        # Decoders raise whatever they please of junk, warnings of size included.
-        raise BadPicture("What came is no whole PNG, JPEG or WebP picture: look at the provider if it goes on.") from error
-    raise BadPicture(f"The picture has {facts.width} by {facts.height} pixels, and {MOST_PIXELS} may be unpacked: ask for a smaller one.")
+        # Decoders raise many kinds of exceptions for damaged data, including warnings about the size.
+        raise InvalidImage(
+            "The data is not a complete PNG, JPEG or WebP image. Check the provider if this happens again."
+        ) from error
+    raise InvalidImage(
+        f"The image has {facts.width} by {facts.height} pixels; the limit is {MAX_PIXELS}. Request a smaller image."
+    )
 
 
-def _loaded(data: bytes) -> None:
+def _load(data: bytes) -> None:
     with Image.open(io.BytesIO(data), formats=_OPENED) as image:
         image.load()

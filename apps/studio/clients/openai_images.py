@@ -1,4 +1,4 @@
-"""The Images API of OpenAI, and of whoever speaks its protocol."""
+"""The client of OpenAI's Images API and of compatible servers."""
 
 import asyncio
 import base64
@@ -12,109 +12,122 @@ from weakref import WeakKeyDictionary
 import httpx
 from typing_extensions import override
 
-from apps.common.tls import trusted
+from apps.common.tls import tls_context
 
-from ..errors import Blocked, Hopeless, Trouble
+from ..errors import PermanentError, SafetyBlocked, TemporaryError
 from ..order import Order
-from ..picture import LARGEST
-from . import Link, Provider
-from .links import Links, limited
-from .replies import judged, mapping, parsed
+from .image_file import MAX_BYTES
+from .image_links import LinkFetcher, read_limited
+from .openai_errors import as_object, classify_error, parse_json
+from .provider import Link, Provider
 
-LARGEST_REPLY = LARGEST * 4 // 3 + 2**20
-"""Bytes: the largest image as base64, and some words."""
+MAX_REPLY = MAX_BYTES * 4 // 3 + 2**20
+"""The largest response in bytes: the largest image as base64, and some text."""
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _Connections:
     api: httpx.AsyncClient
-    links: Links
+    links: LinkFetcher
 
 
-class Images(Provider):
-    """Asks for one image at a time. Its connections belong to the event loop that opened them; the API key is sent to the API and to nobody else.
+class OpenAIImages(Provider):
+    """Requests one image at a time. Connections belong to the event loop that opened them; only the API gets the key.
 
-    An Idempotency-Key goes with each request. A provider that does not know it, as OpenAI, draws and charges again when it is asked again.
+    Each request has an Idempotency-Key. A provider that ignores it, such as OpenAI, charges for each request.
     """
 
     def __init__(self, base_url: str, api_key: str, model: str | None, *, timeout: float = 120.0) -> None:
         self._base_url, self._api_key, self._model, self._timeout = base_url.rstrip("/"), api_key, model, timeout
-        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
+        self._connections_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """Reach for the provider while the block runs; nothing is asked of it yet."""
+        """Open the HTTP clients for the duration of the block. It sends no request."""
         loop, bearer = asyncio.get_running_loop(), {"Authorization": f"Bearer {self._api_key}"}
-        # Links are fetched without a proxy: only so is it known which address is asked.
+        # Links are downloaded without a proxy, because a proxy would resolve the host itself.
         async with (
-            httpx.AsyncClient(timeout=self._timeout, verify=trusted(), headers=bearer) as api,
-            httpx.AsyncClient(timeout=self._timeout, verify=trusted(), trust_env=False) as plain,
+            httpx.AsyncClient(timeout=self._timeout, verify=tls_context(), headers=bearer) as api,
+            httpx.AsyncClient(timeout=self._timeout, verify=tls_context(), trust_env=False) as plain,
         ):
-            self._opened[loop] = _Opened(api, Links(self._base_url, plain))
+            self._connections_by_loop[loop] = _Connections(api, LinkFetcher(self._base_url, plain))
             try:
                 yield
             finally:
-                del self._opened[loop]
+                del self._connections_by_loop[loop]
 
     @override
     async def generate(self, order: Order, *, key: str) -> bytes | Link:
-        """The image, or where it is."""
-        wish: dict[str, object] = {"prompt": order.prompt, "n": 1, "size": order.params.size}
+        """Generate an image; return it or a link to it."""
+        request_body: dict[str, object] = {"prompt": order.prompt, "n": 1, "size": order.params.size}
         if self._model is not None:
-            wish["model"] = self._model
-        api = self._here.api
-        request = api.build_request("POST", f"{self._base_url}/images/generations", json=wish, headers={"Idempotency-Key": key})
-        with self._reached(f"The provider at {httpx.URL(self._base_url).netloc.decode()}", "see STUDIO_API_URL"):
+            request_body["model"] = self._model
+        api = self._connections.api
+        request = api.build_request(
+            "POST", f"{self._base_url}/images/generations", json=request_body, headers={"Idempotency-Key": key}
+        )
+        with self._network_errors(
+            f"The provider at {httpx.URL(self._base_url).netloc.decode()}", "Check STUDIO_API_URL"
+        ):
             async with asyncio.timeout(self._timeout):
                 response = await api.send(request, stream=True)
                 try:
-                    body = await limited(response.aiter_bytes(), LARGEST_REPLY)
+                    body = await read_limited(response.aiter_bytes(), MAX_REPLY)
                 finally:
                     await response.aclose()
         if response.status_code != 200:
-            raise judged(response, body, self._api_key)
+            raise classify_error(response, body, self._api_key)
         return _image(body)
 
     @override
     async def fetch(self, link: Link) -> bytes:
-        """What is there, if it is an image. The API key is not sent along."""
-        with self._reached("The host of the image's link", "trying again may help"):
+        """Download the image of a link. The API key is not sent."""
+        with self._network_errors("The host of the image link", "A retry may succeed"):
             async with asyncio.timeout(self._timeout):
-                return await self._here.links.fetch(link.url)
+                return await self._connections.links.fetch(link.url)
 
     @contextmanager
-    def _reached(self, whom: str, what_to_do: str) -> Generator[None]:
-        # Not the errors' own words: they may repeat a header or an address, and with it a secret.
+    def _network_errors(self, whom: str, what_to_do: str) -> Generator[None]:
+        # The messages of httpx are not repeated: they may contain a header or an address with a secret.
         try:
             yield
         except (TimeoutError, httpx.TimeoutException):
-            raise Trouble(f"{whom} did not answer within {self._timeout:g} seconds: {what_to_do}.") from None
+            raise TemporaryError(f"{whom} did not respond within {self._timeout:g} seconds. {what_to_do}.") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Trouble(f"{whom} could not be reached, or broke off ({type(error).__name__}): {what_to_do}.") from None
+            raise TemporaryError(
+                f"{whom} is unreachable or closed the connection ({type(error).__name__}). {what_to_do}."
+            ) from None
 
     @property
-    def _here(self) -> _Opened:
+    def _connections(self) -> _Connections:
         try:
-            return self._opened[asyncio.get_running_loop()]
+            return self._connections_by_loop[asyncio.get_running_loop()]
         except KeyError:
-            raise RuntimeError("The provider is not open in this event loop: enter `Images.open()` first.") from None
+            raise RuntimeError(
+                "The provider is not open in this event loop. Enter `OpenAIImages.open()` first."
+            ) from None
 
 
 def _image(body: bytes) -> bytes | Link:
-    """What a reply of the form {"data": [{"b64_json" or "url": …}]} says. Some say there, too, that their filter did not let the picture pass."""
-    data = mapping(parsed(body)).get("data")
-    first = mapping(next(iter(cast("list[object]", data)), None)) if isinstance(data, list) else {}
+    """Read a response of the form {"data": [{"b64_json" or "url": …}]}.
+
+    Some providers report here that their safety filter held the image back.
+    """
+    data = as_object(parse_json(body)).get("data")
+    first = as_object(next(iter(cast("list[object]", data)), None)) if isinstance(data, list) else {}
     if first.get("respect_moderation") is False:
-        raise Blocked("The provider's safety filter refuses the picture that was made of this prompt.")
+        raise SafetyBlocked("The provider's safety filter rejected the generated image.")
     encoded, url = first.get("b64_json"), first.get("url")
     if isinstance(encoded, str) and encoded:
         try:
             image = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
-            raise Trouble("The provider answers with an image that is no base64. Trying again may help.") from None
-        if len(image) > LARGEST:
-            raise Hopeless(f"The image has more than {LARGEST >> 20} MiB, which the studio does not keep. Choose another STUDIO_MODEL.")
+            raise TemporaryError("The provider's image is not valid base64. A retry may succeed.") from None
+        if len(image) > MAX_BYTES:
+            raise PermanentError(
+                f"The image has more than {MAX_BYTES >> 20} MiB, the studio's limit. Choose another STUDIO_MODEL."
+            )
         return image
     if isinstance(url, str) and url:
         return Link(url)
-    raise Trouble("The provider answers without an image. Trying again may help.")
+    raise TemporaryError("The provider's response contains no image. A retry may succeed.")

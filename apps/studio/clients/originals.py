@@ -1,4 +1,4 @@
-"""The originals: private storage of the images, in a directory or an S3-compatible bucket. Each is written once, whole, and addressed by its job."""
+"""The originals: private storage of images in a directory or an S3 bucket. Each image is written once, atomically."""
 
 import asyncio
 import hashlib
@@ -19,25 +19,25 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, S3Store
 
-from .errors import BadSettings, NotFound, Trouble
-from .picture import BadPicture, examined
+from ..errors import BadSettings, NotFound, TemporaryError
+from .image_file import InvalidImage, inspect_image
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
 
 PREFIX, STAGED = "originals", "staged"
-ROOM = 64 * 2**20
-"""Bytes that must be free before an image is asked for: twice the largest."""
-ABANDONED = 86_400.0
-"""Seconds after which what is staged is nobody's any more: no write takes that long."""
+MIN_FREE = 64 * 2**20
+"""Bytes that must be free before an image is requested: twice the largest image."""
+ABANDONED_AFTER = 86_400.0
+"""Seconds after which a staged file counts as abandoned by a crashed process."""
 CLIENT: "ClientConfig" = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=60)}
-# A job that fails is tried again anyway: only a hiccup is bridged here.
+# Jobs are retried anyway, so the client itself retries only briefly.
 RETRY: "RetryConfig" = {"max_retries": 2, "retry_timeout": timedelta(seconds=60)}
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An image in its place."""
+class StoredImage:
+    """A stored image."""
 
     path: str
     """`originals/<job id>`, within the storage."""
@@ -49,23 +49,34 @@ class Kept:
 
 
 class Originals:
-    """Where the images are. It opens nothing until it is first used, and what it has once, it has for ever.
+    """Stores images. It connects on first use and never deletes an image.
 
-    The library blocks, in threads of ours: its own would still reach for Python when a process ends, which then dies of it.
+    Calls block in threads of this process: obstore's own threads can crash the interpreter when it exits.
     """
 
     def __init__(self, store: ObjectStore | None, directory: Path | None = None) -> None:
-        self._given, self._directory, self._swept = store, directory, False
+        self._opened_store, self._directory, self._cleaned = store, directory, False
 
     @classmethod
     def in_directory(cls, directory: Path) -> Self:
-        """In a directory, which is made when the first image is wanted, for its owner alone."""
+        """Use a directory. It is created for the first image, with access for its owner only."""
         return cls(None, directory.absolute())
 
     @classmethod
     def in_bucket(
-            cls, bucket: str, prefix: str, *, endpoint: str | None, region: str | None, access_key: str | None, secret_key: str | None) -> Self:
-        """In a bucket that refuses to replace when it is told `If-None-Match: *`. What is None here comes from the usual AWS variables, or from the machine."""
+        cls,
+        bucket: str,
+        prefix: str,
+        *,
+        endpoint: str | None,
+        region: str | None,
+        access_key: str | None,
+        secret_key: str | None,
+    ) -> Self:
+        """Use a bucket that supports `If-None-Match: *`.
+
+        Arguments that are None come from the usual AWS variables or from the machine's role.
+        """
         config: S3Config = {"conditional_put": "etag"}
         if endpoint is not None:
             config["endpoint"] = endpoint
@@ -79,124 +90,130 @@ class Originals:
         try:
             return cls(S3Store(bucket, prefix=prefix or None, config=config, client_options=client, retry_config=RETRY))
         except (BaseError, ValueError) as error:
-            raise BadSettings(f"The bucket cannot be used: {_short(error)}. Look at the S3 settings.") from None
+            raise BadSettings(f"Cannot use the bucket: {_first_line(error)}. Check the S3 settings.") from None
 
-    async def ready(self) -> None:
-        """An image could be kept now, as far as one can know: `Trouble` for a directory that cannot be written or is nearly full. A bucket is not asked."""
+    async def check_writable(self) -> None:
+        """Raise `TemporaryError` if the directory is not writable or nearly full. A bucket is not checked."""
         if self._directory is not None:
-            await asyncio.to_thread(_writable, self._directory)
+            await asyncio.to_thread(_check_directory, self._directory)
 
-    async def keep(self, job_id: str, data: bytes) -> Kept:
-        """This image, in its place for good; or the one that is there already. `BadPicture` for what is none."""
-        return await asyncio.to_thread(self._keep, _path(job_id), data)
+    async def store(self, job_id: str, data: bytes) -> StoredImage:
+        """Store an image, or return the one that is already stored. Raises `InvalidImage` for invalid data."""
+        return await asyncio.to_thread(self._store_image, _path(job_id), data)
 
-    async def find(self, job_id: str) -> Kept | None:
-        """The image of this job, if it is in its place."""
+    async def find(self, job_id: str) -> StoredImage | None:
+        """The stored image of this job, if there is one."""
         try:
-            return await asyncio.to_thread(self._there, _path(job_id))
+            return await asyncio.to_thread(self._read_stored, _path(job_id))
         except NotFound:
             return None
 
     async def read(self, path: str) -> bytes:
-        """The image at this path. `NotFound` if it is not there."""
+        """Read the image at this path. Raises `NotFound` if there is none."""
         return await asyncio.to_thread(self._read, path)
 
-    def _keep(self, path: str, data: bytes) -> Kept:
-        kept = _described(path, data)
-        with _troubled(path):
+    def _store_image(self, path: str, data: bytes) -> StoredImage:
+        kept = _describe(path, data)
+        with _storage_errors(path):
             try:
                 if self._directory is None:
-                    obstore.put(self._store(), path, data, mode="create", attributes={"Content-Type": kept.content_type})
+                    obstore.put(
+                        self._object_store(), path, data, mode="create", attributes={"Content-Type": kept.content_type}
+                    )
                 else:
-                    self._link(self._directory, path, data)
+                    self._write_file(self._directory, path, data)
             except AlreadyExistsError:
-                return self._there(path)
+                return self._read_stored(path)
         return kept
 
-    def _there(self, path: str) -> Kept:
+    def _read_stored(self, path: str) -> StoredImage:
         data = self._read(path)
-        with _troubled(path):
-            # Whoever wrote it may have died before its name was made to last.
+        with _storage_errors(path):
+            # The process that wrote it may have crashed before it synced the directory.
             if self._directory is not None:
-                _synced(self._directory / PREFIX)
+                _fsync(self._directory / PREFIX)
         try:
-            return _described(path, data)
-        except BadPicture:
-            raise Trouble(f"What is kept as {path} is no whole picture, and it is never replaced: remove it, and drive the job again.") from None
+            return _describe(path, data)
+        except InvalidImage:
+            raise TemporaryError(
+                f"The stored file {path} is not a complete image and is never replaced. Remove it and redrive the job."
+            ) from None
 
     def _read(self, path: str) -> bytes:
-        with _troubled(path):
+        with _storage_errors(path):
             try:
-                return bytes(obstore.get(self._store(), path).bytes())
+                return bytes(obstore.get(self._object_store(), path).bytes())
             except (FileNotFoundError, ValueError) as error:
                 if "NoSuchBucket" in str(error):
                     raise
-        raise NotFound(f"There is no {path[:100]!r} in the storage.")
+        raise NotFound(f"The storage has no file {path[:100]!r}.")
 
-    def _link(self, directory: Path, path: str, data: bytes) -> None:
-        """On a disk a name may outlive a power failure that its bytes do not: they are made to last first, and named then."""
-        _made(directory)
-        if not self._swept:
-            _sweep(directory / STAGED)
-            self._swept = True
-        store, staged = self._store(), f"{STAGED}/{secrets.token_hex(8)}"
+    def _write_file(self, directory: Path, path: str, data: bytes) -> None:
+        """Write to a staged file, sync it, then rename it, so that a power failure never leaves a partial image."""
+        _make_directories(directory)
+        if not self._cleaned:
+            _remove_abandoned(directory / STAGED)
+            self._cleaned = True
+        store, staged = self._object_store(), f"{STAGED}/{secrets.token_hex(8)}"
         try:
             obstore.put(store, staged, data)
-            _synced(directory / staged)
+            _fsync(directory / staged)
             obstore.rename(store, staged, path, overwrite=False)
         except BaseException:
             with suppress(OSError):
                 (directory / staged).unlink()
             raise
-        _synced(directory / PREFIX)
+        _fsync(directory / PREFIX)
 
-    def _store(self) -> ObjectStore:
-        if self._given is None:
+    def _object_store(self) -> ObjectStore:
+        if self._opened_store is None:
             if self._directory is None or not self._directory.exists():
                 raise FileNotFoundError(self._directory)
-            self._given = LocalStore(self._directory)
-        return self._given
+            self._opened_store = LocalStore(self._directory)
+        return self._opened_store
 
 
 def _path(job_id: str) -> str:
     if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", job_id):
-        raise NotFound(f"{job_id[:64]!r} is no job's id.")
+        raise NotFound(f"{job_id[:64]!r} is not a job ID.")
     return f"{PREFIX}/{job_id}"
 
 
-def _described(path: str, data: bytes) -> Kept:
-    facts = examined(data)
-    return Kept(path, facts.content_type, len(data), hashlib.sha256(data).hexdigest(), facts.width, facts.height)
+def _describe(path: str, data: bytes) -> StoredImage:
+    facts = inspect_image(data)
+    return StoredImage(path, facts.content_type, len(data), hashlib.sha256(data).hexdigest(), facts.width, facts.height)
 
 
-def _made(directory: Path) -> None:
-    """The directories, if they are not there: for their owner alone, and to last."""
+def _make_directories(directory: Path) -> None:
+    """Create missing directories with access for their owner only, and sync their parents."""
     for each in (directory, directory / PREFIX, directory / STAGED):
         if not each.exists():
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _synced(each.parent)
+            _fsync(each.parent)
 
 
-def _writable(directory: Path) -> None:
-    with _troubled(PREFIX):
-        _made(directory)
+def _check_directory(directory: Path) -> None:
+    with _storage_errors(PREFIX):
+        _make_directories(directory)
         for each in (directory / PREFIX, directory / STAGED):
-            # It has no name, where the system can do that: whoever dies here leaves nothing.
+            # The temporary file has no name where the system supports that, so a crash leaves nothing behind.
             tempfile.TemporaryFile(dir=each).close()
         free = shutil.disk_usage(directory).free
-    if free < ROOM:
-        raise Trouble(f"The storage has {free >> 20} MiB free, where at least {ROOM >> 20} are wanted before an image is asked for: make room.")
+    if free < MIN_FREE:
+        raise TemporaryError(
+            f"The storage has {free >> 20} MiB free; at least {MIN_FREE >> 20} MiB are required. Free some space."
+        )
 
 
-def _sweep(staged: Path) -> None:
-    """Remove what processes have left that died amid a write."""
+def _remove_abandoned(staged: Path) -> None:
+    """Remove staged files that crashed processes left behind."""
     for left in staged.iterdir():
         with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > ABANDONED:
+            if time.time() - left.stat().st_mtime > ABANDONED_AFTER:
                 left.unlink()
 
 
-def _synced(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -205,16 +222,18 @@ def _synced(path: Path) -> None:
 
 
 @contextmanager
-def _troubled(path: str) -> Generator[None]:
-    """Whatever the storage says, as the studio's own."""
+def _storage_errors(path: str) -> Generator[None]:
+    """Translate errors of the storage into `TemporaryError`."""
     try:
         yield
     except (BaseError, OSError, NotFound) as error:
-        raise Trouble(f"The storage cannot be used for {path}: {_short(error)}. See that it is there, writable and not full.") from error
+        raise TemporaryError(
+            f"The storage failed for {path}: {_first_line(error)}. Check that it exists, is writable and is not full."
+        ) from error
 
 
-def _short(error: Exception) -> str:
-    """The first line of it, and the storage's own word for it: below, the library shows its insides."""
+def _first_line(error: Exception) -> str:
+    """The first line of an error and the S3 error code, without the library's internal details."""
     text = str(error)
     word = re.search(r"<Code>(\w{1,80})</Code>", text)
     return text.partition("\n")[0].partition("<")[0].strip(" .:")[:300] + (f" ({word[1]})" if word else "")

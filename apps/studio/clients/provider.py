@@ -1,4 +1,4 @@
-"""Providers: whoever makes an image of a prompt."""
+"""The interface of image providers."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,21 +8,21 @@ from ..order import Order
 
 @dataclass(frozen=True)
 class Link:
-    """Where the provider keeps the image for a while."""
+    """A temporary link to an image at the provider."""
 
     url: str
 
 
 class Provider(Protocol):
-    """Whoever makes images. Open for as long as a worker runs.
+    """Generates images. It is open while a worker runs.
 
-    Both verbs raise `Blocked` (the safety filter), `Trouble` (may pass) or `Hopeless` (will not), and nothing else of their own.
+    Both methods raise `SafetyBlocked`, `TemporaryError` (a retry may succeed) or `PermanentError` (it cannot).
     """
 
     async def generate(self, order: Order, *, key: str) -> bytes | Link:
-        """The image, or where it is. `key` is the same whenever the same image is asked for again."""
+        """Generate an image; return it or a link to it. `key` is the same for each attempt at the same image."""
         ...
 
     async def fetch(self, link: Link) -> bytes:
-        """What is there, if it is an image's size and type."""
+        """Download the image of a link. It checks the size and the type."""
         ...

@@ -1,4 +1,4 @@
-"""Commands about pictures: order one, watch it, save it."""
+"""Commands for orders: create, follow, list, show, save and reject them."""
 
 import asyncio
 import time
@@ -10,144 +10,179 @@ from typing import Annotated
 
 import typer
 
-from apps.common.ids import SHORTEST
-from apps.common.telling import as_json, moment, plain, remark, say, shortened, table, width
+from apps.common.formatting import (
+    format_table,
+    format_time,
+    plain_text,
+    say,
+    shorten_ids,
+    terminal_width,
+    to_json,
+    warn,
+)
+from apps.common.job_ids import MIN_PREFIX
 
-from .desk import PROGRAM, Desk, Miscalled, operator, staffed
-from .errors import StudioError
-from .gallery import Job
-from .order import PRICES, Params
-from .telling import ACTIVE, IdArgument, JsonOption, amount, excerpt, how_it_stands, listed
+from ..errors import StudioError
+from ..formatting import ACTIVE, IdArgument, JsonOption, excerpt, format_credits, format_fields, format_status
+from ..gallery import Job
+from ..order import PRICES, Params
+from ..service import PROGRAM, CommandError, Service, open_service, operator
 
-EVERY = 0.5
-"""Seconds between two looks."""
-NEW = "queued"
-"""So a job begins, however quick a worker may have been since."""
+POLL_SECONDS = 0.5
+"""Seconds between two polls."""
+QUEUED = "queued"
+"""The first state of a job, even if a worker has already claimed it."""
 
-ordering = typer.Typer(rich_markup_mode=None)
+order_commands = typer.Typer(rich_markup_mode=None)
 
 
 # ---------------------------------------------------------------- one order
-@ordering.command(short_help="Order a picture")
+@order_commands.command(short_help="Order a picture")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who pays for it.")],
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What is to be drawn.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user who pays for it.")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A description of the picture.")],
     size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help=f"One of {', '.join(PRICES)}.")] = Params.size,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="The same one draws the same picture, if the provider can.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay, and show how it stands, until it has ended.")] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The same seed draws the same picture, if the provider supports seeds."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Print each change of status until the job ends.")] = False,
 ) -> None:
-    """Order a picture, or find the job of the same order within this minute.
+    """Order a picture. An identical order within the same minute returns the same job.
 
     With --follow it exits as the command follow does.
     """
-    with staffed() as desk:
-        user = desk.people.named(name)
-        made = desk.counter.create_job(user.id, prompt, Params(size, seed))
-        job, left = desk.found(made.id), desk.people.balance(user.id).available
-        stands = NEW if made.created else how_it_stands(job)
-        say(f"{job.id} is {stands}; {amount(job.cost)} set aside, {left} left" if made.created else f"{job.id} was ordered already: {stands}")
+    with open_service() as service:
+        user = service.users.named(name)
+        made = service.orders.create_job(user.id, prompt, Params(size, seed))
+        job, left = service.find_job(made.id), service.users.balance(user.id).available
+        stands = QUEUED if made.created else format_status(job)
+        say(
+            f"{job.id} is {stands}; {format_credits(job.cost)} reserved, {left} left"
+            if made.created
+            else f"{job.id} was already ordered: {stands}"
+        )
         if follow:
-            raise typer.Exit(_follow(desk, job.id, said=stands))
-        remark(desk.unstaffed() or f"Next: watch it with `{PROGRAM} follow {job.id}`, or at the page.")
+            raise typer.Exit(_follow(service, job.id, said=stands))
+        warn(service.no_worker_warning() or f"Next: follow it with `{PROGRAM} follow {job.id}` or on the page.")
 
 
-@ordering.command(short_help="Show how a job stands, until it ends")
+@order_commands.command(short_help="Follow a job until it ends")
 def follow(id: IdArgument) -> None:
-    """Show how a job stands, a line for each change, until it has ended.
+    """Print each change of a job's status until it ends.
 
-    Exits with 0 if it completed, and with 1 if it was rejected or buried. Ctrl-C ends the looking, with 130, and not the job.
+    Exits with 0 if the job completed, with 1 if it was rejected or became a dead letter, and with 130 after Ctrl-C,
+    which does not stop the job.
     """
-    with staffed() as desk:
-        raise typer.Exit(_follow(desk, desk.found(id).id))
+    with open_service() as service:
+        raise typer.Exit(_follow(service, service.find_job(id).id))
 
 
 def _wait() -> None:
-    time.sleep(EVERY)
+    time.sleep(POLL_SECONDS)
 
 
-def _follow(desk: Desk, id: str, *, said: str = "", wait: Callable[[], None] = _wait) -> int:
-    job = desk.found(id)
-    if job.status in ACTIVE and (unstaffed := desk.unstaffed()) is not None:
-        remark(unstaffed)
+def _follow(service: Service, id: str, *, said: str = "", wait: Callable[[], None] = _wait) -> int:
+    job = service.find_job(id)
+    if job.status in ACTIVE and (unstaffed := service.no_worker_warning()) is not None:
+        warn(unstaffed)
     try:
         while job.status in ACTIVE:
-            if (line := how_it_stands(job)) != said:
+            if (line := format_status(job)) != said:
                 say(said := line)
             wait()
-            job = desk.found(id)
+            job = service.find_job(id)
     except KeyboardInterrupt:
-        remark(f"The job goes on: look again with `follow {id}`.")
+        warn(f"The job continues. Follow it again with `follow {id}`.")
         return 130
-    say(plain(f"completed: the picture is at {desk.stored_at(job)}") if job.status == "completed" else how_it_stands(job))
-    if (hint := _next(job)) is not None:
-        remark(hint)
+    say(
+        plain_text(f"completed: the picture is at {service.stored_at(job)}")
+        if job.status == "completed"
+        else format_status(job)
+    )
+    if (hint := _next_step(job)) is not None:
+        warn(hint)
     return 0 if job.status == "completed" else 1
 
 
-def _next(job: Job) -> str | None:
+def _next_step(job: Job) -> str | None:
     if job.status == "completed":
-        return f"Next: see it at the page, or save a copy with `{PROGRAM} save {job.id} picture.png`."
-    return f"Next: `{PROGRAM} dead show {job.id}` says what can be done." if job.status == "dead_letter" else None
+        return f"Next: open it on the page, or save a copy with `{PROGRAM} save {job.id} picture.png`."
+    return f"Next: `{PROGRAM} dead show {job.id}` shows what to do." if job.status == "dead_letter" else None
 
 
-# ---------------------------------------------------------------- all of them
-@ordering.command("jobs", short_help="List the jobs, newest first")
+# ---------------------------------------------------------------- all orders
+@order_commands.command("jobs", short_help="List jobs, newest first")
 def list_jobs(
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Only this user's.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many.")] = 50,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this user.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="The largest number of jobs.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """List everybody's jobs, newest first."""
-    with staffed() as desk:
-        found = desk.jobs(user, limit)
-        names = {each.id: each.name for each in desk.people.all()}
-    wide = width()
-    ids = [job.id for job in found] if wide is None else shortened([job.id for job in found], SHORTEST)
+    """List the jobs of all users, newest first."""
+    with open_service() as service:
+        found = service.jobs(user, limit)
+        names = {each.id: each.name for each in service.users.all()}
+    wide = terminal_width()
+    ids = [job.id for job in found] if wide is None else shorten_ids([job.id for job in found], MIN_PREFIX)
     rows = [
-        (id, moment(job.created_at), job.status, names[job.user_id], job.size, job.cost, excerpt(job.prompt, wide))
-        for id, job in zip(ids, found, strict=True)]
+        (id, format_time(job.created_at), job.status, names[job.user_id], job.size, job.cost, excerpt(job.prompt, wide))
+        for id, job in zip(ids, found, strict=True)
+    ]
     columns = "id", "created", "status", "user", "size", "cost", "prompt"
-    say(as_json(found, indent=2) if json else table(columns, rows, width=wide, cut=["prompt", "user"]))
+    say(to_json(found, indent=2) if json else format_table(columns, rows, width=wide, cut=["prompt", "user"]))
 
 
-@ordering.command(short_help="Show all that is known of a job")
+@order_commands.command(short_help="Show a job")
 def show(id: IdArgument, json: JsonOption = False) -> None:
-    """Show all that is known of a job, and where its picture is."""
-    with staffed() as desk:
-        job = desk.found(id)
-        user = next(each.name for each in desk.people.all() if each.id == job.user_id)
+    """Show all fields of a job and the location of its picture."""
+    with open_service() as service:
+        job = service.find_job(id)
+        user = next(each.name for each in service.users.all() if each.id == job.user_id)
         known: dict[str, object] = {"id": job.id, "user": user}
-        known |= {field.name: getattr(job, field.name) for field in fields(job)} | {"stored_at": desk.stored_at(job)}
-    told = {name: moment(value) if isinstance(value, datetime) else value for name, value in known.items() if value is not None}
-    say(as_json(known, indent=2) if json else listed(told))
+        known |= {field.name: getattr(job, field.name) for field in fields(job)} | {"stored_at": service.stored_at(job)}
+    told = {
+        name: format_time(value) if isinstance(value, datetime) else value
+        for name, value in known.items()
+        if value is not None
+    }
+    say(to_json(known, indent=2) if json else format_fields(told))
 
 
-@ordering.command(short_help="Save a copy of a picture")
-def save(id: IdArgument, file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; nothing is ever overwritten.")]) -> None:
+@order_commands.command(short_help="Save a copy of a picture")
+def save(
+    id: IdArgument,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to create. An existing file is not overwritten.")
+    ],
+) -> None:
     """Save a copy of a completed job's picture."""
-    with staffed() as desk:
-        job = desk.found(id)
+    with open_service() as service:
+        job = service.find_job(id)
         if job.status != "completed":
-            raise StudioError(f"Job {job.id} is {job.status}, so there is no picture: `follow {job.id}` shows how it goes on.")
-        asset = desk.gallery.asset(job.id)
-        data = asyncio.run(desk.studio.means.originals.read(asset.path))
+            raise StudioError(
+                f"Job {job.id} is {job.status}, so it has no picture. `follow {job.id}` shows its progress."
+            )
+        asset = service.gallery.asset(job.id)
+        data = asyncio.run(service.studio.dependencies.originals.read(asset.path))
     if file.is_dir():
-        raise Miscalled(f"{str(file)!r} is a directory: give the name of a file, as in picture.png.")
+        raise CommandError(f"{str(file)!r} is a directory. Give a file name, such as picture.png.")
     try:
         with file.open("xb") as out:
             out.write(data)
     except FileExistsError:
-        raise Miscalled(f"There is a file {str(file)!r} already: give another name.") from None
+        raise CommandError(f"The file {str(file)!r} already exists. Choose another name.") from None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "that is no path"
-        raise Miscalled(f"{str(file)!r} cannot be written ({why}): give another place.") from None
-    say(plain(f"{file} has the picture: {asset.content_type}, {asset.bytes:,} bytes."))
+        why = error.strerror if isinstance(error, OSError) else "not a valid path"
+        raise CommandError(f"Cannot write {str(file)!r} ({why}). Choose another file.") from None
+    say(plain_text(f"Saved {file}: {asset.content_type}, {asset.bytes:,} bytes."))
 
 
-@ordering.command(short_help="Reject a job that waits, as unsafe")
-def reject(id: IdArgument, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it stands in the audit.")]) -> None:
-    """Reject a job that is queued. Its credits are kept, as if the safety filter had refused it."""
-    with staffed() as desk:
-        job = desk.found(id)
-        desk.counter.reject(job.id, by=operator(), reason=reason)
-    say(f"{job.id} is rejected; {amount(job.cost)} {'is' if job.cost == 1 else 'are'} kept.")
+@order_commands.command(short_help="Reject a queued job as unsafe")
+def reject(
+    id: IdArgument, reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the audit.")]
+) -> None:
+    """Reject a queued job as unsafe. Its credits are not refunded, as after a rejection by the safety filter."""
+    with open_service() as service:
+        job = service.find_job(id)
+        service.orders.reject(job.id, by=operator(), reason=reason)
+    say(f"Rejected {job.id}; {format_credits(job.cost)} {'is' if job.cost == 1 else 'are'} not refunded.")

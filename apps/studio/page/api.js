@@ -1,7 +1,7 @@
-// The studio's addresses: questions with their answers, and the stream of what changes.
+// The HTTP API: requests and the event stream.
 
-export class Refused extends Error {
-  /** What the server says is wrong, as its sentence. Status 0 is a server that did not answer. */
+export class ApiError extends Error {
+  /** The server's error message. Status 0 means that the server did not respond. */
   constructor(sentence, status, reason) {
     super(sentence);
     this.status = status;
@@ -9,33 +9,35 @@ export class Refused extends Error {
   }
 }
 
-/** `even` names statuses that are answers too, and no refusals. */
-export async function ask(address, { method = "GET", body, even = [] } = {}) {
-  const sent = body === undefined ? {} : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+/** Send a request. `alsoAccept` lists error statuses that are returned and not thrown. */
+export async function request(address, { method = "GET", body, alsoAccept = [] } = {}) {
+  const json = { "Content-Type": "application/json" };
+  const sent = body === undefined ? {} : { headers: json, body: JSON.stringify(body) };
   let answer;
   try {
     answer = await fetch(address, { method, credentials: "same-origin", ...sent });
   } catch {
-    throw new Refused("The studio did not answer: look at your connection, and try again.", 0, null);
+    throw new ApiError("The studio did not respond. Check your connection and try again.", 0, null);
   }
-  const told = await answer.json().catch(() => null);
-  if (answer.ok || even.includes(answer.status)) return { status: answer.status, told };
-  throw new Refused(told?.error ?? `The studio answered ${answer.status}, and did not say why: try again.`, answer.status, told?.reason ?? null);
+  const data = await answer.json().catch(() => null);
+  if (answer.ok || alsoAccept.includes(answer.status)) return { status: answer.status, data };
+  const sentence = data?.error ?? `The studio responded with status ${answer.status}. Try again.`;
+  throw new ApiError(sentence, answer.status, data?.reason ?? null);
 }
 
-const SOONEST = 1000;
-const LATEST = 15000;
+const MIN_WAIT = 1000;
+const MAX_WAIT = 15000;
 
-/** What changes, as it happens. A connection that is lost is made anew, for as long as the session lives. */
-export class Stream {
+/** The event stream. It reconnects until the session ends. */
+export class EventStream {
   #source = null;
   #timer = null;
   #wait = 0;
-  #hears;
+  #handlers;
 
-  /** `hears` has the functions job(job), credits(balance), connected(yes or no) and ended(), when the session is over. */
-  constructor(hears) {
-    this.#hears = hears;
+  /** `handlers` has the functions job(job), credits(balance), connected(isConnected) and ended(). */
+  constructor(handlers) {
+    this.#handlers = handlers;
   }
 
   open() {
@@ -44,15 +46,15 @@ export class Stream {
     this.#source = source;
     source.addEventListener("open", () => {
       this.#wait = 0;
-      this.#hears.connected(true);
+      this.#handlers.connected(true);
     });
-    source.addEventListener("job", (event) => this.#hears.job(JSON.parse(event.data)));
-    source.addEventListener("credits", (event) => this.#hears.credits(JSON.parse(event.data)));
+    source.addEventListener("job", (event) => this.#handlers.job(JSON.parse(event.data)));
+    source.addEventListener("credits", (event) => this.#handlers.credits(JSON.parse(event.data)));
     source.addEventListener("error", () => {
       if (this.#source !== source) return;
-      this.#hears.connected(false);
-      // The browser itself comes back after a cut, but gives up on any answer that is no stream.
-      if (source.readyState === EventSource.CLOSED) this.#later();
+      this.#handlers.connected(false);
+      // The browser reconnects by itself, but gives up after an error response.
+      if (source.readyState === EventSource.CLOSED) this.#reconnectLater();
     });
   }
 
@@ -62,20 +64,20 @@ export class Stream {
     this.#source = null;
   }
 
-  #later() {
-    this.#timer = setTimeout(() => this.#again(), this.#wait);
-    this.#wait = Math.min(Math.max(this.#wait * 2, SOONEST), LATEST);
+  #reconnectLater() {
+    this.#timer = setTimeout(() => this.#reconnect(), this.#wait);
+    this.#wait = Math.min(Math.max(this.#wait * 2, MIN_WAIT), MAX_WAIT);
   }
 
-  async #again() {
+  async #reconnect() {
     const source = this.#source;
     try {
-      await ask("/session");
+      await request("/session");
     } catch (error) {
-      // Closed meanwhile, so that nobody waits for it any more.
+      // The stream was closed in the meantime.
       if (this.#source !== source) return;
-      if (error.status === 401) this.#hears.ended();
-      else this.#later();
+      if (error.status === 401) this.#handlers.ended();
+      else this.#reconnectLater();
       return;
     }
     if (this.#source === source) this.open();

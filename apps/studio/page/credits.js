@@ -1,12 +1,12 @@
-// The account: how the credits stand, and what became of them, one line for each picture.
+// The credits dialog: the balance and the history, one line per picture.
 
-import { raise } from "./dialogs.js";
-import { $, arrange, element, put } from "./dom.js";
-import { ask } from "./server.js";
-import { SETTLED, SUMS, ago, credits, excerpt, short, whole } from "./words.js";
+import { openDialog } from "./dialogs.js";
+import { $, arrange, element, setText } from "./dom.js";
+import { request } from "./api.js";
+import { SETTLEMENTS, SUMS, excerpt, formatAge, formatCredits, formatTime, shortId } from "./formatting.js";
 
-/** The newest entry of each picture, and every grant: what was reserved and then used is paid once, and reads so. */
-function newest(entries) {
+/** The newest entry of each picture, and all grants. */
+function newestEntries(entries) {
   const known = new Set();
   return entries.filter(({ jobId }) => {
     if (jobId === null) return true;
@@ -16,16 +16,16 @@ function newest(entries) {
   });
 }
 
-function signed({ entry, amount }) {
+function formatAmount({ entry, amount }) {
   if (entry === "grant") return `+${amount}`;
   return entry === "release" ? "±0" : `−${amount}`;
 }
 
-export class Book {
+export class Credits {
   #promptOf;
   #changed;
 
-  /** `promptOf` knows the prompts of some jobs by their ids; `changed` hears of each balance. */
+  /** `promptOf` returns the prompt of a known job; `changed` is called with each new balance. */
   constructor(promptOf, changed) {
     this.#promptOf = promptOf;
     this.#changed = changed;
@@ -36,7 +36,7 @@ export class Book {
     $("more-entries").hidden = true;
   }
 
-  sums(balance) {
+  showBalance(balance) {
     arrange($("sums"), SUMS.map(([name, title]) => {
       const row = element("div");
       row.append(element("dt", { text: title }), element("dd", { text: String(balance[name]) }));
@@ -45,24 +45,26 @@ export class Book {
   }
 
   async open() {
-    put($("book-problem"), null);
-    raise($("account-book"));
-    const { told } = await ask("/credits");
-    this.#changed(told.balance);
-    arrange($("entries"), newest(told.entries).map((entry) => this.#line(entry)));
-    // The first of all entries is a grant: without all the grants, the list was cut.
-    const granted = told.entries.filter(({ entry }) => entry === "grant").reduce((sum, { amount }) => sum + amount, 0);
-    $("more-entries").hidden = granted >= told.balance.granted;
+    setText($("credits-problem"), null);
+    openDialog($("credits-dialog"));
+    const { data } = await request("/credits");
+    this.#changed(data.balance);
+    arrange($("entries"), newestEntries(data.entries).map((entry) => this.#row(entry)));
+    // The oldest entry is a grant: if grants are missing, the list is incomplete.
+    const grants = data.entries.filter(({ entry }) => entry === "grant");
+    $("more-entries").hidden = grants.reduce((sum, { amount }) => sum + amount, 0) >= data.balance.granted;
   }
 
-  #line(entry) {
+  #row(entry) {
     const row = element("li");
     const prompt = entry.jobId && this.#promptOf(entry.jobId);
-    const what = entry.jobId ? (prompt ? excerpt(prompt) : `Picture ${short(entry.jobId)}`) : "Granted";
-    const how = [credits(entry.amount), entry.jobId ? SETTLED[entry.entry] : entry.note].filter(Boolean).join(" · ");
-    const small = element("small", { text: `${how} · ` });
-    small.append(element("time", { dateTime: entry.at, title: whole(entry.at), text: ago(entry.at) }));
-    row.append(element("span", { className: "what", text: what, title: prompt ?? "" }), element("b", { text: signed(entry) }), small);
+    const what = entry.jobId ? (prompt ? excerpt(prompt) : `Picture ${shortId(entry.jobId)}`) : "Granted";
+    const reason = entry.jobId ? SETTLEMENTS[entry.entry] : entry.note;
+    const parts = [formatCredits(entry.amount), ...(reason ? [reason] : [])];
+    const small = element("small", { text: `${parts.join(" · ")} · ` });
+    small.append(element("time", { dateTime: entry.at, title: formatTime(entry.at), text: formatAge(entry.at) }));
+    const name = element("span", { className: "what", text: what, title: prompt ?? "" });
+    row.append(name, element("b", { text: formatAmount(entry) }), small);
     return row;
   }
 }

@@ -1,10 +1,10 @@
-// The review, for administrators: dead letters that wait for a decision.
+// The review view for administrators: dead letters without a decision.
 
-import { $, arrange, put, stamp, tell } from "./dom.js";
-import { ask } from "./server.js";
-import { ago, credits, excerpt, pixels, short } from "./words.js";
+import { $, announce, arrange, cloneTemplate, setText } from "./dom.js";
+import { request } from "./api.js";
+import { excerpt, formatAge, formatCredits, formatSize, shortId } from "./formatting.js";
 
-export class Review {
+export class DeadLetters {
   #letters = new Map();
   #visit = 0;
 
@@ -12,45 +12,50 @@ export class Review {
     this.#visit += 1;
     this.#letters.clear();
     arrange($("dead"), []);
-    put($("review-count"), null);
-    put($("review-note"), null);
+    setText($("review-count"), null);
+    setText($("review-note"), null);
     $("no-dead").hidden = true;
   }
 
   async refresh() {
     const visit = this.#visit;
     try {
-      const { told } = await ask("/dead-letters");
-      // Who asked may have left meanwhile.
+      const { data } = await request("/dead-letters");
+      // The user may have signed out in the meantime.
       if (visit !== this.#visit) return;
-      put($("review-problem"), null);
-      // One that is being written to keeps its element, and with it the note.
-      this.#letters = new Map(told.deadLetters.map((letter) => [letter.job.id, this.#letters.get(letter.job.id) ?? this.#made(letter)]));
+      setText($("review-problem"), null);
+      // A known dead letter keeps its element, and with it the note that the user types.
+      this.#letters = new Map(data.deadLetters.map((letter) => {
+        const id = letter.job.id;
+        return [id, this.#letters.get(id) ?? this.#create(letter)];
+      }));
     } catch (error) {
-      put($("review-problem"), error.message);
+      setText($("review-problem"), error.message);
     }
     this.#arrange();
   }
 
   #arrange() {
     arrange($("dead"), [...this.#letters.values()]);
-    put($("review-count"), this.#letters.size ? String(this.#letters.size) : null);
+    setText($("review-count"), this.#letters.size ? String(this.#letters.size) : null);
     $("no-dead").hidden = this.#letters.size > 0 || !$("review-problem").hidden;
   }
 
-  #made({ job, userName, reason }) {
-    const letter = stamp("letter");
+  #create({ job, userName, reason }) {
+    const letter = cloneTemplate("letter");
     letter.dataset.id = job.id;
     letter.querySelector(".words").textContent = job.prompt;
     letter.querySelector(".why").textContent = reason ?? "";
-    const facts = [userName, pixels(job.size), credits(job.cost), `${job.retryCount} of ${job.maxRetries} tries`, ago(job.finishedAt ?? job.updatedAt)];
+    const tries = `${job.retryCount} of ${job.maxRetries} tries`;
+    const ended = formatAge(job.finishedAt ?? job.updatedAt);
+    const facts = [userName, formatSize(job.size), formatCredits(job.cost), tries, ended];
     letter.querySelector(".facts").textContent = facts.join(" · ");
     const note = letter.querySelector("input");
     note.id = `note-${job.id}`;
     const label = letter.querySelector("label");
     label.htmlFor = note.id;
-    label.querySelector(".unseen").textContent = ` on: ${excerpt(job.prompt)}`;
-    note.addEventListener("input", () => put(letter.querySelector(".problem"), null));
+    label.querySelector(".visually-hidden").textContent = ` on: ${excerpt(job.prompt)}`;
+    note.addEventListener("input", () => setText(letter.querySelector(".problem"), null));
     letter.querySelector("form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#decide(letter, job, event.submitter?.value ?? "close", note.value.trim());
@@ -61,18 +66,20 @@ export class Review {
   async #decide(letter, job, verb, note) {
     const buttons = [...letter.querySelectorAll("button")];
     for (const button of buttons) button.disabled = true;
-    put($("review-note"), null);
+    setText($("review-note"), null);
+    const path = `/dead-letters/${encodeURIComponent(job.id)}/${verb}`;
     let answer;
     try {
-      answer = await ask(`/dead-letters/${encodeURIComponent(job.id)}/${verb}`, { method: "POST", body: verb === "redrive" ? { reason: note } : { note } });
+      answer = await request(path, { method: "POST", body: verb === "redrive" ? { reason: note } : { note } });
     } catch (error) {
-      put(letter.querySelector(".problem"), error.message);
+      setText(letter.querySelector(".problem"), error.message);
       for (const button of buttons) button.disabled = false;
       return;
     }
-    const said = verb === "redrive" ? `Ordered again as ${short(answer.told.id)}: ${excerpt(job.prompt)}` : `Closed: ${excerpt(job.prompt)}`;
-    tell(said);
-    put($("review-note"), said);
+    const done = verb === "redrive" ? `Ordered again as ${shortId(answer.data.id)}` : "Closed";
+    const said = `${done}: ${excerpt(job.prompt)}`;
+    announce(said);
+    setText($("review-note"), said);
     this.#letters.delete(job.id);
     this.#arrange();
     $("review-title").focus();

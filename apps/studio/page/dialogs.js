@@ -1,45 +1,45 @@
-// What opens above the page. It has a place of its own in the history, so that Back closes it and leaves the view behind it alone.
+// Dialogs. Each open dialog has an entry in the browser history, so that Back closes it and keeps the view.
 
-export function raise(dialog) {
+export function openDialog(dialog) {
   history.pushState({ above: dialog.id }, "");
   dialog.showModal();
 }
 
-const raised = (dialog) => history.state?.above === dialog.id;
+const isOpen = (dialog) => history.state?.above === dialog.id;
 
-/** Close it as Back would: until the history has moved it stays open, so that no click behind it comes between. */
-function lower(dialog) {
-  if (raised(dialog)) history.back();
+/** Close a dialog as Back would. It stays open until the history has changed, so that no click reaches the page. */
+function closeDialog(dialog) {
+  if (isOpen(dialog)) history.back();
   else dialog.close();
 }
 
-/** Close it, and go to another view in its place. */
-export function leaveFor(dialog, hash) {
-  if (raised(dialog)) history.replaceState(null, "", hash);
+/** Close a dialog and show another view. */
+export function closeAndShow(dialog, hash) {
+  if (isOpen(dialog)) history.replaceState(null, "", hash);
   dialog.close();
 }
 
-export function dialogs() {
+export function setupDialogs() {
   const all = [...document.querySelectorAll("dialog")];
   for (const dialog of all) {
     dialog.addEventListener("click", (event) => {
-      if (event.target === dialog || event.target.closest("[data-close]")) lower(dialog);
+      if (event.target === dialog || event.target.closest("[data-close]")) closeDialog(dialog);
     });
     dialog.addEventListener("cancel", (event) => {
       event.preventDefault();
-      lower(dialog);
+      closeDialog(dialog);
     });
-    // A browser may close one without asking, and so may the end of a session.
-    dialog.addEventListener("close", () => raised(dialog) && history.back());
+    // Browsers may close a dialog by themselves, and so does the end of a session.
+    dialog.addEventListener("close", () => isOpen(dialog) && history.back());
   }
   addEventListener("popstate", () => {
-    for (const dialog of all) if (dialog.open && !raised(dialog)) dialog.close();
-    settle(all);
+    for (const dialog of all) if (dialog.open && !isOpen(dialog)) dialog.close();
+    resetHistory(all);
   });
-  settle(all);
+  resetHistory(all);
 }
 
-/** Forward, and a page that is loaded again, come to a place whose dialog is closed. */
-function settle(all) {
-  if (all.some((dialog) => raised(dialog) && !dialog.open)) history.replaceState(null, "");
+/** Forward and a reload can lead to a history entry whose dialog is closed: reset that entry. */
+function resetHistory(all) {
+  if (all.some((dialog) => isOpen(dialog) && !dialog.open)) history.replaceState(null, "");
 }

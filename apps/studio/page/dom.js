@@ -1,8 +1,8 @@
-// The few things that every part of the page does to its document. Text is only ever set as text.
+// DOM helpers. Text is only set as text, never as HTML.
 
 export const $ = (id) => document.getElementById(id);
 
-export const stamp = (id) => $(id).content.firstElementChild.cloneNode(true);
+export const cloneTemplate = (id) => $(id).content.firstElementChild.cloneNode(true);
 
 export function element(name, { text, ...given } = {}) {
   const made = Object.assign(document.createElement(name), given);
@@ -10,23 +10,23 @@ export function element(name, { text, ...given } = {}) {
   return made;
 }
 
-/** A drawing out of the page's own set. */
-export function mark(name) {
-  const [drawing, use] = ["svg", "use"].map((each) => document.createElementNS("http://www.w3.org/2000/svg", each));
-  drawing.setAttribute("class", "mark");
-  drawing.setAttribute("aria-hidden", "true");
-  use.setAttribute("href", `#mark-${name}`);
-  drawing.append(use);
-  return drawing;
+/** An SVG icon of the page. */
+export function icon(name) {
+  const [svg, use] = ["svg", "use"].map((each) => document.createElementNS("http://www.w3.org/2000/svg", each));
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  use.setAttribute("href", `#icon-${name}`);
+  svg.append(use);
+  return svg;
 }
 
-/** Show a text, or hide its place when there is none. Setting the same again is left out, so that no screen reader repeats it. */
-export function put(place, text) {
+/** Set an element's text, or hide it without one. An unchanged text is not set: screen readers would repeat it. */
+export function setText(place, text) {
   if (place.textContent !== (text ?? "")) place.textContent = text ?? "";
   place.hidden = !text;
 }
 
-/** A list without flicker: each thing keeps its element, in the order given. */
+/** Update a list without flicker: elements that stay are moved, not replaced. */
 export function arrange(list, elements) {
   const wanted = new Set(elements);
   for (const child of [...list.children]) if (!wanted.has(child)) child.remove();
@@ -35,9 +35,9 @@ export function arrange(list, elements) {
   });
 }
 
-/** Say it to whoever listens to the page. */
-export function tell(sentence) {
-  const place = $("told");
-  // The same sentence twice is two events, and an unchanged text would be told once.
+/** Announce a sentence to screen readers. */
+export function announce(sentence) {
+  const place = $("announcements");
+  // Screen readers ignore an unchanged text, so a repeated sentence gets a different ending.
   place.textContent = place.textContent === sentence ? `${sentence}\u00a0` : sentence;
 }

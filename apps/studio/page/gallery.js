@@ -1,9 +1,9 @@
-// The gallery: every finished picture, the newest first.
+// The gallery view: all finished pictures, newest first.
 
-import { $, arrange, element, put } from "./dom.js";
-import { thumbnail } from "./picture.js";
-import { ask } from "./server.js";
-import { ago, whole } from "./words.js";
+import { $, arrange, element, setText } from "./dom.js";
+import { thumbnail } from "./viewer.js";
+import { request } from "./api.js";
+import { formatAge, formatTime } from "./formatting.js";
 
 const PAGE = 48;
 
@@ -23,7 +23,7 @@ export class Gallery {
     $("older-assets").hidden = true;
   }
 
-  /** The newest, from the server. */
+  /** Load the newest pictures. */
   async refresh() {
     await this.#load();
   }
@@ -32,29 +32,30 @@ export class Gallery {
     const visit = this.#visit;
     const query = new URLSearchParams({ limit: PAGE, ...(before && { before }) });
     try {
-      const { told } = await ask(`/assets?${query}`);
-      // Who asked may have left meanwhile.
+      const { data } = await request(`/assets?${query}`);
+      // The user may have signed out in the meantime.
       if (visit !== this.#visit) return;
-      put($("gallery-problem"), null);
-      const tiles = told.assets.map((asset) => [asset.jobId, this.#tiles.get(asset.jobId) ?? this.#made(asset)]);
-      // A Map keeps each key where it was first put.
+      setText($("gallery-problem"), null);
+      const tiles = data.assets.map((asset) => [asset.jobId, this.#tiles.get(asset.jobId) ?? this.#create(asset)]);
+      // A Map keeps the position of a key's first insertion.
       this.#tiles = new Map(before ? [...this.#tiles, ...tiles] : [...tiles, ...this.#tiles]);
-      if (before || this.#tiles.size <= PAGE) $("older-assets").hidden = told.assets.length < PAGE;
+      if (before || this.#tiles.size <= PAGE) $("older-assets").hidden = data.assets.length < PAGE;
     } catch (error) {
-      put($("gallery-problem"), error.message);
+      setText($("gallery-problem"), error.message);
     }
     arrange($("assets"), [...this.#tiles.values()]);
     $("no-assets").hidden = this.#tiles.size > 0 || !$("gallery-problem").hidden;
   }
 
-  #made(asset) {
+  #create(asset) {
     const tile = element("li", { className: "tile" });
     tile.dataset.id = asset.jobId;
     tile.style.setProperty("--ratio", asset.width / asset.height);
-    const picture = { id: asset.jobId, link: asset.url, prompt: asset.prompt, size: `${asset.width}x${asset.height}`, at: asset.createdAt };
-    const time = element("time", { dateTime: asset.createdAt, title: whole(asset.createdAt), text: ago(asset.createdAt) });
+    const { jobId: id, url: link, prompt, createdAt: at } = asset;
+    const picture = { id, link, prompt, size: `${asset.width}x${asset.height}`, at };
+    const time = element("time", { dateTime: at, title: formatTime(at), text: formatAge(at) });
     const caption = element("p", { className: "caption" });
-    caption.append(element("span", { className: "words", text: asset.prompt }), time);
+    caption.append(element("span", { className: "words", text: prompt }), time);
     tile.append(thumbnail(picture), caption);
     return tile;
   }

@@ -1,26 +1,28 @@
-// The cards of the jobs: one for each, which moves through the states as the server tells of them.
+// The job cards: one per job, updated from the event stream.
 
-import { $, arrange, mark, put, stamp, tell } from "./dom.js";
-import { thumbnail } from "./picture.js";
-import { ask } from "./server.js";
-import { STATUS, again, ago, credits, excerpt, pixels, reason, whole } from "./words.js";
+import { $, announce, arrange, cloneTemplate, icon, setText } from "./dom.js";
+import { thumbnail } from "./viewer.js";
+import { request } from "./api.js";
+import {
+  STATUS, excerpt, formatAge, formatCredits, formatReason, formatRetry, formatSize, formatTime,
+} from "./formatting.js";
 
-const MARKS = { queued: "clock", running: "brush", failed: "again", rejected: "shield", dead_letter: "cross" };
-const TOLD = {
+const ICONS = { queued: "clock", running: "brush", failed: "again", rejected: "shield", dead_letter: "cross" };
+const ANNOUNCEMENTS = {
   completed: (job) => `Done: ${excerpt(job.prompt)}`,
-  rejected: (job) => `Refused: ${excerpt(job.prompt)}. ${reason(job) ?? ""}`,
-  dead_letter: (job) => `Not made: ${excerpt(job.prompt)}. ${reason(job) ?? ""}`,
+  rejected: (job) => `Rejected: ${excerpt(job.prompt)}. ${formatReason(job) ?? ""}`,
+  dead_letter: (job) => `Failed: ${excerpt(job.prompt)}. ${formatReason(job) ?? ""}`,
 };
-const PATIENCE = 10_000;
-const NOBODY = "Nobody is drawing at the moment.";
+const HEALTH_CHECK_AFTER = 10_000;
+const NO_WORKER = "No worker is running.";
 
-export class Cards {
+export class JobCards {
   #cards = new Map();
   #jobs = new Map();
   #reuse;
-  #waiting = new Map();
-  #asked = 0;
-  #nobody = false;
+  #waitingSince = new Map();
+  #checkedAt = 0;
+  #noWorker = false;
 
   constructor(reuse) {
     this.#reuse = reuse;
@@ -30,8 +32,8 @@ export class Cards {
   clear() {
     this.#cards.clear();
     this.#jobs.clear();
-    this.#waiting.clear();
-    this.#nobody = false;
+    this.#waitingSince.clear();
+    this.#noWorker = false;
     arrange($("jobs"), []);
     $("no-jobs").hidden = true;
   }
@@ -40,44 +42,49 @@ export class Cards {
     return this.#jobs.get(id)?.prompt;
   }
 
-  /** Show these as they are now. What is older than what is shown already changes nothing. */
-  take(jobs) {
-    for (const job of jobs) this.#one(job);
+  /** Show these jobs. An older version of a job than the shown one is ignored. */
+  update(jobs) {
+    for (const job of jobs) this.#updateOne(job);
     const sorted = this.#sorted();
     arrange($("jobs"), sorted.map((job) => this.#cards.get(job.id)));
     $("no-jobs").hidden = sorted.length > 0;
   }
 
-  /** Bring one into sight, as the answer to an order. */
-  point(id) {
+  /** Scroll to a card and highlight it, after an order. */
+  highlight(id) {
     const card = this.#cards.get(id);
-    card.classList.remove("pointed");
-    // Reading a measure ends the old animation, so that the new one begins.
+    card.classList.remove("highlighted");
+    // Reading a layout property restarts the animation.
     void card.offsetWidth;
-    card.classList.add("pointed");
-    card.scrollIntoView({ block: "nearest", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+    card.classList.add("highlighted");
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    card.scrollIntoView({ block: "nearest", behavior: still ? "auto" : "smooth" });
   }
 
   #sorted() {
-    return [...this.#jobs.values()].sort((a, b) => new Date(b.createdAt) - new Date(a.createdAt) || (a.id < b.id ? 1 : -1));
+    const newestFirst = (a, b) => new Date(b.createdAt) - new Date(a.createdAt) || (a.id < b.id ? 1 : -1);
+    return [...this.#jobs.values()].sort(newestFirst);
   }
 
-  #one(job) {
+  #updateOne(job) {
     const known = this.#jobs.get(job.id);
     if (known && known.version > job.version) return;
     this.#jobs.set(job.id, job);
-    const card = this.#cards.get(job.id) ?? this.#made(job);
-    if (known && known.status !== job.status && TOLD[job.status]) tell(TOLD[job.status](job));
-    if (!known || known.status !== job.status) this.#frame(card, job);
-    this.#text(card, job);
+    const card = this.#cards.get(job.id) ?? this.#create(job);
+    if (known && known.status !== job.status) {
+      const text = ANNOUNCEMENTS[job.status]?.(job);
+      if (text) announce(text);
+    }
+    if (!known || known.status !== job.status) this.#setFrame(card, job);
+    this.#setText(card, job);
   }
 
-  #made(job) {
-    const card = stamp("card");
+  #create(job) {
+    const card = cloneTemplate("card");
     card.dataset.id = job.id;
     card.querySelector(".words").textContent = job.prompt;
-    card.querySelector(".size").textContent = `${pixels(job.size)} · ${credits(job.cost)}`;
-    put(card.querySelector(".seed"), job.seed === null ? null : `seed ${job.seed}`);
+    card.querySelector(".size").textContent = `${formatSize(job.size)} · ${formatCredits(job.cost)}`;
+    setText(card.querySelector(".seed"), job.seed === null ? null : `seed ${job.seed}`);
     const use = card.querySelector(".again");
     use.setAttribute("aria-label", `Use again: ${excerpt(job.prompt)}`);
     use.addEventListener("click", () => this.#reuse(job));
@@ -85,55 +92,57 @@ export class Cards {
     return card;
   }
 
-  #frame(card, job) {
+  #setFrame(card, job) {
     card.dataset.status = job.status;
     const frame = card.querySelector(".frame");
     if (job.status === "completed") {
       const { id, resultUrl: link, prompt, size, seed, cost, createdAt: at } = job;
       frame.replaceChildren(thumbnail({ id, link, prompt, size, seed, cost, at }));
     } else {
-      frame.replaceChildren(mark(MARKS[job.status] ?? "clock"));
+      frame.replaceChildren(icon(ICONS[job.status] ?? "clock"));
     }
   }
 
-  #text(card, job) {
-    put(card.querySelector(".status"), STATUS[job.status] ?? job.status);
+  #setText(card, job) {
+    setText(card.querySelector(".status"), STATUS[job.status] ?? job.status);
     const trying = ["queued", "running", "failed"].includes(job.status) && job.retryCount > 0;
-    put(card.querySelector(".try"), trying ? `${job.retryCount} of ${job.maxRetries} tries failed` : null);
-    const nobody = this.#nobody && this.#waiting.has(job.id);
-    // What was only interrupted has not been tried in vain, and waits for nothing but a worker.
-    const when = job.status === "failed" && job.retryCount > 0 && !nobody ? again(job.dueAt) : null;
-    put(card.querySelector(".reason"), [reason(job), when, nobody && `${NOBODY} It keeps its place.`].filter(Boolean).join(" "));
+    setText(card.querySelector(".try"), trying ? `${job.retryCount} of ${job.maxRetries} tries failed` : null);
+    const noWorker = this.#noWorker && this.#waitingSince.has(job.id);
+    // An interrupted job has not failed and waits only for a worker.
+    const retry = job.status === "failed" && job.retryCount > 0 && !noWorker ? formatRetry(job.dueAt) : null;
+    const waiting = noWorker && `${NO_WORKER} Your order stays in the queue.`;
+    setText(card.querySelector(".reason"), [formatReason(job), retry, waiting].filter(Boolean).join(" "));
     const time = card.querySelector("time");
     time.dateTime = job.createdAt;
-    time.title = whole(job.createdAt);
-    put(time, ago(job.createdAt));
+    time.title = formatTime(job.createdAt);
+    setText(time, formatAge(job.createdAt));
   }
 
   #tick() {
     if (document.hidden) return;
     for (const [id, job] of this.#jobs) {
-      // Counted from when this page saw it wait: the server's clock is another.
+      // Counted from when this page first saw the job wait, because the server's clock may differ.
       const waits = job.status === "queued" || (job.status === "failed" && new Date(job.dueAt) <= Date.now());
-      if (!waits) this.#waiting.delete(id);
-      else if (!this.#waiting.has(id)) this.#waiting.set(id, Date.now());
-      this.#text(this.#cards.get(id), job);
+      if (!waits) this.#waitingSince.delete(id);
+      else if (!this.#waitingSince.has(id)) this.#waitingSince.set(id, Date.now());
+      this.#setText(this.#cards.get(id), job);
     }
-    this.#look();
+    this.#checkHealth();
   }
 
-  /** What waits for long is asked about: it may be that nobody draws. */
-  async #look(now = Date.now()) {
-    if (!this.#waiting.size) this.#nobody = false;
-    if (now - this.#asked < PATIENCE || Math.min(...this.#waiting.values()) > now - PATIENCE) return;
-    this.#asked = now;
+  /** If jobs wait for long, check whether a worker is running. */
+  async #checkHealth(now = Date.now()) {
+    if (!this.#waitingSince.size) this.#noWorker = false;
+    if (now - this.#checkedAt < HEALTH_CHECK_AFTER) return;
+    if (Math.min(...this.#waitingSince.values()) > now - HEALTH_CHECK_AFTER) return;
+    this.#checkedAt = now;
     try {
-      const { told } = await ask("/health", { even: [503] });
-      const nobody = told?.worker === false && this.#waiting.size > 0;
-      if (nobody && !this.#nobody) tell(NOBODY);
-      this.#nobody = nobody;
+      const { data } = await request("/health", { alsoAccept: [503] });
+      const noWorker = data?.worker === false && this.#waitingSince.size > 0;
+      if (noWorker && !this.#noWorker) announce(NO_WORKER);
+      this.#noWorker = noWorker;
     } catch {
-      // That the studio does not answer is told by the stream.
+      // The event stream reports a lost connection.
     }
   }
 }

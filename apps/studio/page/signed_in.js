@@ -1,4 +1,4 @@
-// Whether somebody is signed in, as this browser remembers it: where nobody is, the server need not be asked. Nothing more is kept.
+// Remembers whether a user is signed in, so that the page does not ask the server without need. It stores nothing else.
 
 const NAME = "studio-signed-in";
 
@@ -7,11 +7,11 @@ export function remember(signedIn) {
     if (signedIn) localStorage.setItem(NAME, "yes");
     else localStorage.removeItem(NAME);
   } catch {
-    // A browser may refuse to keep anything: the server is asked then.
+    // The browser may refuse storage; the page then asks the server.
   }
 }
 
-export function remembered() {
+export function isRemembered() {
   try {
     return localStorage.getItem(NAME) !== null;
   } catch {

@@ -1,145 +1,145 @@
-// The page: who is signed in, which view is shown, and what its forms send.
+// The page: sign-in, views and the order form.
 
-import { Book } from "./book.js";
-import { Cards } from "./cards.js";
-import { dialogs } from "./dialogs.js";
-import { $, element, put, tell } from "./dom.js";
+import { ApiError, EventStream, request } from "./api.js";
+import { Credits } from "./credits.js";
+import { DeadLetters } from "./dead_letters.js";
+import { setupDialogs } from "./dialogs.js";
+import { $, announce, element, setText } from "./dom.js";
+import { MAX_LENGTH, MAX_SEED, countCharacters, formatCredits } from "./formatting.js";
 import { Gallery } from "./gallery.js";
-import { remember, remembered } from "./memory.js";
-import { forget, viewer } from "./picture.js";
-import { Review } from "./review.js";
-import { Refused, Stream, ask } from "./server.js";
-import { LARGEST_SEED, LONGEST, credits, length } from "./words.js";
+import { JobCards } from "./job_cards.js";
+import { isRemembered, remember } from "./signed_in.js";
+import { clearViewer, setupViewer } from "./viewer.js";
 
-const PAGE = 100;
-const ENDED = "Your session has ended: sign in again.";
+const PAGE_SIZE = 100;
+const SESSION_ENDED = "Your session has ended. Sign in again.";
 let user = null;
 let balance = null;
 
-const cards = new Cards(reuse);
-const book = new Book((id) => cards.promptOf(id), showBalance);
+const cards = new JobCards(reuse);
+const creditsDialog = new Credits((id) => cards.promptOf(id), showBalance);
 const gallery = new Gallery();
-const review = new Review();
-const stream = new Stream({
+const deadLetters = new DeadLetters();
+const stream = new EventStream({
   job(job) {
-    cards.take([job]);
-    if (job.status === "completed" && view() === "gallery") soon(gallery);
-    if (job.status === "dead_letter" && user?.admin) soon(review);
+    cards.update([job]);
+    if (job.status === "completed" && currentView() === "gallery") refreshSoon(gallery);
+    if (job.status === "dead_letter" && user?.admin) refreshSoon(deadLetters);
   },
   credits: showBalance,
-  connected(yes) {
-    const before = $("connection").hidden;
-    $("connection").hidden = yes;
-    // At once when it is cut, too: it may be that the session has ended.
-    if (yes || before) same();
-    if (yes) mended(0);
-    if (yes && !before) refreshView();
+  connected(isConnected) {
+    const wasConnected = $("connection").hidden;
+    $("connection").hidden = isConnected;
+    // Also after a lost connection: the session may have ended.
+    if (isConnected || wasConnected) checkSession();
+    if (isConnected) clearOrderError(0);
+    if (isConnected && !wasConnected) refreshView();
   },
-  ended: () => leave(ENDED),
+  ended: () => leave(SESSION_ENDED),
 });
 
-/** Many changes at once are one question. */
-const asked = new Map();
-function soon(part) {
-  clearTimeout(asked.get(part));
-  asked.set(part, setTimeout(() => user && part.refresh(), 200));
+/** Combine several changes into one refresh. */
+const timers = new Map();
+function refreshSoon(part) {
+  clearTimeout(timers.get(part));
+  timers.set(part, setTimeout(() => user && part.refresh(), 200));
 }
 
-// ---------------------------------------------------------------- who is signed in
+// ---------------------------------------------------------------- session
 async function enter({ user: known, credits: theirs }) {
   user = known;
-  paged = undefined;
+  lastJob = undefined;
   remember(true);
   $("who").textContent = user.name;
   $("review-link").hidden = !user.admin;
   $("account").hidden = $("views").hidden = false;
   showBalance(theirs);
   route();
-  await Promise.all([older(), user.admin ? review.refresh() : null]);
+  await Promise.all([loadOlder(), user.admin ? deadLetters.refresh() : null]);
   if (user === known && !document.hidden) stream.open();
 }
 
-/** Another tab may have signed in somebody else: what is shown here would be two people's. */
-async function same() {
+/** Reload the page if another tab has signed in another user. */
+async function checkSession() {
   try {
-    const { told } = await ask("/session");
-    if (user && told.user.id !== user.id) location.reload();
+    const { data } = await request("/session");
+    if (user && data.user.id !== user.id) location.reload();
   } catch (error) {
-    if (error.status === 401 && user) leave(ENDED);
+    if (error.status === 401 && user) leave(SESSION_ENDED);
   }
 }
 
-// A browser has few connections to one server: a page that nobody sees holds none.
+// Browsers limit the connections to one server, so a hidden page closes its stream.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) stream.close();
   else if (user) stream.open();
 });
 
 function leave(why) {
-  if (why === null || why === ENDED) remember(false);
+  if (why === null || why === SESSION_ENDED) remember(false);
   user = null;
   stream.close();
-  for (const part of [cards, gallery, review, book]) part.clear();
-  forget();
-  for (const id of ["told", "who"]) $(id).replaceChildren();
+  for (const part of [cards, gallery, deadLetters, creditsDialog]) part.clear();
+  clearViewer();
+  for (const id of ["announcements", "who"]) $(id).replaceChildren();
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   $("account").hidden = $("views").hidden = $("connection").hidden = true;
-  put($("sign-in-problem"), why);
+  setText($("sign-in-problem"), why);
   route();
 }
 
-/** What went wrong, beside the form that caused it; when the session is over, that is said at the door. */
-function wrong(place, error) {
-  if (error.status === 401 && user) return leave(ENDED);
-  put(place, error.message);
-  if (place.id === "order-problem") trouble = error.status;
+/** Show an error next to its form. If the session has ended, show the sign-in form instead. */
+function showError(place, error) {
+  if (error.status === 401 && user) return leave(SESSION_ENDED);
+  setText(place, error.message);
+  if (place.id === "order-problem") orderErrorStatus = error.status;
 }
 
-/** What is said beside the order ends with its cause, which is known by the status of the answer; without one, anything does. */
-let trouble = null;
-function mended(status) {
-  if (status !== undefined && status !== trouble) return;
-  trouble = null;
-  put($("order-problem"), null);
+/** Hide the order form's error; with a status, only if the error has this status. */
+let orderErrorStatus = null;
+function clearOrderError(status) {
+  if (status !== undefined && status !== orderErrorStatus) return;
+  orderErrorStatus = null;
+  setText($("order-problem"), null);
 }
 
 $("sign-in-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const key = $("key").value.trim();
-  if (!key) return put($("sign-in-problem"), "Give your access key.");
+  if (!key) return setText($("sign-in-problem"), "Enter your access key.");
   try {
-    const { told } = await ask("/session", { method: "POST", body: { key } });
+    const { data } = await request("/session", { method: "POST", body: { key } });
     $("key").value = "";
-    put($("sign-in-problem"), null);
-    await enter(told);
+    setText($("sign-in-problem"), null);
+    await enter(data);
     $("prompt").focus();
   } catch (error) {
-    put($("sign-in-problem"), error.message);
+    setText($("sign-in-problem"), error.message);
     $("key").select();
   }
 });
-$("key").addEventListener("input", () => put($("sign-in-problem"), null));
+$("key").addEventListener("input", () => setText($("sign-in-problem"), null));
 
 $("sign-out").addEventListener("click", async () => {
   try {
-    await ask("/session", { method: "DELETE" });
+    await request("/session", { method: "DELETE" });
   } catch (error) {
-    return wrong($("order-problem"), error);
+    return showError($("order-problem"), error);
   }
-  // Who leaves by themselves leaves nothing behind. A session that just ended keeps what is written.
+  // Signing out clears the form. If the session merely ends, the form keeps its text.
   order.reset();
   edited();
   leave(null);
 });
 
-// ---------------------------------------------------------------- which view is shown
-function view() {
+// ---------------------------------------------------------------- views
+function currentView() {
   const wanted = location.hash.slice(1);
   return wanted === "gallery" || (wanted === "review" && user?.admin) ? wanted : "create";
 }
 
 function route() {
-  const shown = user ? view() : "sign-in";
+  const shown = user ? currentView() : "sign-in";
   for (const id of ["sign-in", "create", "gallery", "review"]) $(id).hidden = id !== shown;
   for (const link of $("views").children) {
     if (link.hash === `#${shown}`) link.setAttribute("aria-current", "page");
@@ -150,8 +150,8 @@ function route() {
 }
 
 function refreshView() {
-  if (user && view() === "gallery") gallery.refresh();
-  if (user && view() === "review") review.refresh();
+  if (user && currentView() === "gallery") gallery.refresh();
+  if (user && currentView() === "review") deadLetters.refresh();
 }
 
 addEventListener("hashchange", () => {
@@ -159,19 +159,19 @@ addEventListener("hashchange", () => {
   scrollTo(0, 0);
 });
 $("skip").addEventListener("click", (event) => {
-  // It leads into the view that is shown: its own address would be another view's.
+  // Focus the current view: the link's own hash would select another view.
   event.preventDefault();
   $("content").focus();
 });
 
-// ---------------------------------------------------------------- the order
+// ---------------------------------------------------------------- order form
 const order = $("order");
 
-function measure() {
-  const written = length($("prompt").value);
-  $("length").textContent = `${written} of ${LONGEST} characters`;
-  $("length").classList.toggle("beyond", written > LONGEST);
-  $("price").textContent = credits(Number(order.querySelector("[name=size]:checked").dataset.cost));
+function updateForm() {
+  const length = countCharacters($("prompt").value);
+  $("length").textContent = `${length} of ${MAX_LENGTH} characters`;
+  $("length").classList.toggle("beyond", length > MAX_LENGTH);
+  $("price").textContent = formatCredits(Number(order.querySelector("[name=size]:checked").dataset.cost));
 }
 
 function reuse({ prompt, size, seed }) {
@@ -184,31 +184,31 @@ function reuse({ prompt, size, seed }) {
   $("prompt").focus();
 }
 
-/** Another wish: what was said of the last one is not of this. */
+/** The order has changed: hide the messages about the previous one. */
 function edited() {
-  measure();
-  mended();
-  note(null);
+  updateForm();
+  clearOrderError();
+  showNote(null);
 }
 
-let noted;
-function note(sentence) {
-  clearTimeout(noted);
-  put($("order-note"), sentence);
+let noteTimer;
+function showNote(sentence) {
+  clearTimeout(noteTimer);
+  setText($("order-note"), sentence);
 }
 
-/** The same wish again is the same order until the minute is over. */
-function already() {
-  const sentence = "You have ordered this already, a moment ago.";
-  tell(sentence);
-  note(`${sentence} For another one, change the seed, or wait for the next minute.`);
-  noted = setTimeout(note, 60_000 - (Date.now() % 60_000), null);
+/** An identical order within the same minute is the same job. */
+function showDuplicate() {
+  const sentence = "You already ordered this picture.";
+  announce(sentence);
+  showNote(`${sentence} To get another one, change the seed or wait until the next minute.`);
+  noteTimer = setTimeout(showNote, 60_000 - (Date.now() % 60_000), null);
 }
 
-function wish() {
+function readOrder() {
   const seed = $("seed").value.trim();
-  if (seed && !(/^\d{1,10}$/.test(seed) && Number(seed) <= LARGEST_SEED)) {
-    throw new Refused(`The seed cannot be used: give a whole number from 0 to ${LARGEST_SEED}, or none.`, 400, "params_invalid");
+  if (seed && !(/^\d{1,10}$/.test(seed) && Number(seed) <= MAX_SEED)) {
+    throw new ApiError(`The seed must be a whole number from 0 to ${MAX_SEED}.`, 400, "params_invalid");
   }
   return { prompt: $("prompt").value, size: order.elements.size.value, ...(seed && { seed: Number(seed) }) };
 }
@@ -219,73 +219,77 @@ $("prompt").addEventListener("keydown", (event) => {
 });
 order.addEventListener("submit", async (event) => {
   event.preventDefault();
-  mended();
-  note(null);
-  const whose = user;
-  // The button stays as it is: sent twice within a minute, the same wish is one job, and the page shows one card.
+  clearOrderError();
+  showNote(null);
+  const sender = user;
+  // The button is not disabled: an identical order within a minute is the same job and the same card.
   try {
-    const { status, told } = await ask("/jobs", { method: "POST", body: wish() });
-    if (user !== whose) return;
-    cards.take([told]);
-    cards.point(told.id);
-    if (status === 201) tell("Ordered.");
-    else already();
+    const { status, data } = await request("/jobs", { method: "POST", body: readOrder() });
+    if (user !== sender) return;
+    cards.update([data]);
+    cards.highlight(data.id);
+    if (status === 201) announce("Ordered.");
+    else showDuplicate();
   } catch (error) {
-    wrong($("order-problem"), error);
-    if (error.status === 402) await poor(error);
+    showError($("order-problem"), error);
+    if (error.status === 402) await showBalanceWith(error);
   }
 });
 
-/** Too few credits: how they stand is shown with the reason. */
-async function poor(error) {
+/** Too few credits: show the balance with the error. */
+async function showBalanceWith(error) {
   try {
-    showBalance((await ask("/credits")).told.balance);
+    showBalance((await request("/credits")).data.balance);
   } catch {
-    // The reason is shown all the same; the balance comes with the stream.
+    // The error is shown anyway; the balance arrives with the event stream.
     return;
   }
-  wrong($("order-problem"), error);
-  $("order-problem").replaceChildren(element("span", { text: error.message }), element("b", { text: `Your balance: ${credits(balance.available)}.` }));
+  showError($("order-problem"), error);
+  const available = element("b", { text: `Your balance: ${formatCredits(balance.available)}.` });
+  $("order-problem").replaceChildren(element("span", { text: error.message }), available);
 }
 
-/** The last job of the last page: the stream shows older ones too, if they have not ended. */
-let paged;
+/** The last job of the last loaded page. The event stream may also show older jobs that are open. */
+let lastJob;
 
-async function older() {
-  const before = paged;
-  const whose = user;
+async function loadOlder() {
+  const before = lastJob;
+  const sender = user;
   try {
-    const { told } = await ask(`/jobs?${new URLSearchParams({ limit: PAGE, ...(before && { before }) })}`);
-    if (user !== whose) return;
-    cards.take(told.jobs);
-    paged = told.jobs.at(-1)?.id ?? paged;
-    $("older-jobs").hidden = told.jobs.length < PAGE;
+    const query = new URLSearchParams({ limit: PAGE_SIZE, ...(before && { before }) });
+    const { data } = await request(`/jobs?${query}`);
+    if (user !== sender) return;
+    cards.update(data.jobs);
+    lastJob = data.jobs.at(-1)?.id ?? lastJob;
+    $("older-jobs").hidden = data.jobs.length < PAGE_SIZE;
   } catch (error) {
-    wrong($("order-problem"), error);
+    showError($("order-problem"), error);
   }
 }
 
-$("older-jobs").addEventListener("click", older);
+$("older-jobs").addEventListener("click", loadOlder);
 
 // ---------------------------------------------------------------- credits
-function showBalance(told) {
-  if (balance && balance.available !== told.available) mended(402);
-  balance = told;
+function showBalance(newBalance) {
+  if (balance && balance.available !== newBalance.available) clearOrderError(402);
+  balance = newBalance;
   $("available").textContent = balance.available;
   $("available-word").textContent = balance.available === 1 ? "credit" : "credits";
-  book.sums(balance);
+  creditsDialog.showBalance(balance);
 }
 
-$("credits").addEventListener("click", () => book.open().catch((error) => wrong($("book-problem"), error)));
+$("credits").addEventListener("click", () => {
+  creditsDialog.open().catch((error) => showError($("credits-problem"), error));
+});
 
-// ---------------------------------------------------------------- the beginning
-dialogs();
-viewer(reuse);
-measure();
-// What others' orders came to is no part of this user's stream.
-setInterval(() => user?.admin && !document.hidden && review.refresh(), 20_000);
+// ---------------------------------------------------------------- start
+setupDialogs();
+setupViewer(reuse);
+updateForm();
+// The event stream contains only the user's own jobs, so dead letters of others are polled.
+setInterval(() => user?.admin && !document.hidden && deadLetters.refresh(), 20_000);
 try {
-  if (remembered()) await enter((await ask("/session")).told);
+  if (isRemembered()) await enter((await request("/session")).data);
   else leave(null);
 } catch (error) {
   leave(error.status === 401 ? null : error.message);

@@ -1,70 +1,70 @@
-// Pictures by signed links. A link ends after a while, so a fresh one is asked for when it has ended or an image will not load.
+// Thumbnails and the picture viewer. Signed links expire, so a new one is requested when an image does not load.
 
-import { leaveFor, raise } from "./dialogs.js";
-import { $, element, put } from "./dom.js";
-import { ask } from "./server.js";
-import { credits, fileName, pixels, whole } from "./words.js";
+import { closeAndShow, openDialog } from "./dialogs.js";
+import { $, element, setText } from "./dom.js";
+import { request } from "./api.js";
+import { fileName, formatCredits, formatSize, formatTime } from "./formatting.js";
 
 const SLACK = 10_000;
-const fresh = new Map();
-const hanging = new WeakMap();
+const newLinks = new Map();
+const pictures = new WeakMap();
 
-/** Whether a link still opens its picture. */
-export function lives(link, now = Date.now()) {
+/** Whether a link has not expired. */
+export function isValid(link, now = Date.now()) {
   if (!link) return false;
   const expires = Number(new URL(link, location.href).searchParams.get("expires"));
   return !expires || expires * 1000 - now > SLACK;
 }
 
-/** A link that opens the picture now: the one at hand, or a new one. */
-export async function linkOf(id, link, { anew = false } = {}) {
-  const known = [link, fresh.get(id)].find((each) => lives(each));
-  if (known && !anew) return known;
-  const { told } = await ask(`/jobs/${encodeURIComponent(id)}`);
-  if (told.resultUrl) fresh.set(id, told.resultUrl);
-  return told.resultUrl;
+/** A valid link to a picture: a known one, or a new one from the server. */
+export async function findLink(id, link, { renew = false } = {}) {
+  const known = [link, newLinks.get(id)].find((each) => isValid(each));
+  if (known && !renew) return known;
+  const { data } = await request(`/jobs/${encodeURIComponent(id)}`);
+  if (data.resultUrl) newLinks.set(id, data.resultUrl);
+  return data.resultUrl;
 }
 
-/** Show a picture in an <img>, and ask for another link, once, if it does not come. `failed` hears when that did not help. */
-export async function show(image, id, link, failed) {
+/** Load a picture into an <img>. If that fails, try once with a new link, then call `failed`. */
+export async function loadImage(image, id, link, failed) {
   let tried = false;
   image.onerror = async () => {
     if (tried) return failed();
     tried = true;
     try {
-      image.src = await linkOf(id, null, { anew: true });
+      image.src = await findLink(id, null, { renew: true });
     } catch {
       failed();
     }
   };
   try {
-    image.src = await linkOf(id, link);
+    image.src = await findLink(id, link);
   } catch {
     failed();
   }
 }
 
-/** A picture that opens large, for a list. */
+/** A button with a picture that opens the viewer. */
 export function thumbnail(picture) {
   const button = element("button", { type: "button", className: "open" });
-  button.setAttribute("aria-label", `Open the picture: ${picture.prompt}`);
-  hang(button, picture);
-  hanging.set(button, picture);
+  button.setAttribute("aria-label", `Open picture: ${picture.prompt}`);
+  loadThumbnail(button, picture);
+  pictures.set(button, picture);
   button.addEventListener("click", () => {
-    if (button.classList.contains("gone")) hang(button, picture);
+    if (button.classList.contains("gone")) loadThumbnail(button, picture);
     else open(button);
   });
   return button;
 }
 
-function hang(button, picture) {
+function loadThumbnail(button, picture) {
   button.classList.remove("gone");
   const image = element("img", { alt: "", loading: "lazy", decoding: "async", className: "arriving" });
   image.addEventListener("load", () => image.classList.remove("arriving"));
   button.replaceChildren(image);
-  show(image, picture.id, picture.link, () => {
+  loadImage(image, picture.id, picture.link, () => {
     button.classList.add("gone");
-    button.replaceChildren(element("span", { text: "The picture did not load. Try again" }));
+    button.replaceChildren(element("span", { text: "The picture did not load. Try again." }));
   });
 }
 
@@ -72,24 +72,23 @@ let opened = null;
 let shown = null;
 
 function open(button) {
-  turn(button);
-  raise($("large"));
+  showPicture(button);
+  openDialog($("large"));
 }
 
-/** The one so many places further in its list, if there is one. */
-function beside(steps) {
+/** The picture this many places further in the list, if there is one. */
+function neighbour(steps) {
   const all = [...(shown?.closest("ul")?.querySelectorAll(".open:not(.gone)") ?? [])];
   return all[all.indexOf(shown) + steps];
 }
 
 function step(steps) {
-  const next = beside(steps);
-  if (next) turn(next);
+  const next = neighbour(steps);
+  if (next) showPicture(next);
 }
 
-/** Show this one large. */
-function turn(button) {
-  const picture = hanging.get(button);
+function showPicture(button) {
+  const picture = pictures.get(button);
   [opened, shown] = [picture, button];
   const image = $("large-picture");
   for (const [place, name] of [[image, "src"], [$("large-save"), "href"]]) place.removeAttribute(name);
@@ -97,39 +96,40 @@ function turn(button) {
   [image.width, image.height] = picture.size.split("x").map(Number);
   $("large-prompt").textContent = picture.prompt;
   const seed = picture.seed == null ? [] : [`seed ${picture.seed}`];
-  const cost = picture.cost == null ? [] : [credits(picture.cost)];
-  $("large-facts").textContent = [pixels(picture.size), ...cost, ...seed, whole(picture.at)].join(" · ");
-  put($("large-problem"), null);
+  const cost = picture.cost == null ? [] : [formatCredits(picture.cost)];
+  const facts = [formatSize(picture.size), ...cost, ...seed, formatTime(picture.at)];
+  $("large-facts").textContent = facts.join(" · ");
+  setText($("large-problem"), null);
   $("large-save").download = fileName(picture.prompt);
-  for (const [id, steps] of [["large-before", -1], ["large-after", 1]]) $(id).disabled = !beside(steps);
-  show(image, picture.id, picture.link, () => put($("large-problem"), "The picture did not load: close it, and open it again."));
+  for (const [id, steps] of [["large-before", -1], ["large-after", 1]]) $(id).disabled = !neighbour(steps);
+  const problem = "The picture did not load. Close it and open it again.";
+  loadImage(image, picture.id, picture.link, () => setText($("large-problem"), problem));
 }
 
-/** Nothing of who was here stays. */
-export function forget() {
+/** Remove all data of the user who signed out. */
+export function clearViewer() {
   opened = shown = null;
-  fresh.clear();
-  for (const [id, name] of [["large-picture", "src"], ["large-picture", "alt"], ["large-save", "href"], ["large-save", "download"]]) {
-    $(id).removeAttribute(name);
-  }
+  newLinks.clear();
+  for (const name of ["src", "alt"]) $("large-picture").removeAttribute(name);
+  for (const name of ["href", "download"]) $("large-save").removeAttribute(name);
   for (const id of ["large-prompt", "large-facts"]) $(id).textContent = "";
 }
 
-/** `reuse` hears of a picture whose prompt is wanted again. */
-export function viewer(reuse) {
+/** `reuse` is called with a picture whose prompt the user wants to use again. */
+export function setupViewer(reuse) {
   const save = $("large-save");
   $("large-picture").addEventListener("load", (event) => save.setAttribute("href", event.target.src));
   save.addEventListener("click", async (event) => {
-    if (lives(save.href)) return;
+    if (isValid(save.href)) return;
     event.preventDefault();
     try {
-      element("a", { href: await linkOf(opened.id, null), download: save.download }).click();
+      element("a", { href: await findLink(opened.id, null), download: save.download }).click();
     } catch (error) {
-      put($("large-problem"), error.message);
+      setText($("large-problem"), error.message);
     }
   });
   $("large-again").addEventListener("click", () => {
-    leaveFor($("large"), "#create");
+    closeAndShow($("large"), "#create");
     reuse(opened);
   });
   $("large-before").addEventListener("click", () => step(-1));

@@ -1,4 +1,4 @@
-"""Somebody at the page, in a real browser."""
+"""A user's session in a real browser."""
 
 import os
 import shutil
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Locator, Page, Response, ViewportSize, expect, sync_playwright
 
-from apps.common.tests.waiting import eventually
-from apps.studio.people import User
-from apps.studio.tests.shop import Shop
+from apps.common.tests.waiting import wait_until
+from apps.studio.tests.running_studio import RunningStudio
+from apps.studio.users import User
 
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 360, "height": 740}
@@ -17,7 +17,7 @@ PHONE: ViewportSize = {"width": 360, "height": 740}
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    # It does not start its sandbox for root, as whom containers often run their tests.
+    # Chromium does not start its sandbox for root, the usual user in containers.
     alone = [] if os.geteuid() else ["--no-sandbox"]
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=alone)
@@ -25,10 +25,10 @@ def chromium() -> Iterator[Browser]:
         launched.close()
 
 
-class Visit:
-    """One browser of its own, with whatever went wrong in it."""
+class BrowserSession:
+    """A browser context that records responses and errors."""
 
-    def __init__(self, browser: Browser, studio: Shop, viewport: ViewportSize = DESKTOP) -> None:
+    def __init__(self, browser: Browser, studio: RunningStudio, viewport: ViewportSize = DESKTOP) -> None:
         self._context = browser.new_context(viewport=viewport, reduced_motion="reduce", locale="en-GB")
         self._context.set_default_timeout(15_000)
         self.page, self.studio = self._context.new_page(), studio
@@ -36,7 +36,9 @@ class Visit:
         self.errors: list[str] = []
         self.page.on("response", self._heard)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda told: self.errors.append(told.text) if "Content Security Policy" in told.text else None)
+        self.page.on(
+            "console", lambda told: self.errors.append(told.text) if "Content Security Policy" in told.text else None
+        )
 
     def _heard(self, answer: Response) -> None:
         self.answered.append(answer)
@@ -53,8 +55,8 @@ class Visit:
         return self.page
 
     def order(self, prompt: str, size: str | None = None) -> Locator:
-        """The card of what was ordered."""
-        self.page.get_by_label("What is to be drawn?").fill(prompt)
+        """Order a picture and return its card."""
+        self.page.get_by_label("Describe your picture").fill(prompt)
         if size is not None:
             self.page.get_by_label(size).check()
         self.page.get_by_role("button", name="Draw it").click()
@@ -75,6 +77,6 @@ def in_state(card: Locator, status: str) -> None:
 
 
 def has_loaded(image: Locator, width: int) -> None:
-    """The picture itself is shown, in all of its pixels."""
+    """Assert that the picture has loaded completely."""
     image.scroll_into_view_if_needed()
-    eventually(lambda: image.evaluate("image => image.complete && image.naturalWidth") == width)
+    wait_until(lambda: image.evaluate("image => image.complete && image.naturalWidth") == width)

@@ -1,4 +1,4 @@
-"""What a test may do to the fake Images API, and what it sees of it; `images_api.py` serves it."""
+"""The controls of the fake Images API: faults, held requests and recorded calls."""
 
 import asyncio
 import threading
@@ -8,14 +8,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from apps.common.tests.servers import Served
+from apps.common.tests.loopback_server import LoopbackServer
 
-Kind = Literal["status", "text", "held_back", "hang", "cut", "torn", "garbage", "no_image", "no_base64", "huge", "wrong_type", "redirect"]
+Kind = Literal[
+    "status",
+    "text",
+    "held_back",
+    "hang",
+    "cut",
+    "torn",
+    "garbage",
+    "no_image",
+    "no_base64",
+    "huge",
+    "wrong_type",
+    "redirect",
+]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One generation that arrived with the right key and a body that the API takes. `key` is its Idempotency-Key."""
+    """A valid generation request. `key` is its Idempotency-Key."""
 
     prompt: str
     size: str
@@ -25,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one request. Only a `status` has a code, and only that and a `text` have words of their own; `redirect` leads to `location`."""
+    """A fault of one request. `status` has a code; `status` and `text` have a message; `redirect` has a location."""
 
     status: int = 500
     code: str | None = None
@@ -36,22 +49,22 @@ class Fault:
 
     @classmethod
     def blocked(cls, code: str = "content_policy_violation", status: int = 400) -> Self:
-        """The safety filter says no. Newer models say `moderation_blocked`, Azure also `content_filter`."""
+        """A rejection by the safety filter. Newer models send `moderation_blocked`, Azure also `content_filter`."""
         return cls(status, code)
 
     @classmethod
     def said(cls, words: str, status: int = 400) -> Self:
-        """A refusal in these words, without a code."""
+        """An error with this message and no code."""
         return cls(status, words=words)
 
     @classmethod
     def text(cls, words: str, status: int = 400) -> Self:
-        """The same from an API whose `error` is a text, and no object with one."""
+        """An error whose `error` is a string and not an object."""
         return cls(status, kind="text", words=words)
 
     @classmethod
     def held_back(cls) -> Self:
-        """The picture is made, and the safety filter does not let it pass: status 200, and `respect_moderation` is false."""
+        """The image is generated but held back by the safety filter: status 200 with `respect_moderation` false."""
         return cls(kind="held_back")
 
     @classmethod
@@ -60,7 +73,7 @@ class Fault:
 
     @classmethod
     def limited(cls, seconds: float | str) -> Self:
-        """Too many requests; a string may also be a date."""
+        """Too many requests; a string may be a date."""
         return cls(429, "rate_limit_exceeded", str(seconds))
 
     @classmethod
@@ -69,27 +82,27 @@ class Fault:
 
     @classmethod
     def hang(cls) -> Self:
-        """The request is taken, and no answer comes for as long as anybody waits."""
+        """The request gets no response."""
         return cls(kind="hang")
 
     @classmethod
     def cut(cls) -> Self:
-        """The connection ends before the first byte of an answer."""
+        """The connection closes before the response."""
         return cls(kind="cut")
 
     @classmethod
     def torn(cls) -> Self:
-        """The connection ends in the middle of the answer."""
+        """The connection closes in the middle of the response."""
         return cls(kind="torn")
 
     @classmethod
     def garbage(cls) -> Self:
-        """A page of somebody in between, with status 200."""
+        """An HTML page of a captive portal, with status 200."""
         return cls(kind="garbage")
 
     @classmethod
     def no_image(cls) -> Self:
-        """An answer as it should be, with no image in it."""
+        """A valid response without an image."""
         return cls(kind="no_image")
 
     @classmethod
@@ -98,17 +111,17 @@ class Fault:
 
     @classmethod
     def huge(cls) -> Self:
-        """An answer that goes on beyond what any image has."""
+        """A response that is larger than any image."""
         return cls(kind="huge")
 
     @classmethod
     def wrong_type(cls) -> Self:
-        """Something that is no image; of a link, one that says so."""
+        """Data that is not an image; for a link, with a matching content type."""
         return cls(kind="wrong_type")
 
     @classmethod
     def gone(cls, status: int = 404) -> Self:
-        """The link's time is over. Storage in the cloud says 403 as often as 404."""
+        """An expired link. Cloud storage sends 403 as often as 404."""
         return cls(status)
 
     @classmethod
@@ -123,15 +136,15 @@ class Gate:
         self._loop, self._open = loop, asyncio.Event()
 
     def set(self) -> None:
-        """Let all of them go on, from any thread."""
+        """Release all requests, from any thread."""
         self._loop.call_soon_threadsafe(self._open.set)
 
     async def passed(self) -> None:
         await self._open.wait()
 
 
-class Controls(Served):
-    """The test's side of the fake."""
+class Controls(LoopbackServer):
+    """The controls of the fake."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,16 +167,16 @@ class Controls(Served):
         self._news = threading.Condition()
 
     def fail(self, *faults: Fault) -> None:
-        """One for each of the next generations, in this order."""
+        """Set the faults of the next generation requests, in order."""
         self._faults.extend(faults)
 
     def fail_links(self, *faults: Fault) -> None:
-        """The same for the next files."""
+        """Set the faults of the next downloads, in order."""
         self._link_faults.extend(faults)
 
     @contextmanager
     def holding(self) -> Generator[Gate]:
-        """All generations wait inside the server until the gate is set, at the latest until the block ends."""
+        """Hold all generation requests until the gate is set or the block ends."""
         gate = self._gate = Gate(self._loop)
         try:
             yield gate
@@ -172,9 +185,11 @@ class Controls(Served):
             gate.set()
 
     def wait(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Until this is so, looking again at each request that arrives, is held or is answered. `AssertionError` when it is not in time."""
+        """Wait until the condition is true; it is checked after each request and response."""
         with self._news:
-            assert self._news.wait_for(condition, seconds), f"in {seconds} seconds it did not happen; asked so far: {self.asked}"
+            assert self._news.wait_for(condition, seconds), (
+                f"in {seconds} seconds it did not happen; asked so far: {self.asked}"
+            )
 
     @contextmanager
     def _present(self) -> Generator[None]:

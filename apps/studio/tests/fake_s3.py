@@ -1,9 +1,9 @@
-"""An S3-compatible storage for tests: one bucket over real HTTP on loopback, which believes nobody and can lose an answer.
+"""A fake S3 server: one bucket over real HTTP on localhost, with signature checks and configurable faults.
 
-    with FakeS3() as s3:
-        s3.fail(slow_down(), lost())
-        …
-        s3.objects["originals/…"]
+with FakeS3() as s3:
+    s3.fail(slow_down(), lost())
+    …
+    s3.objects["originals/…"]
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
-from apps.common.tests.servers import Served
+from apps.common.tests.loopback_server import LoopbackServer
 
 SKEW = 900
 """Seconds by which a request's clock may be wrong."""
@@ -26,7 +26,7 @@ SKEW = 900
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the next request. `lost` does what was asked, and hangs up instead of answering; `half` breaks off amid the answer."""
+    """A fault of the next request. `lost` executes it without a response; `half` cuts the response."""
 
     kind: Literal["status", "lost", "half"] = "status"
     status: int = 500
@@ -42,7 +42,7 @@ def denied() -> Fault:
 
 
 def conflict() -> Fault:
-    """As of two conditional writes at once."""
+    """The error of two concurrent conditional writes."""
     return Fault(status=409, code="ConditionalRequestConflict")
 
 
@@ -56,7 +56,7 @@ def half() -> Fault:
 
 @dataclass(frozen=True)
 class Object:
-    """What is kept under a key."""
+    """A stored object."""
 
     data: bytes
     content_type: str
@@ -68,7 +68,7 @@ class Object:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request whose signature was right."""
+    """A request with a valid signature."""
 
     method: str
     key: str
@@ -76,14 +76,15 @@ class Asked:
 
 
 def error(status: int, code: str) -> web.Response:
-    """As S3 puts it."""
-    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{escape(code)}</Code><Message>{escape(code)}.</Message><RequestId>1</RequestId></Error>'
+    """An error response in S3's format."""
+    details = f"<Code>{escape(code)}</Code><Message>{escape(code)}.</Message><RequestId>1</RequestId>"
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{details}</Error>'
     return web.Response(status=status, text=body, content_type="application/xml")
 
 
 @dataclass
-class FakeS3(Served):
-    """Answers from the moment it is entered until it is left."""
+class FakeS3(LoopbackServer):
+    """Serves requests while its context is open."""
 
     bucket: str = "studio"
     region: str = "eu-central-1"
@@ -99,11 +100,11 @@ class FakeS3(Served):
         self._port = 0
 
     def fail(self, *faults: Fault) -> None:
-        """What becomes of the next requests, one fault each."""
+        """Set the faults of the next requests, in order."""
         self._faults.extend(faults)
 
     def mend(self) -> None:
-        """No fault is left."""
+        """Remove all faults."""
         self._faults.clear()
 
     def of(self, method: str) -> list[Asked]:
@@ -137,13 +138,21 @@ class FakeS3(Served):
             return error(405, "MethodNotAllowed")
         if there is None:
             return error(404, "NoSuchKey")
-        headers = {"ETag": there.etag, "Content-Type": there.content_type, "Last-Modified": f"{datetime.now(UTC):%a, %d %b %Y %H:%M:%S GMT}"}
-        # A client whose answer broke off asks for the rest.
+        headers = {
+            "ETag": there.etag,
+            "Content-Type": there.content_type,
+            "Last-Modified": f"{datetime.now(UTC):%a, %d %b %Y %H:%M:%S GMT}",
+        }
+        # A client whose response broke off requests the rest.
         part = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
         if part is None:
             return web.Response(body=there.data, headers=headers)
         first, last = int(part[1]), min(int(part[2] or len(there.data)), len(there.data) - 1)
-        return web.Response(status=206, body=there.data[first : last + 1], headers={**headers, "Content-Range": f"bytes {first}-{last}/{len(there.data)}"})
+        return web.Response(
+            status=206,
+            body=there.data[first : last + 1],
+            headers={**headers, "Content-Range": f"bytes {first}-{last}/{len(there.data)}"},
+        )
 
     def _put(self, request: web.Request, key: str, body: bytes) -> web.Response:
         condition = request.headers.get("If-None-Match")
@@ -151,13 +160,15 @@ class FakeS3(Served):
             return error(501, "NotImplemented")
         if condition == "*" and key in self.objects:
             return error(412, "PreconditionFailed")
-        # Without a condition, what was there is replaced: S3 does so too.
+        # Without a condition, an existing object is replaced, as in S3.
         self.objects[key] = Object(body, request.headers.get("Content-Type", "binary/octet-stream"))
         return web.Response(headers={"ETag": self.objects[key].etag})
 
     async def _spoilt(self, request: web.Request, answer: web.Response, fault: Fault) -> web.StreamResponse:
         if fault.kind == "half" and isinstance(answer.body, bytes):
-            cut = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Length": str(len(answer.body))})
+            cut = web.StreamResponse(
+                status=answer.status, headers={**answer.headers, "Content-Length": str(len(answer.body))}
+            )
             await cut.prepare(request)
             await cut.write(answer.body[: len(answer.body) // 2])
         if request.transport:
@@ -166,15 +177,28 @@ class FakeS3(Served):
 
     # ---------------------------------------------------------------- signatures, version 4
     def _unsigned(self, request: web.Request, body: bytes) -> str | None:
-        """Why this request is not believed, or None."""
+        """Why the signature is not valid, or None."""
         scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
         if scheme != "AWS4-HMAC-SHA256":
             return "AccessDenied"
         given = dict(part.strip().split("=", 1) for part in rest.split(","))
         access_key, day, *scope = given["Credential"].split("/")
-        names, moment, told = given["SignedHeaders"].split(";"), request.headers.get("x-amz-date", ""), request.headers.get("x-amz-content-sha256", "")
-        loose = "host" not in names or any(name.lower() not in names for name in request.headers if name.lower().startswith("x-amz-"))
-        text = "\n".join(["AWS4-HMAC-SHA256", moment, f"{day}/{'/'.join(scope)}", hashlib.sha256(canonical(request, names, told).encode()).hexdigest()])
+        names, moment, told = (
+            given["SignedHeaders"].split(";"),
+            request.headers.get("x-amz-date", ""),
+            request.headers.get("x-amz-content-sha256", ""),
+        )
+        loose = "host" not in names or any(
+            name.lower() not in names for name in request.headers if name.lower().startswith("x-amz-")
+        )
+        text = "\n".join(
+            [
+                "AWS4-HMAC-SHA256",
+                moment,
+                f"{day}/{'/'.join(scope)}",
+                hashlib.sha256(canonical(request, names, told).encode()).hexdigest(),
+            ]
+        )
         wrong = {
             "InvalidAccessKeyId": access_key != self.access_key,
             "AuthorizationHeaderMalformed": scope != [self.region, "s3", "aws4_request"] or not moment.startswith(day),
@@ -193,12 +217,16 @@ class FakeS3(Served):
 
 
 def age(moment: str) -> float:
-    """Seconds by which a request's own time is off."""
+    """The difference between the request's time and now, in seconds."""
     return abs((datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds())
 
 
 def canonical(request: web.Request, names: list[str], payload: str) -> str:
-    """A request as it is signed."""
-    query = "&".join(sorted(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in request.rel_url.query.items()))
+    """The canonical form of a request, for its signature."""
+    query = "&".join(
+        sorted(
+            f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in request.rel_url.query.items()
+        )
+    )
     headers = "".join(f"{name}:{' '.join(','.join(request.headers.getall(name)).split())}\n" for name in names)
     return "\n".join([request.method, request.rel_url.raw_path, query, headers, ";".join(names), payload])

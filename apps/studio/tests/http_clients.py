@@ -1,4 +1,4 @@
-"""People who speak to the studio over HTTP: with a key, as programs do, or with a cookie, as browsers do."""
+"""HTTP clients for tests: with an access key like a program, or with a cookie like a browser."""
 
 import asyncio
 from typing import Any
@@ -7,16 +7,16 @@ import httpx
 from starlette.applications import Starlette
 
 from apps.studio.api import api
-from apps.studio.session import COOKIE
-from apps.studio.tests.kit import PROMPT, Atelier
+from apps.studio.tests.studio_kit import PROMPT, StudioKit
+from apps.studio.web.auth import COOKIE
 
 HOST = "http://studio"
 NO_ID = "01900000-0000-7000-8000-000000000000"
 JSON = {"Content-Type": "application/json"}
 
 
-class Http:
-    """Speaks to an application as a server would, without one."""
+class HttpClient:
+    """Sends requests to an ASGI application without a server."""
 
     def __init__(self, app: Starlette, headers: dict[str, str] | None = None, base: str = HOST) -> None:
         self.app, self.headers, self._base = app, headers or {}, base
@@ -41,26 +41,26 @@ class Http:
         return self.request("POST", path, **given)
 
 
-class Somebody(Http):
-    """A user of the studio, with their key."""
+class ApiUser(HttpClient):
+    """A user with an access key."""
 
-    def __init__(self, atelier: Atelier, name: str, *, credits: int = 10, admin: bool = False) -> None:
-        user = atelier.user(credits, name=name, admin=admin)
+    def __init__(self, kit: StudioKit, name: str, *, credits: int = 10, admin: bool = False) -> None:
+        user = kit.user(credits, name=name, admin=admin)
         self.id, self.name, self.key = user.id, user.name, user.key or ""
-        super().__init__(api(atelier.studio, now=atelier.clock.now), {"Authorization": f"Bearer {self.key}"})
+        super().__init__(api(kit.studio, now=kit.clock.now), {"Authorization": f"Bearer {self.key}"})
 
     def create(self, prompt: str = PROMPT, **params: object) -> httpx.Response:
         return self.post("/jobs", json={"prompt": prompt, **params})
 
-    def browser(self, base: str = HOST) -> Http:
-        """Their browser, signed in, on the studio's own page."""
-        answer = Http(self.app, base=base).post("/session", json={"key": self.key}, headers={"Origin": base})
+    def browser(self, base: str = HOST) -> HttpClient:
+        """The user's browser, signed in on the studio's page."""
+        answer = HttpClient(self.app, base=base).post("/session", json={"key": self.key}, headers={"Origin": base})
         assert answer.status_code == 200, answer.text
-        return Http(self.app, {"Cookie": f"{COOKIE}={answer.cookies[COOKIE]}", "Origin": base}, base)
+        return HttpClient(self.app, {"Cookie": f"{COOKIE}={answer.cookies[COOKIE]}", "Origin": base}, base)
 
 
 def refused(answer: httpx.Response, status: int, reason: str, word: str = "") -> str:
-    """It was refused with this status and this code, and one sentence has this word."""
+    """Assert that the response is an error with this status and code and contains this word."""
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json"), answer.text
     assert set(answer.json()) == {"error", "reason"}
     assert answer.json()["reason"] == reason

@@ -1,4 +1,4 @@
-"""The studio as it really runs: workers and commands in processes of their own, which a test kills at a chosen place, on one database, before a real server."""
+"""Test kit with real processes: workers and commands that a test kills at a chosen point, on one database."""
 
 import os
 import re
@@ -10,16 +10,16 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from apps.common.database import name_of_engine, reading
-from apps.common.tests.programs import SLOWLY, Forked, Program
-from apps.common.tests.waiting import eventually
-from apps.studio import books
-from apps.studio.assembly import assembled
-from apps.studio.counter import Counter
+from apps.common.database import engine_table_name, read_only
+from apps.common.tests.app_process import PROCESS_TIMEOUT, AppProcess, ForkedProcess
+from apps.common.tests.waiting import wait_until
+from apps.studio import ledger_check
+from apps.studio.assembly import studio_from_settings
 from apps.studio.ledger import Balance
-from apps.studio.people import People
+from apps.studio.orders import Orders
 from apps.studio.settings import Settings
-from apps.studio.tests.images_api import FakeImages
+from apps.studio.tests.fake_images_api import FakeImages
+from apps.studio.users import Users
 from interlock import Job
 
 T = TypeVar("T")
@@ -29,40 +29,43 @@ SOON = 90.0
 ENDLESS = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n) SELECT count(*) FROM n"
 
 
-class Command(Forked):
-    preload = ("apps.studio.main", "apps.studio.serving", "apps.studio.providers.openai")
+class Command(ForkedProcess):
+    preload = ("apps.studio.cli", "apps.studio.web.server", "apps.studio.clients.openai_images")
 
 
-class House:
+class ProcessKit:
     """One database, one provider, one directory of originals, one user with ten credits, and the studio's processes."""
 
     def __init__(self, url: str, images: FakeImages, directory: Path) -> None:
         self.images, self._directory, self.files = images, directory, directory / "files"
         given = {
-            "database_url": url, "storage": str(self.files), "provider": "openai", "api_url": images.url, "api_key": images.api_key,
+            "database_url": url, "storage": str(self.files), "provider": "openai", "api_url": images.url,
+            "api_key": images.api_key,
             "model": "gpt-image-1",
         }  # fmt: skip
-        self.studio = assembled(Settings.model_validate(given))
-        self.app, self.programs = self.studio.app, list[Program]()
+        self.studio = studio_from_settings(Settings.model_validate(given))
+        self.app, self.programs = self.studio.app, list[AppProcess]()
         theirs = {name: value for name, value in os.environ.items() if not name.startswith("STUDIO_")}
-        self._environment = theirs | {"PYTHONPATH": str(ROOT)} | {f"STUDIO_{name.upper()}": value for name, value in given.items()}
+        self._environment = (
+            theirs | {"PYTHONPATH": str(ROOT)} | {f"STUDIO_{name.upper()}": value for name, value in given.items()}
+        )
         self.studio.migrate()
-        self.user = People(self.studio).add("ann", credits=10)
+        self.user = Users(self.studio).add("ann", credits=10)
 
     # ------------------------------------------------------------ processes
-    def run(self, *arguments: str) -> Program:
+    def run(self, *arguments: str) -> AppProcess:
         log = self._directory / f"{len(self.programs)}-{arguments[0]}.log"
-        # Sessions of PostgreSQL are told apart by the name.
+        # The name identifies the PostgreSQL session.
         self.programs.append(Command(["apps.studio", *arguments], log, self._environment | {"PGAPPNAME": log.stem}))
         return self.programs[-1]
 
-    def worker(self) -> Program:
+    def worker(self) -> AppProcess:
         made = self.run("worker")
-        self.until(lambda: "making up to" in made.log or made.code is not None, "the worker is ready", SLOWLY)
+        self.until(lambda: "making up to" in made.log or made.code is not None, "the worker is ready", PROCESS_TIMEOUT)
         return made
 
     def close(self) -> None:
-        """End every process that is left, by its id."""
+        """Kill all remaining processes by their IDs."""
         for program in self.programs:
             if program.code is None:
                 program.kill()
@@ -70,12 +73,12 @@ class House:
 
     # ------------------------------------------------------------ what is to be seen
     def order(self, prompt: str = "a lighthouse in the fog") -> str:
-        return Counter(self.studio).create_job(self.user.id, prompt).id
+        return Orders(self.studio).create_job(self.user.id, prompt).id
 
     def until(self, check: Callable[[], T], what: str, within: float = SOON) -> T:
-        """What `check` answers as soon as that is true."""
+        """Wait until `check` returns a true value, and return it."""
         try:
-            return eventually(check, what, within)
+            return wait_until(check, what, within)
         except AssertionError as error:
             logs = "\n".join(f"--- {program.name} {program.code}\n{program.log}" for program in self.programs)
             raise AssertionError(f"{error}\n{self.app.jobs()}\n{logs}") from None
@@ -84,59 +87,79 @@ class House:
         return self.until(lambda: job if (job := self.app.get(id)).ended else None, "the job has ended")
 
     def balance(self) -> Balance:
-        return People(self.studio).balance(self.user.id)
+        return Users(self.studio).balance(self.user.id)
 
     def kept(self) -> list[str]:
-        """The names of the images that are in their places."""
+        """The names of the stored images."""
         there = self.files / "originals"
-        return sorted(path.name for path in there.iterdir() if re.fullmatch(r"[0-9a-f-]{36}", path.name)) if there.exists() else []
+        return (
+            sorted(path.name for path in there.iterdir() if re.fullmatch(r"[0-9a-f-]{36}", path.name))
+            if there.exists()
+            else []
+        )
 
-    def sound(self) -> None:
-        """The books have no fault, and nor has the engine's own."""
-        assert books.check(self.studio)[1] == []
+    def assert_consistent(self) -> None:
+        """Assert that neither the ledger check nor the engine finds a fault."""
+        assert ledger_check.check(self.studio)[1] == []
         assert self.app.verify().ok
 
     # ------------------------------------------------------------ at the worst moment
     def lease_ends(self) -> None:
-        """As if the time of the lease had passed, and that of the pause after it."""
-        executions = name_of_engine(self.studio.engine.dialect, "executions")
-        self._write(f"UPDATE {executions} SET lease_expires_at = heartbeat_at WHERE status IN ('LEASED', 'IN_PROGRESS')")
+        """Expire all leases, as if their time had passed."""
+        executions = engine_table_name(self.studio.engine.dialect, "executions")
+        self._write(
+            f"UPDATE {executions} SET lease_expires_at = heartbeat_at WHERE status IN ('LEASED', 'IN_PROGRESS')"
+        )
 
     @contextmanager
-    def endless(self, verb: str, table: str, when: str) -> Iterator[Callable[[Program], None]]:
-        """Whoever does this to such a row never gets to the end of it. What is given waits until this program is there, and kills it."""
+    def endless(self, verb: str, table: str, when: str) -> Iterator[Callable[[AppProcess], None]]:
+        """Block any process that writes such a row. Yields a function that waits for a blocked program and kills it."""
         dialect = self.studio.engine.dialect
-        named = name_of_engine(dialect, table) if table in ("jobs", "receipts") else table  # type: ignore[arg-type]
+        named = engine_table_name(dialect, table) if table in ("jobs", "receipts") else table  # type: ignore[arg-type]
         if dialect.name == "sqlite":
             self._write(f"CREATE TRIGGER endless BEFORE {verb} ON {named} WHEN {when} BEGIN {ENDLESS}; END")
         else:
-            self._write("CREATE FUNCTION endless() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3600); RETURN NEW; END $$")
-            self._write(f"CREATE TRIGGER endless BEFORE {verb} ON {named} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION endless()")
+            self._write(
+                "CREATE FUNCTION endless() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM "
+                "pg_sleep(3600); RETURN NEW; END $$"
+            )
+            self._write(
+                f"CREATE TRIGGER endless BEFORE {verb} ON {named} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION endless()"
+            )
         yield self._killed
         if dialect.name == "postgresql":
-            # A session that is busy does not see that its client is gone.
-            self._read("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'")
+            # A busy session does not notice that its client is gone.
+            self._read(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = "
+                "current_database() AND wait_event = 'PgSleep'"
+            )
         self._write("DROP TRIGGER endless" if dialect.name == "sqlite" else f"DROP TRIGGER endless ON {named}")
 
-    def _killed(self, program: Program) -> None:
+    def _killed(self, program: AppProcess) -> None:
         self.until(lambda: self._stuck(program), f"{program.name} is where it will never get on")
         program.kill()
 
-    def _stuck(self, program: Program) -> bool:
+    def _stuck(self, program: AppProcess) -> bool:
         if self.studio.engine.dialect.name == "postgresql":
-            return self._read(f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{program.name}' AND wait_event = 'PgSleep'") != []
+            return (
+                self._read(
+                    f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{program.name}' AND "
+                    "wait_event = 'PgSleep'"
+                )
+                != []
+            )
         file = sqlite3.connect(str(self.studio.engine.url.database), timeout=1.0, isolation_level=None)
         try:
             file.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
-            # For a second nobody else could write: no transaction of this small house takes that long.
+            # The file was locked for a second: no other transaction here takes that long.
             return True
         finally:
             file.close()
         return False
 
     def _read(self, sql: str) -> list[object]:
-        with reading(self.studio.engine).begin() as tx:
+        with read_only(self.studio.engine).begin() as tx:
             return [tuple(row) for row in tx.execute(text(sql))]
 
     def _write(self, sql: str) -> None:
@@ -145,12 +168,12 @@ class House:
 
 
 @contextmanager
-def house(url: str, images: FakeImages, directory: Path) -> Iterator[House]:
-    """A house on an empty database. Whatever befell it, who is left ends well, the books balance, and the engine's own are right."""
-    made = House(url, images, directory)
+def process_kit(url: str, images: FakeImages, directory: Path) -> Iterator[ProcessKit]:
+    """A kit on an empty database. At the end, remaining processes exit with 0 and the ledger is consistent."""
+    made = ProcessKit(url, images, directory)
     try:
         yield made
-        assert {program.end() for program in made.programs if program.code is None} <= {0}
-        made.sound()
+        assert {program.terminate() for program in made.programs if program.code is None} <= {0}
+        made.assert_consistent()
     finally:
         made.close()

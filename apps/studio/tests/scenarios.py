@@ -1,4 +1,4 @@
-"""How an image comes to be in each of its states, and what may befall whoever makes it."""
+"""Scenarios: jobs in each state, crashes, concurrent calls and failing databases."""
 
 import asyncio
 import hashlib
@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from apps.common.database import connect
-from apps.common.tests.kits import meanwhile
+from apps.common.database import make_engine
+from apps.common.tests.app_kit import in_background
 from apps.studio.jobs import LEASE, Studio, build
-from apps.studio.tests.images_controls import Fault
-from apps.studio.tests.kit import BEGUN, Atelier
-from interlock.testing import Crashed, Point
+from apps.studio.tests.fake_images_controls import Fault
+from apps.studio.tests.studio_kit import BEGUN, StudioKit
+from interlock.testing import Crashed, Failpoint
 
-ENOUGH = 4000.0
+AFTER_ANY_BACKOFF = 4000.0
 """Seconds after which whatever waited is due, however long it was told to wait."""
 FAILED = [*BEGUN, ("running", "failed")]
 BURIED = [*FAILED, ("failed", "dead_letter")]
@@ -28,42 +28,42 @@ RETRIED = [*FAILED, ("failed", "queued"), ("queued", "running")]
 _numbers = itertools.count(1)
 
 
-def wish() -> str:
-    """What nobody has asked for yet."""
+def new_prompt() -> str:
+    """A prompt that was not used before."""
     return f"A harbour at dawn, number {next(_numbers)}"
 
 
 # ---------------------------------------------------------------- in each state
-def queued(atelier: Atelier) -> str:
-    return atelier.order(prompt=wish())
+def queued(kit: StudioKit) -> str:
+    return kit.order(prompt=new_prompt())
 
 
-def running(atelier: Atelier) -> str:
-    """Its worker has died, and nobody knows yet."""
-    job = queued(atelier)
-    atelier.worker.crash_at(Point.AFTER_CLAIM)
+def running(kit: StudioKit) -> str:
+    """A job whose worker has crashed without notice."""
+    job = queued(kit)
+    kit.worker.crash_at(Failpoint.AFTER_CLAIM)
     with pytest.raises(Crashed):
-        atelier.run()
+        kit.run()
     return job
 
 
-def completed(atelier: Atelier) -> str:
-    job = queued(atelier)
-    atelier.run()
+def completed(kit: StudioKit) -> str:
+    job = queued(kit)
+    kit.run()
     return job
 
 
-def failed(atelier: Atelier) -> str:
-    atelier.images.fail(Fault.trouble())
-    return completed(atelier)
+def failed(kit: StudioKit) -> str:
+    kit.images.fail(Fault.trouble())
+    return completed(kit)
 
 
-def interrupted(atelier: Atelier) -> str:
-    """Its worker was stopped in good order while the provider was asked, and gave it back."""
-    job, images, before = queued(atelier), atelier.images, len(atelier.images.asked)
+def interrupted(kit: StudioKit) -> str:
+    """A job that its worker returned when it was stopped during a provider call."""
+    job, images, before = queued(kit), kit.images, len(kit.images.asked)
 
     async def stopped() -> None:
-        async with atelier.app.worker(slots=1) as worker:
+        async with kit.app.worker(slots=1) as worker:
             await asyncio.to_thread(images.wait, lambda: len(images.asked) > before, 20)
             worker.stop()
             worker.release()
@@ -73,28 +73,36 @@ def interrupted(atelier: Atelier) -> str:
     return job
 
 
-def rejected(atelier: Atelier) -> str:
-    atelier.images.fail(Fault.blocked())
-    return completed(atelier)
+def rejected(kit: StudioKit) -> str:
+    kit.images.fail(Fault.blocked())
+    return completed(kit)
 
 
-def dead_letter(atelier: Atelier) -> str:
-    atelier.images.fail(Fault.unauthorized())
-    return completed(atelier)
+def dead_letter(kit: StudioKit) -> str:
+    kit.images.fail(Fault.unauthorized())
+    return completed(kit)
 
 
-IN_STATE: dict[str, Callable[[Atelier], str]] = {
-    "completed": completed, "rejected": rejected, "dead_letter": dead_letter, "failed": failed, "running": running, "queued": queued}
+JOB_IN_STATE: dict[str, Callable[[StudioKit], str]] = {
+    "completed": completed,
+    "rejected": rejected,
+    "dead_letter": dead_letter,
+    "failed": failed,
+    "running": running,
+    "queued": queued,
+}
 """In an order in which no later scene disturbs an earlier one."""
 
 
 # ---------------------------------------------------------------- another process
 @contextmanager
-def elsewhere(atelier: Atelier, **changed: Any) -> Iterator[Studio]:
-    """The studio as another process has it: an app and connections of its own on the same database, and some of its means otherwise."""
-    engine = connect(str(atelier.app.database.url))
-    studio = build(str(atelier.app.database.url), engine, replace(atelier.studio.means, **changed), lifespan=atelier.app.lifespan)
-    studio.app.database.clock = atelier.clock
+def another_process(kit: StudioKit, **changed: Any) -> Iterator[Studio]:
+    """The studio as in another process: its own app and connections on the same database."""
+    engine = make_engine(str(kit.app.database.url))
+    studio = build(
+        str(kit.app.database.url), engine, replace(kit.studio.dependencies, **changed), lifespan=kit.app.lifespan
+    )
+    studio.app.database.clock = kit.clock
     try:
         yield studio
     finally:
@@ -102,14 +110,14 @@ def elsewhere(atelier: Atelier, **changed: Any) -> Iterator[Studio]:
 
 
 # ---------------------------------------------------------------- what befalls a worker
-def crash(atelier: Atelier, point: Point) -> None:
-    """A worker dies there, and its lease ends."""
-    atelier.crash(point, "image", LEASE)
+def crash(kit: StudioKit, point: Failpoint) -> None:
+    """Crash a worker at this point and let its lease expire."""
+    kit.crash(point, "image", LEASE)
 
 
-def while_asked(atelier: Atelier, do: Callable[[], object]) -> None:
-    """A worker runs, and this is done while the provider has been asked and has not answered. Whoever asks it next is answered at once."""
-    images, before = atelier.images, len(atelier.images.asked)
+def during_request(kit: StudioKit, do: Callable[[], object]) -> None:
+    """Run a worker and call this during its provider call. Later calls are answered at once."""
+    images, before = kit.images, len(kit.images.asked)
 
     def look() -> None:
         try:
@@ -119,26 +127,32 @@ def while_asked(atelier: Atelier, do: Callable[[], object]) -> None:
         finally:
             gate.set()
 
-    with images.holding() as gate, meanwhile(look):
-        atelier.run()
+    with images.holding() as gate, in_background(look):
+        kit.run()
 
 
 @contextmanager
-def broken(atelier: Atelier, table: str, when: str = "1 = 1") -> Iterator[None]:
-    """For a while the database stores no such row in this table."""
-    if atelier.studio.engine.dialect.name == "sqlite":
-        atelier.write(f"CREATE TRIGGER broken BEFORE INSERT ON {table} WHEN {when} BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+def broken(kit: StudioKit, table: str, when: str = "1 = 1") -> Iterator[None]:
+    """Make the database refuse such rows in this table."""
+    if kit.studio.engine.dialect.name == "sqlite":
+        kit.write(
+            f"CREATE TRIGGER broken BEFORE INSERT ON {table} WHEN {when} BEGIN SELECT RAISE(ABORT, "
+            "'the disk is full'); END"
+        )
         yield
-        atelier.write("DROP TRIGGER broken")
+        kit.write("DROP TRIGGER broken")
         return
-    atelier.write("CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the disk is full'; END $$")
-    atelier.write(f"CREATE TRIGGER broken BEFORE INSERT ON {table} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION broken()")
+    kit.write(
+        "CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the "
+        "disk is full'; END $$"
+    )
+    kit.write(f"CREATE TRIGGER broken BEFORE INSERT ON {table} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION broken()")
     yield
-    atelier.write("DROP FUNCTION broken CASCADE")
+    kit.write("DROP FUNCTION broken CASCADE")
 
 
-def at_once(*calls: Callable[[], object]) -> list[object]:
-    """All of them at the same moment, each in a thread of its own; what each answered or raised, in their order."""
+def run_concurrently(*calls: Callable[[], object]) -> list[object]:
+    """Run all calls at the same moment in threads; return their results or exceptions in order."""
     start, answers = threading.Barrier(len(calls)), dict[int, object]()
 
     def work(n: int) -> None:
@@ -158,14 +172,14 @@ def at_once(*calls: Callable[[], object]) -> list[object]:
 
 # ---------------------------------------------------------------- what is there
 def files(directory: Path) -> dict[str, str]:
-    """The originals by the names of their jobs: the hash of each. What somebody died over while writing it has no job's name."""
+    """The hashes of the stored images, by path. Staged files are not included."""
     found = (file for file in directory.rglob("*") if file.is_file() and re.fullmatch(r"[0-9a-f-]{36}", file.name))
     return {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in found}
 
 
-def sound(atelier: Atelier) -> None:
-    """The books balance, the engine finds no fault, and each asset's image is in its place, whole."""
-    atelier.check()
-    there = files(atelier.directory)
-    for path, sha256 in atelier.rows("SELECT path, sha256 FROM studio_assets"):
+def assert_consistent(kit: StudioKit) -> None:
+    """Assert that the ledger and the engine have no fault and each asset's file is complete."""
+    kit.check()
+    there = files(kit.directory)
+    for path, sha256 in kit.rows("SELECT path, sha256 FROM studio_assets"):
         assert there[path] == sha256

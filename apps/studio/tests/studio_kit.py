@@ -1,4 +1,4 @@
-"""An atelier for tests: the studio on an empty database, an Images API of its own, a worker, and time that a test sets."""
+"""The test kit: a studio on an empty database, a fake Images API, a worker and a clock that the test sets."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apps.common.database import connect
-from apps.common.tests.kits import Kit
-from apps.studio import books, tables
-from apps.studio.counter import Counter
+from apps.common.database import make_engine
+from apps.common.tests.app_kit import AppKit
+from apps.studio import ledger_check, tables
+from apps.studio.clients.openai_images import OpenAIImages
+from apps.studio.clients.originals import Originals
+from apps.studio.dead_letters import DeadLetters
 from apps.studio.gallery import Gallery
-from apps.studio.jobs import Means, Studio, build
+from apps.studio.jobs import Dependencies, Studio, build
 from apps.studio.ledger import Balance
 from apps.studio.order import Params
-from apps.studio.originals import Originals
-from apps.studio.people import People, User
+from apps.studio.orders import Orders
 from apps.studio.prompt_guard import PromptGuard
-from apps.studio.providers.openai import Images
-from apps.studio.review import Review
-from apps.studio.tests.images_api import FakeImages
+from apps.studio.tests.fake_images_api import FakeImages
+from apps.studio.users import User, Users
 from interlock.testing import KitClock, KitWorker, fresh
 
 MODEL = "gpt-image-1"
 PROMPT = "a lighthouse in the fog"
-# The ways that images go.
+# The transitions of a job.
 QUEUED = [(None, "queued")]
 BEGUN = [*QUEUED, ("queued", "running")]
 COMPLETED = [*BEGUN, ("running", "completed")]
@@ -33,14 +33,14 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Atelier(Kit):
-    """The studio at one database, before one Images API."""
+class StudioKit(AppKit):
+    """A studio on one database with one fake Images API."""
 
     studio: Studio
-    people: People
-    counter: Counter
+    users: Users
+    orders: Orders
     gallery: Gallery
-    review: Review
+    dead_letters: DeadLetters
     clock: KitClock
     worker: KitWorker
     images: FakeImages
@@ -53,41 +53,55 @@ class Atelier(Kit):
 
     # ------------------------------------------------------------ people and orders
     def user(self, credits: int = 10, *, name: str | None = None, admin: bool = False) -> User:
-        """Somebody new, with so many credits."""
-        return self.people.add(name or f"painter {next(_numbers)}", admin=admin, credits=credits)
+        """Add a user with this many credits."""
+        return self.users.add(name or f"painter {next(_numbers)}", admin=admin, credits=credits)
 
     def order(self, user: User | int | None = None, prompt: str = PROMPT, **params: Any) -> str:
-        """A job's id; for a user made on the spot, unless one is given."""
+        """Order an image and return the job ID; without a user, add one."""
         user = self.user() if user is None else user
-        return self.counter.create_job(user if isinstance(user, int) else user.id, prompt, Params(**params)).id
+        return self.orders.create_job(user if isinstance(user, int) else user.id, prompt, Params(**params)).id
 
     def balance(self, user: User | int) -> Balance:
-        return self.people.balance(user if isinstance(user, int) else user.id)
+        return self.users.balance(user if isinstance(user, int) else user.id)
 
     # ------------------------------------------------------------ what became of it
     def stored(self) -> dict[str, int]:
-        """How many rows there are of everything."""
-        return self.counted(*tables.metadata.tables, engines=("jobs", "audit", "receipts"))
+        """The number of rows of each table."""
+        return self.count_rows(*tables.metadata.tables, engines=("jobs", "audit", "receipts"))
 
     def check(self) -> None:
-        """The books have no fault, and nor has the engine's own."""
-        _, faults = books.check(self.studio)
+        """Assert that neither the ledger check nor the engine finds a fault."""
+        _, faults = ledger_check.check(self.studio)
         assert faults == []
         report = self.app.verify()
         assert report.ok, report
 
 
 @contextmanager
-def atelier(url: str, images: FakeImages, directory: Path, **given: Any) -> Iterator[Atelier]:
-    """An atelier on an empty database, migrated, with its time standing still. The means are the real ones, unless they are given otherwise."""
-    provider, kept = Images(images.url, images.api_key, MODEL), directory / "files"
-    whole = {"guard": PromptGuard(), "moderator": None, "provider": provider, "originals": Originals.in_directory(kept), **given}
-    studio, clock = build(url, connect(url), Means(**whole), lifespan=provider.open), KitClock()
+def studio_kit(url: str, images: FakeImages, directory: Path, **given: Any) -> Iterator[StudioKit]:
+    """A migrated studio on an empty database whose clock stands still. Dependencies can be replaced."""
+    provider, kept = OpenAIImages(images.url, images.api_key, MODEL), directory / "files"
+    whole = {
+        "guard": PromptGuard(),
+        "moderator": None,
+        "provider": provider,
+        "originals": Originals.in_directory(kept),
+        **given,
+    }
+    studio, clock = build(url, make_engine(url), Dependencies(**whole), lifespan=provider.open), KitClock()
     try:
         with fresh(studio.app, clock, directory, url):
             studio.migrate()
-            yield Atelier(
-                studio, People(studio), Counter(studio, now=clock.now), Gallery(studio, now=clock.now), Review(studio), clock, KitWorker(studio.app, clock),
-                images, kept)
+            yield StudioKit(
+                studio,
+                Users(studio),
+                Orders(studio, now=clock.now),
+                Gallery(studio, now=clock.now),
+                DeadLetters(studio),
+                clock,
+                KitWorker(studio.app, clock),
+                images,
+                kept,
+            )
     finally:
         studio.close()

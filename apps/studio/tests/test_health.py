@@ -1,4 +1,4 @@
-"""Promises about the answer for monitors: it says whether images are made, to anybody, and however many ask, the database is asked once and seldom."""
+"""The health check: it needs no key, and however many clients ask, it queries the database once in two seconds."""
 
 import asyncio
 import threading
@@ -8,74 +8,83 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from apps.common.health import FRESH
+from apps.common.health_cache import CACHE_SECONDS
 from apps.studio.api import api
-from apps.studio.health import LATE, Health
 from apps.studio.jobs import LEASE
-from apps.studio.tests.clients import Http, Somebody, refused
-from apps.studio.tests.kit import Atelier
+from apps.studio.tests.http_clients import ApiUser, HttpClient, refused
+from apps.studio.tests.studio_kit import StudioKit
+from apps.studio.web.health_check import LATE, HealthCheck
 from interlock import Unavailable
-from interlock.testing import Crashed, Point
+from interlock.testing import Crashed, Failpoint
 
 
 @pytest.fixture
-def stranger(atelier: Atelier) -> Http:
-    return Http(api(atelier.studio, now=atelier.clock.now))
+def stranger(kit: StudioKit) -> HttpClient:
+    return HttpClient(api(kit.studio, now=kit.clock.now))
 
 
-def counted(atelier: Atelier, monkeypatch: pytest.MonkeyPatch, first: Callable[[], None] = lambda: None) -> list[int]:
-    """How often the status is asked for from now on; `first` is done each time."""
-    asked, status = list[int](), atelier.app.status
+def counted(kit: StudioKit, monkeypatch: pytest.MonkeyPatch, first: Callable[[], None] = lambda: None) -> list[int]:
+    """Count the status queries; `first` is called before each."""
+    asked, status = list[int](), kit.app.status
 
     def counting() -> Any:
         asked.append(1)
         first()
         return status()
 
-    monkeypatch.setattr(atelier.app, "status", counting)
+    monkeypatch.setattr(kit.app, "status", counting)
     return asked
 
 
-def test_health_says_whether_images_are_made(atelier: Atelier, stranger: Http) -> None:
-    """To anybody, so no name and no prompt is in it."""
+def test_health_reports_whether_images_are_made(kit: StudioKit, stranger: HttpClient) -> None:
+    """It contains no names and no prompts."""
     answer = stranger.get("/health")
-    assert (answer.status_code, answer.json()) == (503, {"ok": False, "worker": False, "moves": True, "due": 0, "running": 0})
-    Somebody(atelier, "ann").create("a hill")
-    atelier.clock.advance(LATE + 1)
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"ok": False, "worker": False, "moves": True, "due": 0, "running": 0},
+    )
+    ApiUser(kit, "ann").create("a hill")
+    kit.clock.advance(LATE + 1)
     answer = stranger.get("/health")
-    assert (answer.status_code, answer.json()) == (503, {"ok": False, "worker": False, "moves": False, "due": 1, "running": 0})
-    atelier.worker.crash_at(Point.AFTER_CLAIM)
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"ok": False, "worker": False, "moves": False, "due": 1, "running": 0},
+    )
+    kit.worker.crash_at(Failpoint.AFTER_CLAIM)
     with pytest.raises(Crashed):
-        atelier.run()
-    atelier.clock.advance(FRESH + 1)
+        kit.run()
+    kit.clock.advance(CACHE_SECONDS + 1)
     assert stranger.get("/health").json()["moves"] is True
-    atelier.clock.advance(2 * LEASE + 1)
+    kit.clock.advance(2 * LEASE + 1)
     assert stranger.get("/health").json()["moves"] is False
 
 
-def test_an_answer_serves_for_two_seconds(atelier: Atelier, stranger: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, seen = counted(atelier, monkeypatch), list[int]()
-    for seconds in (0, 0, FRESH, 0.1, 0, FRESH + 0.1):
-        atelier.clock.advance(seconds)
+def test_health_is_cached_for_two_seconds(
+    kit: StudioKit, stranger: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, seen = counted(kit, monkeypatch), list[int]()
+    for seconds in (0, 0, CACHE_SECONDS, 0.1, 0, CACHE_SECONDS + 0.1):
+        kit.clock.advance(seconds)
         stranger.get("/health")
         seen.append(len(asked))
-    assert (FRESH, seen) == (2.0, [1, 1, 1, 2, 2, 3])
+    assert (CACHE_SECONDS, seen) == (2.0, [1, 1, 1, 2, 2, 3])
 
 
-def test_a_clock_that_is_set_back_does_not_make_an_answer_last(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, start = counted(atelier, monkeypatch), atelier.clock.now()
-    atelier.clock.advance(3600)
-    moments = [atelier.clock.now(), start, start]
-    health = Health(atelier.studio, lambda: moments.pop(0))
+def test_clock_set_back_does_not_extend_the_cache(kit: StudioKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, start = counted(kit, monkeypatch), kit.clock.now()
+    kit.clock.advance(3600)
+    moments = [kit.clock.now(), start, start]
+    health = HealthCheck(kit.studio, lambda: moments.pop(0))
     asyncio.run(health.health(None))
     asyncio.run(health.health(None))
     assert len(asked) == 2
 
 
-def together(atelier: Atelier, gate: threading.Event) -> list[Response | BaseException]:
-    """What many are answered who all ask before the first answer is there."""
+def together(kit: StudioKit, gate: threading.Event) -> list[Response | BaseException]:
+    """The responses to many requests that arrive before the first response."""
+
     async def ask() -> list[Response | BaseException]:
-        health = Health(atelier.studio, atelier.clock.now)
+        health = HealthCheck(kit.studio, kit.clock.now)
         asking = [asyncio.create_task(health.health(None)) for _ in range(20)]
         await asyncio.sleep(0)
         gate.set()
@@ -84,14 +93,14 @@ def together(atelier: Atelier, gate: threading.Event) -> list[Response | BaseExc
     return asyncio.run(ask())
 
 
-def test_many_at_once_ask_the_database_once(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_requests_share_one_query(kit: StudioKit, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    asked = counted(atelier, monkeypatch, lambda: gate.wait(30))
-    answers = together(atelier, gate)
+    asked = counted(kit, monkeypatch, lambda: gate.wait(30))
+    answers = together(kit, gate)
     assert (len(asked), {answer.status_code for answer in answers}) == (1, {503})
 
 
-def test_a_database_that_does_not_answer_is_asked_again_by_the_next(atelier: Atelier, stranger: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_query_is_not_cached(kit: StudioKit, stranger: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, faults = threading.Event(), [Unavailable("gone"), Unavailable("gone")]
 
     def fail() -> None:
@@ -99,8 +108,8 @@ def test_a_database_that_does_not_answer_is_asked_again_by_the_next(atelier: Ate
         if faults:
             raise faults.pop()
 
-    asked = counted(atelier, monkeypatch, fail)
-    answers = together(atelier, gate)
+    asked = counted(kit, monkeypatch, fail)
+    answers = together(kit, gate)
     assert (len(asked), {type(answer) for answer in answers}) == (1, {Unavailable})
     refused(stranger.get("/health"), 503, "database_unavailable")
     assert (stranger.get("/health").json()["moves"], len(asked)) == (True, 3)

@@ -1,58 +1,27 @@
-"""The ledger: what is granted is available, reserved, captured or forfeited, entries are for ever, and the database lets no job be paid for twice."""
+"""The ledger: balances, append-only entries, and one payment per job, all enforced by the database."""
 
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import astuple
-from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine, event, inspect, select, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Connection, Engine, event, select, text
+from sqlalchemy.exc import IntegrityError
 
-from apps.common.database import connect, create_view
-from apps.studio import ledger, tables
+from apps.common.database import make_engine
+from apps.studio import ledger
 from apps.studio.errors import Refusal, StudioError
-from apps.studio.ledger import SETTLEMENTS, Balance, Settled
-from apps.studio.tables import entries, secret_of, users
-from interlock import App
-
-
-def made(url: str) -> Engine:
-    app = App(url)
-    app.migrate()
-    app.close()
-    engine = connect(url)
-    tables.migrate(engine)
-    return engine
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    """Of a database with the studio's own tables, and no user in it."""
-    engine = made(database_url)
-    yield engine
-    engine.dispose()
-
-
-def user(tx: Connection, name: str = "ada", credits: int = 0) -> int:
-    id = tx.execute(users.insert().values(name=name, key_hash=name)).inserted_primary_key[0]
-    if credits:
-        ledger.grant(tx, id, credits, "to begin with")
-    return id
-
-
-def job() -> str:
-    return str(uuid4())
+from apps.studio.ledger import SETTLEMENTS, Balance, Settlement
+from apps.studio.tables import entries
+from apps.studio.tests.ledger_kit import job, refused, together, user
 
 
 # ---------------------------------------------------------------- sums
-def test_a_user_without_entries_has_nothing(engine: Engine) -> None:
+def test_user_without_entries_has_no_credits(engine: Engine) -> None:
     with engine.begin() as tx:
         assert ledger.balance(tx, user(tx)) == Balance(0, 0, 0, 0, 0)
 
 
-def test_what_is_granted_is_available_reserved_captured_or_forfeited(engine: Engine) -> None:
+def test_granted_credits_are_available_reserved_captured_or_forfeited(engine: Engine) -> None:
     with engine.begin() as tx:
         ada, other = user(tx, credits=7), user(tx, "bob", 100)
         ledger.grant(tx, ada, 4, None)
@@ -64,12 +33,14 @@ def test_what_is_granted_is_available_reserved_captured_or_forfeited(engine: Eng
             ledger.settle(tx, each, entry)
             balance = ledger.balance(tx, ada)
             assert balance.granted == sum(astuple(balance)[1:])
-        assert ledger.balance(tx, ada) == Balance(11, 4, 4, 1, 2), "captured 1, forfeited 2, released 3, and 4 are still reserved"
+        assert ledger.balance(tx, ada) == Balance(11, 4, 4, 1, 2), (
+            "captured 1, forfeited 2, released 3, and 4 are still reserved"
+        )
         assert ledger.balance(tx, other) == Balance(100, 100, 0, 0, 0)
 
 
 @pytest.mark.parametrize("entry", SETTLEMENTS)
-def test_a_settlement_is_of_exactly_what_was_reserved(engine: Engine, entry: Settled) -> None:
+def test_settlement_has_the_reserved_amount(engine: Engine, entry: Settlement) -> None:
     with engine.begin() as tx:
         ada, one = user(tx, credits=9), job()
         ledger.reserve(tx, ada, one, 3)
@@ -81,14 +52,14 @@ def test_a_settlement_is_of_exactly_what_was_reserved(engine: Engine, entry: Set
         assert moments[0] > moments[1], "at its own moment, not that of the reserve"
 
 
-def test_what_was_never_reserved_cannot_be_settled(engine: Engine) -> None:
+def test_unreserved_credits_cannot_be_settled(engine: Engine) -> None:
     with engine.begin() as tx:
         user(tx, credits=9)
-        with pytest.raises(StudioError, match="Nothing is reserved"):
+        with pytest.raises(StudioError, match="none are reserved"):
             ledger.settle(tx, job(), "capture")
 
 
-def test_a_statement_has_the_newest_first_and_no_more_than_asked(engine: Engine) -> None:
+def test_statement_is_newest_first_up_to_the_limit(engine: Engine) -> None:
     with engine.begin() as tx:
         ada = user(tx)
         for amount in range(1, 6):
@@ -98,34 +69,24 @@ def test_a_statement_has_the_newest_first_and_no_more_than_asked(engine: Engine)
 
 
 # ---------------------------------------------------------------- what is refused
-def test_no_more_is_reserved_than_is_available(engine: Engine) -> None:
+def test_reservation_is_limited_by_the_available_credits(engine: Engine) -> None:
     with engine.begin() as tx:
         ada = user(tx, credits=3)
         ledger.reserve(tx, ada, job(), 2)
-        with pytest.raises(Refusal, match="The price is 2, and of your credits 1 can be used") as refused:
+        with pytest.raises(Refusal, match="costs 2 credits; you have 1") as refused:
             ledger.reserve(tx, ada, job(), 2)
         assert refused.value.code == "credits_insufficient"
         ledger.reserve(tx, ada, job(), 1)
         assert ledger.balance(tx, ada).available == 0
 
 
-def test_a_user_who_is_not_there_reserves_nothing(engine: Engine) -> None:
+def test_unknown_user_cannot_reserve(engine: Engine) -> None:
     with engine.begin() as tx, pytest.raises(Refusal) as refused:
         ledger.reserve(tx, 4711, job(), 1)
     assert refused.value.code == "user_unknown"
 
 
-def refused(engine: Engine, write: Callable[[Connection], object]) -> None:
-    """The database itself says no, and nothing is changed."""
-    with engine.begin() as tx:
-        before = tx.execute(select(entries).order_by(entries.c.id)).all()
-    with pytest.raises(DBAPIError), engine.begin() as tx:
-        write(tx)
-    with engine.begin() as tx:
-        assert tx.execute(select(entries).order_by(entries.c.id)).all() == before
-
-
-def test_a_job_is_reserved_for_once(engine: Engine) -> None:
+def test_job_is_reserved_once(engine: Engine) -> None:
     with engine.begin() as tx:
         ada, one = user(tx, credits=9), job()
         ledger.reserve(tx, ada, one, 1)
@@ -134,7 +95,7 @@ def test_a_job_is_reserved_for_once(engine: Engine) -> None:
 
 @pytest.mark.parametrize("first", SETTLEMENTS)
 @pytest.mark.parametrize("second", SETTLEMENTS)
-def test_a_job_is_settled_once(engine: Engine, first: Settled, second: Settled) -> None:
+def test_job_is_settled_once(engine: Engine, first: Settlement, second: Settlement) -> None:
     with engine.begin() as tx:
         ada, one = user(tx, credits=9), job()
         ledger.reserve(tx, ada, one, 1)
@@ -142,62 +103,75 @@ def test_a_job_is_settled_once(engine: Engine, first: Settled, second: Settled) 
     refused(engine, lambda tx: ledger.settle(tx, one, second))
 
 
-@pytest.mark.parametrize("row", [
-    {"entry": "grant", "amount": 0}, {"entry": "grant", "amount": -5}, {"entry": "gift", "amount": 1}, {"entry": "grant", "amount": 1, "job_id": job()},
-    {"entry": "reserve", "amount": 1}, {"entry": "capture", "amount": 1}, {"entry": "grant", "amount": 1, "user_id": 4711},
-])
-def test_an_entry_that_makes_no_sense_is_refused(engine: Engine, row: dict[str, object]) -> None:
-    """Nothing or less, an unknown word, a grant for a job, a reserve for none, nobody's."""
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"entry": "grant", "amount": 0},
+        {"entry": "grant", "amount": -5},
+        {"entry": "gift", "amount": 1},
+        {"entry": "grant", "amount": 1, "job_id": job()},
+        {"entry": "reserve", "amount": 1},
+        {"entry": "capture", "amount": 1},
+        {"entry": "grant", "amount": 1, "user_id": 4711},
+    ],
+)
+def test_invalid_entry_is_refused(engine: Engine, row: dict[str, object]) -> None:
+    """No amount, an unknown entry, a grant with a job, a reserve without one, no user."""
     with engine.begin() as tx:
         ada = user(tx, credits=9)
     refused(engine, lambda tx: tx.execute(entries.insert().values(**{"user_id": ada, **row})))
 
 
-@pytest.mark.parametrize("sql", [
-    "UPDATE studio_entries SET amount = 1000", "UPDATE studio_entries SET note = 'x' WHERE id = 1", "DELETE FROM studio_entries",
-    "DELETE FROM studio_entries WHERE id = 1", "TRUNCATE studio_entries", "TRUNCATE studio_users CASCADE",
-    "INSERT OR REPLACE INTO studio_entries (id, at, user_id, entry, amount) VALUES (1, '2031-05-06T07:08:09.000000Z', 1, 'grant', 1000)",
-    "INSERT INTO studio_entries (id, at, user_id, entry, amount) VALUES (1, '2031-05-06T07:08:09Z', 1, 'grant', 1) ON CONFLICT (id) DO UPDATE SET amount = 9",
-])
-def test_no_entry_is_ever_changed_or_deleted(engine: Engine, sql: str) -> None:
-    """By whatever program: the table refuses. What one store has no words for, it refuses as well."""
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE studio_entries SET amount = 1000",
+        "UPDATE studio_entries SET note = 'x' WHERE id = 1",
+        "DELETE FROM studio_entries",
+        "DELETE FROM studio_entries WHERE id = 1",
+        "TRUNCATE studio_entries",
+        "TRUNCATE studio_users CASCADE",
+        (
+            "INSERT OR REPLACE INTO studio_entries (id, at, user_id, entry, amount) VALUES (1, "
+            "'2031-05-06T07:08:09.000000Z', 1, 'grant', 1000)"
+        ),
+        (
+            "INSERT INTO studio_entries (id, at, user_id, entry, amount) "
+            "VALUES (1, '2031-05-06T07:08:09Z', 1, 'grant', 1) "
+            "ON CONFLICT (id) DO UPDATE SET amount = 9"
+        ),
+    ],
+)
+def test_entries_cannot_be_changed_or_deleted(engine: Engine, sql: str) -> None:
+    """The database refuses it for any program."""
     with engine.begin() as tx:
         user(tx, credits=9)
     refused(engine, lambda tx: tx.execute(text(sql)))
 
 
 @pytest.mark.parametrize("entry", ["reserve", *SETTLEMENTS])
-def test_no_entry_of_a_job_is_put_out_by_another(engine: Engine, entry: str) -> None:
-    """SQLite's REPLACE would make room under a unique key without a word."""
+def test_insert_or_replace_cannot_replace_an_entry(engine: Engine, entry: str) -> None:
+    """SQLite's REPLACE would delete the conflicting row silently."""
     with engine.begin() as tx:
         ada, one = user(tx, credits=9), job()
         ledger.reserve(tx, ada, one, 1)
         ledger.settle(tx, one, "release")
     row = {"user": ada, "job": one, "entry": entry}
-    into = "studio_entries (at, user_id, job_id, entry, amount) VALUES ('2031-05-06T07:08:09.000000Z', :user, :job, :entry, 5)"
-    refused(engine, lambda tx: tx.execute(text(f"INSERT {'OR REPLACE' if engine.dialect.name == 'sqlite' else ''} INTO {into}"), row))
+    values = "VALUES ('2031-05-06T07:08:09.000000Z', :user, :job, :entry, 5)"
+    into = f"studio_entries (at, user_id, job_id, entry, amount) {values}"
+    refused(
+        engine,
+        lambda tx: tx.execute(
+            text(f"INSERT {'OR REPLACE' if engine.dialect.name == 'sqlite' else ''} INTO {into}"), row
+        ),
+    )
 
 
 # ---------------------------------------------------------------- many at once
-def together(count: int, act: Callable[[int], object]) -> list[object]:
-    """What came of it in each of so many threads, begun at one moment."""
-    gate = threading.Barrier(count)
-
-    def one(number: int) -> object:
-        gate.wait(60)
-        try:
-            return act(number)
-        except Refusal as refusal:
-            return refusal.code
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
-
-
 @pytest.fixture
 def connections(engine: Engine, database_url: str) -> Iterator[list[Connection]]:
-    """Thirty-two that are open already, so that nobody is late for having to connect."""
-    engines = [connect(database_url) for _ in range(32)]
+    """Thirty-two open connections, so that no thread loses time by connecting."""
+    engines = [make_engine(database_url) for _ in range(32)]
     made = [each.connect() for each in engines]
     yield made
     for connection, each in zip(made, engines, strict=True):
@@ -205,7 +179,7 @@ def connections(engine: Engine, database_url: str) -> Iterator[list[Connection]]
         each.dispose()
 
 
-def test_of_many_at_once_no_more_reserve_than_there_are_credits_for(engine: Engine, connections: list[Connection]) -> None:
+def test_concurrent_reservations_never_overspend(engine: Engine, connections: list[Connection]) -> None:
     with engine.begin() as tx:
         ada = user(tx, credits=3)
 
@@ -219,7 +193,7 @@ def test_of_many_at_once_no_more_reserve_than_there_are_credits_for(engine: Engi
         assert ledger.balance(tx, ada) == Balance(3, 0, 3, 0, 0)
 
 
-def test_of_many_at_once_one_settles(engine: Engine) -> None:
+def test_concurrent_settlements_settle_once(engine: Engine) -> None:
     with engine.begin() as tx:
         ada, one = user(tx, credits=3), job()
         ledger.reserve(tx, ada, one, 3)
@@ -237,13 +211,13 @@ def test_of_many_at_once_one_settles(engine: Engine) -> None:
         assert ledger.balance(tx, ada).reserved == 0
 
 
-def test_balance_is_that_of_the_ledger_however_many_write_at_once(engine: Engine, connections: list[Connection]) -> None:
+def test_balance_matches_the_ledger_after_concurrent_writes(engine: Engine, connections: list[Connection]) -> None:
     """Grants, orders and settlements of two users, one of whom has no balance yet."""
     with engine.begin() as tx:
-        people = [user(tx), user(tx, "bob")]
+        users = [user(tx), user(tx, "bob")]
 
     def work(number: int) -> object:
-        who, connection = people[number % 2], connections[number]
+        who, connection = users[number % 2], connections[number]
         for n in range(5):
             with connection.begin():
                 ledger.grant(connection, who, 3, None)
@@ -257,23 +231,32 @@ def test_balance_is_that_of_the_ledger_however_many_write_at_once(engine: Engine
 
     together(16, work)
     with engine.begin() as tx:
-        stored = {id: each.balance for id, each in ledger.standing(tx, people).items()}
-        assert ledger.added_up(tx) == stored
+        stored = {id: each.balance for id, each in ledger.balance_versions(tx, users).items()}
+        assert ledger.balances_from_entries(tx) == stored
         assert [each.granted for each in stored.values()] == [120, 120]
 
 
-def test_entry_of_any_program_is_counted(engine: Engine) -> None:
-    """INSERT OR REPLACE is a program's own way on SQLite, and replaces no balance."""
+def test_entry_of_any_program_updates_the_balance(engine: Engine) -> None:
+    """Also with INSERT OR REPLACE on SQLite."""
     with engine.begin() as tx:
         ada = user(tx, credits=9)
         words = "INSERT OR REPLACE" if engine.dialect.name == "sqlite" else "INSERT"
-        tx.execute(text(f"{words} INTO studio_entries (id, at, user_id, entry, amount) VALUES (7, '2031-05-06T07:08:09.000000Z', {ada}, 'grant', 5)"))
-        tx.execute(entries.insert().from_select(["at", "user_id", "entry", "amount"], select(
-            entries.c.at, entries.c.user_id, entries.c.entry, entries.c.amount)))
+        tx.execute(
+            text(
+                f"{words} INTO studio_entries (id, at, user_id, entry, amount) "
+                f"VALUES (7, '2031-05-06T07:08:09.000000Z', {ada}, 'grant', 5)"
+            )
+        )
+        tx.execute(
+            entries.insert().from_select(
+                ["at", "user_id", "entry", "amount"],
+                select(entries.c.at, entries.c.user_id, entries.c.entry, entries.c.amount),
+            )
+        )
         assert ledger.balance(tx, ada) == Balance(28, 28, 0, 0, 0)
 
 
-def test_entry_that_is_rolled_back_is_not_counted(engine: Engine) -> None:
+def test_rolled_back_entry_is_not_counted(engine: Engine) -> None:
     with engine.begin() as tx:
         ada = user(tx, credits=9)
     with pytest.raises(KeyError), engine.begin() as tx:
@@ -283,8 +266,8 @@ def test_entry_that_is_rolled_back_is_not_counted(engine: Engine) -> None:
         assert ledger.balance(tx, ada).granted == 9
 
 
-def test_balance_is_read_without_the_entries(engine: Engine) -> None:
-    """However many there are: neither an order nor a balance query adds them up."""
+def test_balance_query_does_not_read_entries(engine: Engine) -> None:
+    """Neither an order nor a balance query adds them up."""
     with engine.begin() as tx:
         ada = user(tx, credits=9)
         said: list[str] = []
@@ -294,75 +277,6 @@ def test_balance_is_read_without_the_entries(engine: Engine) -> None:
             said.append(statement)
 
         ledger.balance(tx, ada)
-        ledger.afford(tx, ada, 1)
+        ledger.check_affordable(tx, ada, 1)
         ledger.reserve(tx, ada, job(), 1)
     assert [each.split()[0] for each in said if "studio_entries" in each] == ["INSERT"]
-
-
-# ---------------------------------------------------------------- the tables
-def test_database_of_an_earlier_version_gets_its_balances(engine: Engine) -> None:
-    with engine.begin() as tx:
-        ada, bob = user(tx, credits=9), user(tx, "bob")
-        ledger.reserve(tx, ada, job(), 2)
-        done = job()
-        ledger.reserve(tx, ada, done, 3)
-        ledger.settle(tx, done, "capture")
-        before = ledger.balance(tx, ada)
-        tx.execute(text(f"DROP TRIGGER studio_entries_counted{' ON studio_entries' if engine.dialect.name == 'postgresql' else ''}"))
-        tx.execute(text("DROP TABLE studio_balances"))
-    tables.migrate(engine)
-    with engine.begin() as tx:
-        assert (ledger.balance(tx, ada), ledger.balance(tx, bob)) == (before, Balance(0, 0, 0, 0, 0))
-        ledger.grant(tx, bob, 4, None)
-        ledger.reserve(tx, ada, job(), 4)
-        assert (ledger.balance(tx, ada).available, ledger.balance(tx, bob).available) == (0, 4)
-def shape(engine: Engine) -> object:
-    """Everything that there is, by name, and the secret."""
-    seals = "SELECT name FROM sqlite_master WHERE type = 'trigger'" if engine.dialect.name == "sqlite" else "SELECT tgname FROM pg_trigger"
-    with engine.begin() as tx:
-        found, triggers = inspect(tx), sorted(tx.scalars(text(seals)))
-        indexes = {table: sorted(str(index["name"]) for index in found.get_indexes(table)) for table in found.get_table_names()}
-        return indexes, found.get_view_names(), triggers, secret_of(tx)
-
-
-def test_migrating_twice_changes_nothing(engine: Engine) -> None:
-    before = shape(engine)
-    with engine.begin() as tx:
-        user(tx, credits=9)
-    tables.migrate(engine)
-    assert shape(engine) == before
-    refused(engine, lambda tx: tx.execute(text("DELETE FROM studio_entries")))
-
-
-OLDER = tables.VIEW.replace(" + CASE WHEN j.state = 'dead_letter' AND j.tries_left > 0 THEN 1 ELSE 0 END", "")
-
-
-def test_a_view_that_was_reckoned_otherwise_is_made_anew(engine: Engine) -> None:
-    """It has the same columns as before. Whoever reads it through a view of their own still can."""
-    assert OLDER != tables.VIEW
-    with engine.begin() as tx:
-        tx.execute(text(f"DROP VIEW {tables.jobs.name}"))
-        create_view(tx, tables.jobs, OLDER)
-        tx.execute(text('CREATE VIEW of_theirs AS SELECT "retryCount" FROM studio_jobs'))
-    tables.migrate(engine)
-    kept = inspect(engine).get_view_definition(tables.jobs.name) or ""
-    assert "CASE" in kept
-    with engine.begin() as tx:
-        assert tx.execute(text("SELECT * FROM of_theirs")).all() == []
-        tx.execute(text("DROP VIEW of_theirs"))
-
-
-def test_many_may_migrate_at_once(database_url: str) -> None:
-    """As when all processes of a new version start together: one makes it, the others find it made."""
-    app = App(database_url)
-    app.migrate()
-    app.close()
-    engines = [connect(database_url) for _ in range(6)]
-    together(6, lambda number: tables.migrate(engines[number]))
-    shapes = [shape(engine) for engine in engines]
-    assert shapes.count(shapes[0]) == 6
-    with engines[0].begin() as tx:
-        user(tx, credits=9)
-    refused(engines[0], lambda tx: tx.execute(text("DELETE FROM studio_entries")))
-    for engine in engines:
-        engine.dispose()

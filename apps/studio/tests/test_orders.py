@@ -1,49 +1,49 @@
-"""Promises about the counter that belong to no transition: prices change, and what is not queued is not turned away."""
+"""Orders: prices that change within a minute, and rejections by an administrator."""
 
 import pytest
 
-from apps.studio.counter import Created
 from apps.studio.errors import Conflict, NotFound
 from apps.studio.jobs import SAFE_BLOCK
 from apps.studio.ledger import Balance
 from apps.studio.order import PRICES
-from apps.studio.tests.kit import PROMPT, Atelier
-from apps.studio.tests.scenes import IN_STATE
+from apps.studio.orders import Created
+from apps.studio.tests.scenarios import JOB_IN_STATE
+from apps.studio.tests.studio_kit import PROMPT, StudioKit
 
 NO_ID = "01900000-0000-7000-8000-000000000000"
 
 
-def test_the_same_wish_is_the_same_job_when_its_price_has_changed_meanwhile(atelier: Atelier, monkeypatch: pytest.MonkeyPatch) -> None:
-    ann = atelier.user(credits=5)
-    first = atelier.counter.create_job(ann.id, PROMPT)
+def test_same_order_after_a_price_change_is_the_same_job(kit: StudioKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = kit.user(credits=5)
+    first = kit.orders.create_job(ann.id, PROMPT)
     monkeypatch.setitem(PRICES, "1024x1024", 3)
-    before = atelier.stored()
-    assert atelier.counter.create_job(ann.id, PROMPT) == Created(first.id, created=False)
-    assert (atelier.stored(), atelier.balance(ann)) == (before, Balance(5, 4, 1, 0, 0))
-    atelier.clock.advance(60)
-    assert atelier.counter.create_job(ann.id, PROMPT).created
-    assert atelier.balance(ann) == Balance(5, 1, 4, 0, 0)
-    atelier.check()
+    before = kit.stored()
+    assert kit.orders.create_job(ann.id, PROMPT) == Created(first.id, created=False)
+    assert (kit.stored(), kit.balance(ann)) == (before, Balance(5, 4, 1, 0, 0))
+    kit.clock.advance(60)
+    assert kit.orders.create_job(ann.id, PROMPT).created
+    assert kit.balance(ann) == Balance(5, 1, 4, 0, 0)
+    kit.check()
 
 
-def test_a_rejected_job_says_by_whom_and_why(atelier: Atelier) -> None:
-    job = atelier.order()
-    atelier.counter.reject(job, by="olga", reason="not here")
-    last = atelier.app.history(job)[-1]
+def test_rejection_records_actor_and_reason(kit: StudioKit) -> None:
+    job = kit.order()
+    kit.orders.reject(job, by="olga", reason="not here")
+    last = kit.app.history(job)[-1]
     assert (last.to_state, last.actor, last.reason) == ("rejected", "operator:olga", f"{SAFE_BLOCK}: not here")
-    atelier.check()
+    kit.check()
 
 
-@pytest.mark.parametrize("state", sorted(set(IN_STATE) - {"queued"}))
-def test_only_a_queued_job_is_rejected_by_hand(atelier: Atelier, state: str) -> None:
-    job = IN_STATE[state](atelier)
-    before = atelier.stored(), atelier.app.get(job)
-    with pytest.raises(Conflict, match=f"Job {job} is not rejected: "):
-        atelier.counter.reject(job, by="olga", reason="not here")
-    assert (atelier.stored(), atelier.app.get(job)) == before
+@pytest.mark.parametrize("state", sorted(set(JOB_IN_STATE) - {"queued"}))
+def test_only_queued_jobs_can_be_rejected(kit: StudioKit, state: str) -> None:
+    job = JOB_IN_STATE[state](kit)
+    before = kit.stored(), kit.app.get(job)
+    with pytest.raises(Conflict, match=f"Job {job} cannot be rejected: "):
+        kit.orders.reject(job, by="olga", reason="not here")
+    assert (kit.stored(), kit.app.get(job)) == before
 
 
 @pytest.mark.parametrize("id", [NO_ID, "1", "", "\x00"])
-def test_what_is_no_job_is_not_found(atelier: Atelier, id: str) -> None:
-    with pytest.raises(NotFound, match="There is no job"):
-        atelier.counter.reject(id, by="olga", reason="not here")
+def test_unknown_job_is_not_found(kit: StudioKit, id: str) -> None:
+    with pytest.raises(NotFound, match="No job has the ID"):
+        kit.orders.reject(id, by="olga", reason="not here")

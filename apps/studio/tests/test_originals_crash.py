@@ -1,4 +1,4 @@
-"""A process that dies while it keeps an image leaves the whole image under its name, or none; what else it leaves is in nobody's way."""
+"""A process that crashes while it stores an image leaves a complete image or none, and staged files are removed."""
 
 import asyncio
 import io
@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from apps.studio.originals import Originals
+from apps.studio.clients.originals import Originals
 
-# Keeps one image, and dies by its own hand at one point of it. What may not grow kills its writer, or is a full disk to one that does not mind the signal.
-KEEPER = """
+# Stores one image and kills itself at one point. The file size limit kills the writer, or acts as a full disk if the
+# signal is ignored.
+WRITER = """
 import asyncio, os, resource, signal, sys
 from pathlib import Path
 import obstore
-from apps.studio.errors import Trouble
-from apps.studio.originals import Originals
+from apps.studio.errors import TemporaryError
+from apps.studio.clients.originals import Originals
 
 directory, source, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 rename = obstore.rename
@@ -38,15 +39,15 @@ if point in ("amid the writing", "full"):
 else:
     obstore.rename = dead if point == "before it is named" else named_and_dead
 try:
-    asyncio.run(Originals.in_directory(directory).keep("job-0", source.read_bytes()))
-except Trouble as trouble:
-    sys.exit(str(trouble))
+    asyncio.run(Originals.in_directory(directory).store("job-0", source.read_bytes()))
+except TemporaryError as error:
+    sys.exit(str(error))
 """
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A picture of three megabytes, so that one may die in the middle of it."""
+    """A picture of three megabytes, so that a process can crash in the middle of the write."""
     file, to = tmp_path / "source.png", io.BytesIO()
     Image.frombytes("RGB", (1024, 1024), os.urandom(1024 * 1024 * 3)).save(to, "PNG", compress_level=0)
     file.write_bytes(to.getvalue())
@@ -54,42 +55,54 @@ def source(tmp_path: Path) -> Path:
 
 
 def keep(directory: Path, source: Path, point: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", KEEPER, str(directory), str(source), point], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", WRITER, str(directory), str(source), point],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def names(directory: Path) -> dict[str, int]:
-    """Every file there is, by where it is, with its size."""
+    """All files with their sizes."""
     return {file.parent.name: file.stat().st_size for file in directory.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize(("point", "end", "leaves"), [
-    ("amid the writing", signal.SIGXFSZ, ("staged", 2**20)), ("before it is named", signal.SIGKILL, ("staged", None)),
-    ("after it was named", signal.SIGKILL, ("originals", None)),
-])
-def test_a_death_leaves_the_whole_image_or_none(tmp_path: Path, source: Path, point: str, end: int, leaves: tuple[str, int | None]) -> None:
+@pytest.mark.parametrize(
+    ("point", "end", "leaves"),
+    [
+        ("amid the writing", signal.SIGXFSZ, ("staged", 2**20)),
+        ("before it is named", signal.SIGKILL, ("staged", None)),
+        ("after it was named", signal.SIGKILL, ("originals", None)),
+    ],
+)
+def test_crash_leaves_a_complete_image_or_none(
+    tmp_path: Path, source: Path, point: str, end: int, leaves: tuple[str, int | None]
+) -> None:
     directory, data = tmp_path / "files", source.read_bytes()
     assert keep(directory, source, point).returncode == -end
     assert names(directory) == {leaves[0]: leaves[1] or len(data)}
     originals = Originals.in_directory(directory)
     found = asyncio.run(originals.find("job-0"))
     assert (found is not None) == (leaves[0] == "originals")
-    kept = asyncio.run(originals.keep("job-0", data))
+    kept = asyncio.run(originals.store("job-0", data))
     assert found in {None, kept}
     assert asyncio.run(originals.read("originals/job-0")) == data
 
 
-def test_what_a_death_has_left_is_removed_when_it_can_be_nobodys(tmp_path: Path, source: Path) -> None:
+def test_abandoned_staged_files_are_removed(tmp_path: Path, source: Path) -> None:
     directory, data = tmp_path / "files", source.read_bytes()
     for _ in range(2):
         keep(directory, source, "before it is named")
     old, young = (directory / "staged").iterdir()
     os.utime(old, (0, 0))
-    asyncio.run(Originals.in_directory(directory).keep("job-1", data))
+    asyncio.run(Originals.in_directory(directory).store("job-1", data))
     assert list((directory / "staged").iterdir()) == [young]
 
 
-def test_a_full_disk_is_trouble_in_a_sentence_and_leaves_nothing(tmp_path: Path, source: Path) -> None:
+def test_full_disk_is_a_temporary_error_and_leaves_no_file(tmp_path: Path, source: Path) -> None:
     full = keep(tmp_path / "files", source, "full")
-    assert "The storage cannot be used for originals/job-0" in full.stderr
+    assert "The storage failed for originals/job-0" in full.stderr
     assert full.stderr.count("\n") == 1
     assert names(tmp_path / "files") == {}

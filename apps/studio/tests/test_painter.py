@@ -1,4 +1,4 @@
-"""The painter: a picture for any prompt, the same for the same, with no network."""
+"""The local painter: a reproducible picture for any prompt, without a network."""
 
 import asyncio
 import io
@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageStat
 
-from apps.studio.errors import Hopeless
+from apps.studio.clients.image_file import inspect_image
+from apps.studio.clients.local_painter import Painter, paint
+from apps.studio.clients.painting.palette import PALETTES, SUBJECTS_OF_WORDS
+from apps.studio.clients.provider import Link
+from apps.studio.errors import PermanentError
 from apps.studio.order import PRICES, Order, Params
-from apps.studio.picture import examined
-from apps.studio.providers import Link
-from apps.studio.providers.painter import Painter, painted
-from apps.studio.providers.painting.palette import PALETTES, SUBJECTS_OF_WORDS
 
 SMALL = (96, 64)
 PROMPTS = ["sea", "forest", "mountains", "hills", "desert", "city", "space"]
@@ -31,32 +31,32 @@ def draw(prompt: str, *, size: str = "1024x1024", seed: int | None = 1, key: str
 
 
 def small(prompt: str, seed: int | str = 1) -> bytes:
-    return painted(prompt, seed, SMALL)
+    return paint(prompt, seed, SMALL)
 
 
 @pytest.mark.parametrize("size", PRICES)
-def test_a_picture_has_exactly_the_size_of_its_order(size: str) -> None:
-    facts = examined(draw("A harbour at dawn", size=size), "image/png")
+def test_picture_has_the_size_of_its_order(size: str) -> None:
+    facts = inspect_image(draw("A harbour at dawn", size=size), "image/png")
     assert f"{facts.width}x{facts.height}" == size
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_every_subject_is_painted_the_same_again(prompt: str) -> None:
+def test_each_subject_is_reproducible(prompt: str) -> None:
     assert small(prompt) == small(prompt)
 
 
-def test_the_same_seed_paints_the_same_picture_for_another_job() -> None:
+def test_same_seed_paints_the_same_picture() -> None:
     assert draw("sea", seed=7, key="job-1") == draw("sea", seed=7, key="job-2")
 
 
-def test_without_a_seed_each_job_has_its_own_picture_and_a_second_attempt_the_same() -> None:
+def test_picture_without_a_seed_depends_on_the_job() -> None:
     first, again, other = (draw("sea", seed=None, key=key) for key in ("job-1", "job-1", "job-2"))
     assert first == again
     assert first != other
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_another_seed_or_another_prompt_is_another_picture(prompt: str) -> None:
+def test_another_seed_or_prompt_is_another_picture(prompt: str) -> None:
     assert len({small(prompt, 1), small(prompt, 2), small(prompt, 0), small(prompt, "1"), small(prompt + "!", 1)}) == 5
 
 
@@ -68,33 +68,35 @@ def test_another_seed_or_another_prompt_is_another_picture(prompt: str) -> None:
 @example(prompt="مدينة عند الفجر \u202e הים בלילה", seed=4)
 @example(prompt="word " * 20_000, seed=5)
 @example(prompt="\ud800", seed=6)
-def test_any_prompt_and_any_seed_make_a_whole_picture(prompt: str, seed: int) -> None:
-    facts = examined(small(prompt, seed), "image/png")
+def test_any_prompt_and_seed_give_a_valid_picture(prompt: str, seed: int) -> None:
+    facts = inspect_image(small(prompt, seed), "image/png")
     assert (facts.content_type, facts.width, facts.height) == ("image/png", *SMALL)
 
 
-def test_words_choose_the_light() -> None:
-    """Night is darker than noon, whatever else is in the picture."""
+def test_words_of_the_prompt_choose_the_light() -> None:
+    """Night is darker than noon."""
 
     def brightness(prompt: str) -> float:
-        return sum(ImageStat.Stat(Image.open(io.BytesIO(small(prompt, seed))).convert("L")).mean[0] for seed in range(4))
+        return sum(
+            ImageStat.Stat(Image.open(io.BytesIO(small(prompt, seed))).convert("L")).mean[0] for seed in range(4)
+        )
 
     assert brightness("hills at night") * 2 < brightness("hills at noon")
 
 
-def test_a_picture_is_more_than_one_colour() -> None:
+def test_picture_has_many_colours() -> None:
     for prompt in PROMPTS:
         spread = ImageStat.Stat(Image.open(io.BytesIO(small(prompt))).convert("L")).stddev[0]
         assert spread > 5, prompt
 
 
-def test_no_word_names_two_subjects_and_every_palette_has_a_horizon() -> None:
+def test_words_and_palettes_are_consistent() -> None:
     words = [word for words in SUBJECTS_OF_WORDS.values() for word in words.split()]
     assert sorted(words) == sorted(set(words))
     assert {len(palette.sky) for palette in PALETTES.values()} == {5}
 
 
-def test_it_paints_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_painter_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(*_: object) -> None:
         raise AssertionError("the painter went to the network")
 
@@ -104,14 +106,14 @@ def test_it_paints_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_a_picture_takes_well_below_two_seconds_of_one_core(prompt: str) -> None:
-    """By the thread's own time: how busy the machine is does not count."""
+def test_picture_takes_less_than_two_seconds_of_cpu(prompt: str) -> None:
+    """Measured in CPU time of the thread."""
     begun = time.thread_time()
-    painted(prompt, 1, (1024, 1024))
+    paint(prompt, 1, (1024, 1024))
     assert time.thread_time() - begun < 2.0
 
 
-def test_other_work_goes_on_while_it_paints() -> None:
+def test_event_loop_runs_while_painting() -> None:
     async def both() -> bool:
         painting = asyncio.ensure_future(Painter().generate(Order(1, "sea", 1), key="job-1"))
         await asyncio.sleep(0)
@@ -123,6 +125,6 @@ def test_other_work_goes_on_while_it_paints() -> None:
     assert asyncio.run(both())
 
 
-def test_it_has_no_links() -> None:
-    with pytest.raises(Hopeless, match="another provider"):
+def test_painter_refuses_links() -> None:
+    with pytest.raises(PermanentError, match="another provider"):
         asyncio.run(Painter().fetch(Link("https://files.example/x")))

@@ -8,142 +8,153 @@ from datetime import datetime
 
 from starlette.concurrency import run_in_threadpool
 
-from apps.common.telling import as_json
+from apps.common.formatting import to_json
 
-from .answers import AWAY, away
-from .events import Event, Watch
-from .gallery import Gallery
-from .people import Credential, People
+from ..gallery import Gallery
+from ..users import Credential, Users
+from .job_watch import Event, JobWatch
+from .responses import DATABASE_ERRORS, log_database_error
 
-EVERY = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two polls of the database."""
-REST = 4
+PAUSE_FACTOR = 4
 """The pause lasts at least this many times as long as the last poll, which limits the load of the feed."""
-QUIET = 15.0
+KEEPALIVE_SECONDS = 15.0
 """Seconds without an event after which a comment keeps the connection alive."""
-STREAMS = 10
+MAX_STREAMS = 10
 """The most streams of one user at once."""
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 # A browser that loses the connection reconnects after this many milliseconds.
 RETRY = "retry: 1000\n\n"
-ALIVE = ": nothing new\n\n"
+KEEPALIVE = ": nothing new\n\n"
 
 
-async def paused(stop: asyncio.Event, seconds: float) -> None:
+async def wait_or_stop(stop: asyncio.Event, seconds: float) -> None:
     """Wait for this long, or until `stop` is set."""
     with suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
 
 
-class Follower:
+class Subscriber:
     """One stream: the events to send next, and whether it ends after them."""
 
-    def __init__(self, watch: Watch, credential: Credential) -> None:
+    def __init__(self, watch: JobWatch, credential: Credential) -> None:
         self.watch, self.credential = watch, credential
-        self.news: list[Event] = []
+        self.pending: list[Event] = []
         self.ended = False
-        self._heard = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
-    def tell(self, news: list[Event] | None) -> None:
+    def publish(self, news: list[Event] | None) -> None:
         """Add events to send; None ends the stream."""
-        self.news += news or []
+        self.pending += news or []
         self.ended = self.ended or news is None
-        self._heard.set()
+        self._wakeup.set()
 
-    async def taken(self) -> list[Event]:
+    async def receive(self) -> list[Event]:
         """Wait for events and return them; an empty list if there are none for a while."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), QUIET)
-        self._heard.clear()
-        news, self.news = self.news, []
+            await asyncio.wait_for(self._wakeup.wait(), KEEPALIVE_SECONDS)
+        self._wakeup.clear()
+        news, self.pending = self.pending, []
         return news
 
 
-class Feed:
+class EventFeed:
     """Polls the database for all streams of this process, while there are any, until `stop`."""
 
-    def __init__(self, gallery: Gallery, people: People, stop: asyncio.Event, now: Callable[[], datetime], pause: Pause = paused) -> None:
-        self._gallery, self._people, self._stop, self._now, self._pause = gallery, people, stop, now, pause
-        self._followers: set[Follower] = set()
+    def __init__(
+        self,
+        gallery: Gallery,
+        users: Users,
+        stop: asyncio.Event,
+        now: Callable[[], datetime],
+        pause: Pause = wait_or_stop,
+    ) -> None:
+        self._gallery, self._users, self._stop, self._now, self._pause = gallery, users, stop, now, pause
+        self._subscribers: set[Subscriber] = set()
         self._streams: Counter[int] = Counter()
         self._task: asyncio.Task[None] | None = None
 
-    def full(self, user_id: int) -> bool:
+    def is_full(self, user_id: int) -> bool:
         """Whether a user has reached the limit of streams."""
-        return self._streams[user_id] >= STREAMS
+        return self._streams[user_id] >= MAX_STREAMS
 
-    async def stream(self, watch: Watch, credential: Credential) -> AsyncGenerator[str]:
+    async def stream(self, watch: JobWatch, credential: Credential) -> AsyncGenerator[str]:
         """Send recent jobs, then changes, until `stop` or until this credential expires.
 
         While the database is unreachable, it sends nothing; no change is lost.
         """
-        if self.full(watch.user_id):
+        if self.is_full(watch.user_id):
             return
-        follower = Follower(watch, credential)
+        subscriber = Subscriber(watch, credential)
         self._streams[watch.user_id] += 1
         try:
             yield RETRY
-            for event in await self._first(watch):
-                yield _line(event)
-            self._follow(follower)
-            while not follower.ended:
-                news = await follower.taken()
+            for event in await self._initial_events(watch):
+                yield _format_event(event)
+            self._subscribe(subscriber)
+            while not subscriber.ended:
+                news = await subscriber.receive()
                 for event in news:
-                    yield _line(event)
-                if not news and not follower.ended:
-                    yield ALIVE
+                    yield _format_event(event)
+                if not news and not subscriber.ended:
+                    yield KEEPALIVE
         finally:
-            self._followers.discard(follower)
+            self._subscribers.discard(subscriber)
             self._streams[watch.user_id] -= 1
             self._streams += Counter()
 
-    async def _first(self, watch: Watch) -> list[Event]:
+    async def _initial_events(self, watch: JobWatch) -> list[Event]:
         try:
-            return await run_in_threadpool(watch.look)
-        except AWAY as error:
-            away(error)
+            return await run_in_threadpool(watch.poll)
+        except DATABASE_ERRORS as error:
+            log_database_error(error)
             return []
 
     # ------------------------------------------------------------ the shared poll
-    def _follow(self, follower: Follower) -> None:
-        self._followers.add(follower)
+    def _subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.add(subscriber)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         lost, clock = False, asyncio.get_running_loop().time
         try:
-            while self._followers and not self._stop.is_set():
+            while self._subscribers and not self._stop.is_set():
                 began = clock()
                 # A stream that has not sent its last events yet gets the next ones later, together.
-                told, error = await run_in_threadpool(self._look, [each for each in self._followers if not each.news])
-                for follower, news in told:
-                    follower.tell(news)
+                results, error = await run_in_threadpool(
+                    self._poll, [each for each in self._subscribers if not each.pending]
+                )
+                for subscriber, news in results:
+                    subscriber.publish(news)
                 if error is not None and not lost:
-                    away(error)
+                    log_database_error(error)
                 lost = error is not None
-                await self._pause(self._stop, max(EVERY, REST * (clock() - began)))
+                await self._pause(self._stop, max(POLL_SECONDS, PAUSE_FACTOR * (clock() - began)))
         finally:
             # If the poll fails, browsers reconnect, and the next stream starts it again.
-            for follower in self._followers:
-                follower.tell(None)
+            for subscriber in self._subscribers:
+                subscriber.publish(None)
 
-    def _look(self, followers: Collection[Follower]) -> tuple[list[tuple[Follower, list[Event] | None]], Exception | None]:
+    def _poll(
+        self, subscribers: Collection[Subscriber]
+    ) -> tuple[list[tuple[Subscriber, list[Event] | None]], Exception | None]:
         """The events for each stream, and the error if the database could not be queried for the others."""
-        told: list[tuple[Follower, list[Event] | None]] = []
+        results: list[tuple[Subscriber, list[Event] | None]] = []
         try:
-            known = self._people.known({each.credential for each in followers}, self._now())
-            told += [(each, None) for each in followers if each.credential not in known]
-            standing = self._people.standing({each.watch.user_id for each in followers})
-            changes = self._gallery.changed(set[str]().union(*(each.watch.unended for each in followers)))
-            for each in followers:
-                if each.credential in known and each.watch.stale(standing[each.watch.user_id], changes):
-                    told.append((each, each.watch.look()))
-        except AWAY as error:
-            return told, error
-        return told, None
+            known = self._users.valid_credentials({each.credential for each in subscribers}, self._now())
+            results += [(each, None) for each in subscribers if each.credential not in known]
+            balance_versions = self._users.balance_versions({each.watch.user_id for each in subscribers})
+            changes = self._gallery.changes_of_jobs(set[str]().union(*(each.watch.open_jobs for each in subscribers)))
+            for each in subscribers:
+                if each.credential in known and each.watch.is_stale(balance_versions[each.watch.user_id], changes):
+                    results.append((each, each.watch.poll()))
+        except DATABASE_ERRORS as error:
+            return results, error
+        return results, None
 
 
-def _line(event: Event) -> str:
+def _format_event(event: Event) -> str:
     name, data = event
-    return f"event: {name}\ndata: {as_json(data)}\n\n"
+    return f"event: {name}\ndata: {to_json(data)}\n\n"

@@ -1,4 +1,4 @@
-"""Whether images are made, for monitors and whoever else asks: however many do, the database is asked once, and seldom."""
+"""The health check: whether a worker runs and jobs make progress. Results are cached for two seconds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from apps.common.health import Recent
+from apps.common.health_cache import HealthCache
 
-from .answers import Told
-from .jobs import Studio
+from ..jobs import Studio
+from .responses import JsonResponse
 
 LATE = 120.0
-"""Seconds for which a job may be due while none runs, before somebody should look."""
+"""Seconds that a job may be due while no job runs, before the studio counts as unhealthy."""
 
 
 @dataclass(frozen=True)
 class State:
-    """How the studio stands. No name is in it."""
+    """The health of the studio. It contains no user data."""
 
     ok: bool
     worker: bool
@@ -27,16 +27,16 @@ class State:
     running: int
 
 
-class Health:
-    """Tells anybody how the studio stands, from what it knew a moment ago."""
+class HealthCheck:
+    """Serves the cached health state without authentication."""
 
     def __init__(self, studio: Studio, now: Callable[[], datetime]) -> None:
-        self._app, self._kind, self._recent = studio.app, studio.image.name, Recent(self._state, now)
+        self._app, self._kind, self._recent = studio.app, studio.image.name, HealthCache(self._state, now)
 
     async def health(self, _: Request) -> Response:
-        """503 if no images are made, since monitors look no further."""
+        """200 if images are made, else 503 for monitors."""
         state = await self._recent.get()
-        return Told(state, 200 if state.ok else 503)
+        return JsonResponse(state, 200 if state.ok else 503)
 
     def _state(self) -> State:
         status = self._app.status()
@@ -44,4 +44,6 @@ class Health:
         depths = [depth for depth in status.depths if depth.kind == self._kind]
         idle = any(depth.oldest > LATE for depth in depths) and not any(depth.running for depth in depths)
         moves = not idle and not any(each.kind == self._kind for each in status.stuck)
-        return State(worker and moves, worker, moves, sum(depth.due for depth in depths), sum(depth.running for depth in depths))
+        return State(
+            worker and moves, worker, moves, sum(depth.due for depth in depths), sum(depth.running for depth in depths)
+        )

@@ -1,4 +1,4 @@
-"""What a client sends, read strictly: one small JSON object whose fields are known."""
+"""Reads request bodies: one small JSON object with known fields."""
 
 import json
 from collections.abc import Mapping
@@ -6,99 +6,106 @@ from typing import cast
 
 from starlette.requests import ClientDisconnect, Request
 
-from .answers import Wrong
+from .responses import ApiError
 
-LARGEST = 64 * 2**10
-"""Bytes of a request."""
-DROPPED = 16 * 2**20
-"""Bytes beyond that which are read and dropped: most clients hear why they are refused only when they have sent everything."""
+MAX_BODY = 64 * 2**10
+"""The largest body, in bytes."""
+MAX_DISCARDED = 16 * 2**20
+"""Bytes beyond the limit that are read and discarded: most clients read the error only after sending everything."""
 
-LONGEST = 500
-"""Characters of a note."""
+MAX_NOTE = 500
+"""The longest note, in characters."""
 
 
 class Fields:
-    """The fields of one request."""
+    """The fields of a request body."""
 
     def __init__(self, given: Mapping[str, object], known: tuple[str, ...]) -> None:
         if strange := [name for name in given if name not in known]:
-            raise _invalid(f"There is no field {strange[0][:40]!r}: give {', '.join(known)}.")
+            raise _invalid_request(f"Unknown field {strange[0][:40]!r}. Known fields: {', '.join(known)}.")
         self._given = given
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A field's text; one that must be there has no default."""
+        """A text field. Without a default it is required."""
         value = self._given.get(name)
         if value is None and default is not None:
             return default
         if value is None:
-            raise _invalid(f"The field {name} is missing: give it as a text.")
+            raise _invalid_request(f"The field {name} is missing. Send it as a string.")
         if not isinstance(value, str):
-            raise _invalid(f"The field {name} is no text: give it as one.")
+            raise _invalid_request(f"The field {name} is not a string.")
         return value
 
     def line(self, name: str) -> str:
-        """A field's text in one line, for people to read; empty if it is not there."""
+        """An optional text field of one line; empty if it is missing."""
         value = self.text(name, "").strip()
-        if len(value) > LONGEST or not value.isprintable():
-            raise _invalid(f"The field {name} cannot be kept: give up to {LONGEST} characters, all of them visible, in one line.")
+        if len(value) > MAX_NOTE or not value.isprintable():
+            raise _invalid_request(f"The field {name} must be one line of at most {MAX_NOTE} printable characters.")
         return value
 
-    def whole(self, name: str) -> int | None:
-        """A field's whole number, if it is there."""
+    def integer(self, name: str) -> int | None:
+        """An optional integer field."""
         value = self._given.get(name)
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
-        raise _invalid(f"The field {name} is no whole number: give one, without quotes and without a point, or leave it out.")
+        raise _invalid_request(
+            f"The field {name} is not an integer. Send one without quotes and without a decimal point, or leave it out."
+        )
 
 
 async def read(request: Request, *known: str) -> Fields:
-    """The fields of a request, of which no others are known than these. Without a body there are none."""
-    body = await _bytes(request)
+    """Read the body of a request, which may contain only these fields. A missing body has no fields."""
+    body = await _read_bytes(request)
     if body:
-        need_json(request)
-    return Fields(_object(body) if body else {}, known)
+        require_json(request)
+    return Fields(_parse_object(body) if body else {}, known)
 
 
-def need_json(request: Request) -> None:
-    """`Wrong` unless the request says that its body is JSON."""
+def require_json(request: Request) -> None:
+    """Raise `ApiError` unless the content type of the request is JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Wrong(415, "content_type", "Send the request as application/json.")
+        raise ApiError(415, "content_type", "Send the request with the content type application/json.")
 
 
-async def _bytes(request: Request) -> bytes:
-    """The body, of which no more is ever held than may be sent."""
+async def _read_bytes(request: Request) -> bytes:
+    """Read the body. It never holds more than the limit in memory."""
     body, length = bytearray(), 0
     try:
         async for chunk in request.stream():
             length += len(chunk)
-            if length <= LARGEST:
+            if length <= MAX_BODY:
                 body += chunk
-            elif length > LARGEST + DROPPED:
+            elif length > MAX_BODY + MAX_DISCARDED:
                 break
     except ClientDisconnect:
-        raise _invalid("The request was cut off.") from None
-    if length > LARGEST:
-        raise Wrong(413, "body_too_large", f"The request is larger than {LARGEST // 2**10} KiB: no prompt that is taken here is.", {"Connection": "close"})
+        raise _invalid_request("The request was cut off.") from None
+    if length > MAX_BODY:
+        raise ApiError(
+            413,
+            "body_too_large",
+            f"The request is larger than {MAX_BODY // 2**10} KiB. Shorten the prompt.",
+            {"Connection": "close"},
+        )
     return bytes(body)
 
 
-def _object(body: bytes) -> Mapping[str, object]:
+def _parse_object(body: bytes) -> Mapping[str, object]:
     try:
-        given: object = json.loads(body.decode(), object_pairs_hook=_once)
+        given: object = json.loads(body.decode(), object_pairs_hook=_unique_fields)
     except (ValueError, RecursionError):
-        raise _invalid("The body is no JSON that can be read: send one object with each field once.") from None
+        raise _invalid_request("The body is not valid JSON. Send one object with each field once.") from None
     if not isinstance(given, dict):
-        raise _invalid("The body is JSON, but no object: send one with the fields.")
+        raise _invalid_request("The body is not a JSON object.")
     return cast("dict[str, object]", given)
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Of a field that is there twice, no two programs take the same one."""
+def _unique_fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Reject duplicate fields, because programs disagree on which one counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(pairs)
     return found
 
 
-def _invalid(sentence: str) -> Wrong:
-    return Wrong(400, "request_invalid", sentence)
+def _invalid_request(sentence: str) -> ApiError:
+    return ApiError(400, "request_invalid", sentence)

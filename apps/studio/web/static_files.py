@@ -1,4 +1,4 @@
-"""The page: a few files as they are, made once and for everybody. Nothing in them is anybody's."""
+"""Serves the page's static files. They contain no user data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,16 +7,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-PAGE = Path(__file__).with_name("page")
+PAGE = Path(__file__).parents[1] / "page"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = (
-    "default-src 'self'; img-src 'self'; script-src 'self'; style-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "default-src 'self'; img-src 'self'; script-src 'self'; style-src 'self'; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-cache"}
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
 
 
-def pages() -> list[Route]:
-    """The addresses of the page: its own, and one for each file beside it."""
+def page_routes() -> list[Route]:
+    """One route per file of the page; index.html is served at /."""
     found = sorted(file for file in PAGE.iterdir() if file.suffix in TYPES)
     return [Route("/" if file.name == "index.html" else f"/{file.name}", _page(file)) for file in found]
 

@@ -1,24 +1,24 @@
-"""Two users of a branch, and somebody who is none."""
+"""Fixtures: two users of the API, and a client without a token."""
 
 import pytest
 
-from apps.librarian.api import api
-from apps.librarian.tests.api.kit import Http, Reader
-from apps.librarian.tests.kit import Branch
+from apps.librarian.api import make_api
+from apps.librarian.tests.api.http_client import ApiUser, HttpClient
+from apps.librarian.tests.librarian_kit import LibrarianKit
 
 
 @pytest.fixture
-def ann(branch: Branch) -> Reader:
-    branch.library.add_book("Emma", "Jane Austen")
-    return Reader(branch, "ann")
+def ann(kit: LibrarianKit) -> ApiUser:
+    kit.service.add_book("Emma", "Jane Austen")
+    return ApiUser(kit, "ann")
 
 
 @pytest.fixture
-def bob(branch: Branch) -> Reader:
-    return Reader(branch, "bob")
+def bob(kit: LibrarianKit) -> ApiUser:
+    return ApiUser(kit, "bob")
 
 
 @pytest.fixture
-def stranger(branch: Branch) -> Http:
-    """Somebody without a token."""
-    return Http(api(branch.librarian, now=branch.clock.now))
+def anonymous(kit: LibrarianKit) -> HttpClient:
+    """A client without a token."""
+    return HttpClient(make_api(kit.librarian, now=kit.clock.now))

@@ -1,4 +1,4 @@
-"""A library that is worked by its commands alone, on an empty database."""
+"""Fixtures: the commands on an empty database, and on one with a user and a book."""
 
 import os
 from functools import partial
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.tests.commands import Call, called
-from apps.librarian.main import main
+from apps.common.tests.command_runner import RunCommand, run_command
+from apps.librarian.cli import main
 
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database_url: str) -> pytest.MonkeyPatch:
-    """An empty directory, and settings that name an empty database and nothing else."""
+    """An empty working directory, and only LIBRARIAN_DATABASE_URL set."""
     for name in [name for name in os.environ if name.startswith("LIBRARIAN_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -21,14 +21,14 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database_url: s
 
 
 @pytest.fixture
-def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Run a command as a person would."""
-    return partial(called, main, capsys)
+    return partial(run_command, main, capsys)
 
 
 @pytest.fixture
-def library(call: Call) -> Call:
-    """The commands on a library with a user, ann, and a book, Emma."""
+def librarian(call: RunCommand) -> RunCommand:
+    """Run a command on a library with the user ann and the book Emma."""
     for arguments in (("migrate",), ("user", "add", "ann"), ("book", "add", "Emma", "--author", "Jane Austen")):
         assert call(*arguments).code == 0
     return call

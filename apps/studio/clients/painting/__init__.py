@@ -1,1 +1,1 @@
-"""What the local provider paints with: colours, a canvas, skies, and what lies under them."""
+"""Drawing code of the local provider: palettes, canvas operations, skies and landscapes."""

@@ -1,4 +1,4 @@
-"""Palettes: the colours of a picture and what is in it, by the words of its prompt and by chance."""
+"""Palettes and subjects: chosen by words of the prompt, else at random."""
 
 import colorsys
 import random
@@ -10,12 +10,12 @@ Colour = tuple[int, int, int]
 Subject = Literal["mountains", "hills", "forest", "sea", "dunes", "city", "space"]
 
 SUBJECTS: tuple[Subject, ...] = ("mountains", "hills", "forest", "sea", "dunes", "mountains")
-"""What is painted where no word decides."""
+"""Subjects to choose from if no word of the prompt decides."""
 
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours from the top of the sky to the horizon, of the light, and of what is nearest."""
+    """The colours of the sky from top to horizon, of the light and of the foreground."""
 
     sky: tuple[Colour, ...]
     light: Colour
@@ -24,7 +24,7 @@ class Palette:
 
     @property
     def haze(self) -> Colour:
-        """What far things fade into."""
+        """The colour into which distant things fade."""
         return self.sky[-1]
 
 
@@ -71,30 +71,36 @@ SUBJECTS_OF_WORDS: dict[Subject, str] = {
     "space": "space planet galaxy nebula cosmos universe astronaut rocket",
 }
 _COLOURS = {word: name for name, words in COLOURS_OF_WORDS.items() for word in words.split()}
-_SUBJECTS: dict[str, Subject] = {word: subject for subject, words in SUBJECTS_OF_WORDS.items() for word in words.split()}
+_SUBJECTS: dict[str, Subject] = {
+    word: subject for subject, words in SUBJECTS_OF_WORDS.items() for word in words.split()
+}
 
 
-def chosen(prompt: str, chance: random.Random) -> tuple[Subject, Palette]:
-    """What is painted, and in which colours: the first word that says so decides, else chance; and no two palettes are quite the same."""
+def choose(prompt: str, rng: random.Random) -> tuple[Subject, Palette]:
+    """Choose the subject and the palette: by the first known word, else at random. Each palette varies a little."""
     words = re.findall(r"[a-z]+", prompt[:20_000].lower())
     said: Subject | None = next((_SUBJECTS[word] for word in words if word in _SUBJECTS), None)
-    subject: Subject = chance.choice(SUBJECTS) if said is None else said
-    colours = next((_COLOURS[word] for word in words if word in _COLOURS), None) or ("desert" if subject == "dunes" else chance.choice(BY_CHANCE))
-    return subject, turned(PALETTES[colours], chance.uniform(-0.028, 0.028), chance.uniform(0.92, 1.12))
+    subject: Subject = rng.choice(SUBJECTS) if said is None else said
+    colours = next((_COLOURS[word] for word in words if word in _COLOURS), None) or (
+        "desert" if subject == "dunes" else rng.choice(BY_CHANCE)
+    )
+    return subject, shift_hue(PALETTES[colours], rng.uniform(-0.028, 0.028), rng.uniform(0.92, 1.12))
 
 
-def turned(palette: Palette, hue: float, saturation: float) -> Palette:
-    """The same palette, a little further round the circle of colours."""
+def shift_hue(palette: Palette, hue: float, saturation: float) -> Palette:
+    """Shift the hue and scale the saturation of a palette."""
 
     def turn(colour: Colour) -> Colour:
         h, s, v = colorsys.rgb_to_hsv(*(part / 255 for part in colour))
         r, g, b = colorsys.hsv_to_rgb((h + hue) % 1.0, min(s * saturation, 1.0), v)
         return round(r * 255), round(g * 255), round(b * 255)
 
-    return replace(palette, sky=tuple(turn(each) for each in palette.sky), light=turn(palette.light), near=turn(palette.near))
+    return replace(
+        palette, sky=tuple(turn(each) for each in palette.sky), light=turn(palette.light), near=turn(palette.near)
+    )
 
 
-def mixed(one: Colour, other: Colour, share: float) -> Colour:
-    """From the one (0) to the other (1)."""
+def mix(one: Colour, other: Colour, share: float) -> Colour:
+    """Interpolate between two colours: 0 is the first, 1 the second."""
     r, g, b = (round(a + (z - a) * share) for a, z in zip(one, other, strict=True))
     return r, g, b

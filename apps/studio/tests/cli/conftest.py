@@ -1,21 +1,23 @@
-"""A studio that is worked by its commands alone, on an empty database and before the provider of the test."""
+"""Fixtures for the command line: commands on an empty database with a fake provider."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from apps.common.tests.commands import Call, Said, called
-from apps.studio.assembly import assembled
-from apps.studio.main import main
+from apps.common.tests.command_runner import CommandResult, RunCommand, run_command
+from apps.studio.assembly import studio_from_settings
+from apps.studio.cli import main
 from apps.studio.settings import Settings
-from apps.studio.tests.commands.kit import Work
-from apps.studio.tests.images_api import FakeImages
+from apps.studio.tests.cli.cli_kit import Work
+from apps.studio.tests.fake_images_api import FakeImages
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database_url: str, images: FakeImages) -> pytest.MonkeyPatch:
-    """An empty directory, and settings that name an empty database and the provider of the test."""
+def environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database_url: str, images: FakeImages
+) -> pytest.MonkeyPatch:
+    """An empty directory, and settings for an empty database and the fake provider."""
     for name in [name for name in os.environ if name.startswith("STUDIO_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -26,11 +28,11 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database_url: s
 
 
 @pytest.fixture
-def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], images: FakeImages) -> Call:
-    """Run a command as a person would; nobody ever sees a traceback or a secret."""
+def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], images: FakeImages) -> RunCommand:
+    """Run a command and check that its output contains no traceback and no secret."""
 
-    def run(*arguments: object) -> Said:
-        said = called(main, capsys, *arguments)
+    def run(*arguments: object) -> CommandResult:
+        said = run_command(main, capsys, *arguments)
         assert images.api_key not in said.out + said.err
         return said
 
@@ -38,8 +40,8 @@ def call(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], im
 
 
 @pytest.fixture
-def studio(call: Call) -> Call:
-    """The commands on a studio with a user, ann, who has five credits."""
+def studio(call: RunCommand) -> RunCommand:
+    """The commands on a studio with the user ann, who has five credits."""
     for arguments in (("migrate",), ("user", "add", "ann", "--credits", "5")):
         assert call(*arguments).code == 0
     return call
@@ -47,10 +49,10 @@ def studio(call: Call) -> Call:
 
 @pytest.fixture
 def work(environment: pytest.MonkeyPatch) -> Work:
-    """A worker that does all that is due."""
+    """Run a worker until no job is due."""
 
     def run() -> None:
-        made = assembled(Settings.read())
+        made = studio_from_settings(Settings.read())
         try:
             made.app.run_until_idle()
         finally:

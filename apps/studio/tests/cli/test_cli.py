@@ -1,4 +1,4 @@
-"""Promises about the commands: what they print, how they exit, and that a wrong call is one sentence that changes nothing and shows no secret."""
+"""The command line: output, exit codes, and one sentence without secrets for each wrong call."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from apps.common.tests.commands import Call
-from apps.studio.tests.commands.kit import NO_ID, PATIENCE, ROOT, once, ordered, refused
-from apps.studio.tests.images_api import FakeImages
+from apps.common.tests.command_runner import RunCommand
+from apps.studio.tests.cli.cli_kit import NO_ID, ROOT, TIME_LIMIT, once, ordered, refused
+from apps.studio.tests.fake_images_api import FakeImages
 
 
 # ---------------------------------------------------------------- the database
-def test_the_tables_are_made_once_and_the_next_step_is_said(call: Call, database_url: str) -> None:
+def test_migrate_creates_the_tables_and_names_the_next_step(call: RunCommand, database_url: str) -> None:
     first, second = call("migrate"), call("migrate")
     assert first == second
     assert first.code == 0
@@ -28,7 +28,9 @@ def test_the_tables_are_made_once_and_the_next_step_is_said(call: Call, database
 
 
 @once
-def test_the_file_of_the_database_is_for_its_user_alone(call: Call, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_database_file_is_accessible_only_to_its_owner(
+    call: RunCommand, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     environment.setenv("STUDIO_DATABASE_URL", "sqlite:///studio.db")
     before = os.umask(0o022)
     try:
@@ -40,15 +42,27 @@ def test_the_file_of_the_database_is_for_its_user_alone(call: Call, environment:
 
 
 @once
-def test_nothing_is_made_by_looking(call: Call, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reading_commands_create_no_file(call: RunCommand, environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment.setenv("STUDIO_DATABASE_URL", "sqlite:///none.db")
-    for arguments in (("jobs",), ("users",), ("check",), ("show", NO_ID), ("dead", "list"), ("create", "ann", "a fox"), ("run",), ("serve",), ("worker",)):
+    for arguments in (
+        ("jobs",),
+        ("users",),
+        ("check",),
+        ("show", NO_ID),
+        ("dead", "list"),
+        ("create", "ann", "a fox"),
+        ("run",),
+        ("serve",),
+        ("worker",),
+    ):
         refused(call(*arguments), 1, "`python -m apps.studio migrate`")
     assert list(tmp_path.iterdir()) == []
 
 
 @once
-def test_a_database_that_is_away_is_one_sentence_without_its_password(call: Call, environment: pytest.MonkeyPatch) -> None:
+def test_unreachable_database_is_one_sentence_without_the_password(
+    call: RunCommand, environment: pytest.MonkeyPatch
+) -> None:
     environment.setenv("STUDIO_DATABASE_URL", "postgresql://studio:canary-password@127.0.0.1:1/studio")
     for command in ("migrate", "users"):
         said = call(command)
@@ -59,90 +73,134 @@ def test_a_database_that_is_away_is_one_sentence_without_its_password(call: Call
 # ---------------------------------------------------------------- called wrongly
 @once
 @pytest.mark.parametrize("command", ["migrate", "users", "check", "run", "serve", "worker"])
-def test_settings_that_cannot_do_are_one_sentence(call: Call, environment: pytest.MonkeyPatch, command: str) -> None:
+def test_invalid_settings_are_one_sentence(call: RunCommand, environment: pytest.MonkeyPatch, command: str) -> None:
     environment.setenv("STUDIO_STORE", "x")
-    refused(call(command), 2, "STUDIO_STORE is no setting: did you mean STUDIO_STORAGE?")
+    refused(call(command), 2, "STUDIO_STORE is not a setting. Did you mean STUDIO_STORAGE?")
     environment.delenv("STUDIO_STORE")
     environment.setenv("STUDIO_BLOCK_LIST", "no-such-file")
-    refused(call(command), 2, "STUDIO_BLOCK_LIST names 'no-such-file'")
+    refused(call(command), 2, "STUDIO_BLOCK_LIST: cannot read 'no-such-file'")
 
 
 @once
-@pytest.mark.parametrize("arguments", [
-    ("wrong",), ("worker", "--slots", "0"), ("run", "--http", "nowhere"), ("user", "add"), ("credits", "grant", "ann", "0"),
-    ("credits", "grant", "ann", "many"), ("user", "add", "bob", "--credits", "-1"),
-    ("create", "ann", "a fox", "--size", "1x1"), ("create", "ann", "a fox", "--seed", "-1"), ("show", "1"),
-    ("show", "' OR 1=1"), ("reject", NO_ID), ("jobs", "--limit", "0"),
-])
-def test_a_wrong_call_exits_with_2_and_changes_nothing(studio: Call, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("wrong",),
+        ("worker", "--slots", "0"),
+        ("run", "--http", "nowhere"),
+        ("user", "add"),
+        ("credits", "grant", "ann", "0"),
+        ("credits", "grant", "ann", "many"),
+        ("user", "add", "bob", "--credits", "-1"),
+        ("create", "ann", "a fox", "--size", "1x1"),
+        ("create", "ann", "a fox", "--seed", "-1"),
+        ("show", "1"),
+        ("show", "' OR 1=1"),
+        ("reject", NO_ID),
+        ("jobs", "--limit", "0"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_changes_nothing(studio: RunCommand, arguments: tuple[str, ...]) -> None:
     assert studio(*arguments).code == 2
     assert json.loads(studio("jobs", "--json").out) == []
     assert len(json.loads(studio("users", "--json").out)) == 1
 
 
 @once
-def test_a_port_that_is_taken_is_one_sentence(studio: Call, images: FakeImages) -> None:
-    refused(studio("serve", "--http", httpx.URL(images.url).netloc.decode()), 1, "Nobody can listen at ")
+def test_port_in_use_is_one_sentence(studio: RunCommand, images: FakeImages) -> None:
+    refused(studio("serve", "--http", httpx.URL(images.url).netloc.decode()), 1, "Cannot listen at ")
 
 
 @once
-def test_help_names_every_command(call: Call) -> None:
+def test_help_lists_all_commands(call: RunCommand) -> None:
     said = call("--help")
     assert said.code == 0
-    names = ("migrate", "user", "users", "credits", "create", "follow", "jobs", "show", "save", "reject", "dead", "check", "run", "serve", "worker")
+    names = (
+        "migrate",
+        "user",
+        "users",
+        "credits",
+        "create",
+        "follow",
+        "jobs",
+        "show",
+        "save",
+        "reject",
+        "dead",
+        "check",
+        "run",
+        "serve",
+        "worker",
+    )
     assert [name for name in names if not re.search(rf"^  {name} ", said.out, re.MULTILINE)] == []
 
 
 # ---------------------------------------------------------------- what runs for long
 @once
-def test_the_studio_runs_until_a_signal_and_makes_pictures(studio: Call, tmp_path: Path) -> None:
-    """With the provider of a fresh machine, in a process of its own."""
+def test_run_makes_pictures_until_a_signal(studio: RunCommand, tmp_path: Path) -> None:
+    """With the local provider, in its own process."""
     id = ordered(studio("create", "ann", "a fox in the snow"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "STUDIO_PROVIDER": "local"}
     command = [sys.executable, "-m", "apps.studio", "run", "--http", "127.0.0.1:0", "--slots", "1"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             said = [process.stdout.readline().strip() for _ in range(4)]
             assert said[3] == "the worker is ready"
-            assert said[:2] == ["making up to 1 picture at once with the local provider", "the originals are in studio-files"]
-            assert httpx.get(said[2].removeprefix("listening at ") + "/health", timeout=PATIENCE).status_code == 200
+            assert said[:2] == [
+                "making up to 1 picture at a time with the local provider",
+                "storing originals in studio-files",
+            ]
+            assert httpx.get(said[2].removeprefix("listening at ") + "/health", timeout=TIME_LIMIT).status_code == 200
             assert studio("follow", id).code == 0
             process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0
+            assert process.wait(TIME_LIMIT) == 0
             stopping, *end = process.stdout.read().splitlines()
-            assert end == ["listening no more"]
+            assert end == ["stopped listening"]
             assert stopping == (
-                "stopping: what runs may finish for up to 25 s, and the rest is given back; a second signal ends it at once, at the price of a try")
+                "stopping: running jobs have 25 s to finish, then they return to the queue; "
+                "a second signal exits at once and costs each running job a try"
+            )
         finally:
             process.kill()
     assert (tmp_path / "studio-files" / "originals" / id).read_bytes().startswith(b"\x89PNG")
 
 
 def no_run(*_: object, **given: object) -> None:
-    """In the place of what would run until a signal."""
+    """Replaces the server, which would run until a signal."""
     if isinstance(http := given["http"], socket.socket):
         http.close()
 
 
 @once
 @pytest.mark.parametrize("command", ["run", "worker"])
-def test_a_storage_that_cannot_be_used_is_one_sentence_at_the_start(studio: Call, environment: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
-    environment.setattr("apps.studio.serving.until_signal", no_run)
+def test_unusable_storage_is_one_sentence_at_startup(
+    studio: RunCommand, environment: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    environment.setattr("apps.studio.web.server.run_until_signal", no_run)
     (tmp_path / "taken").write_text("a file", encoding="utf-8")
     for storage in ("taken", "taken/below"):
         environment.setenv("STUDIO_STORAGE", storage)
         said = studio(command) if command == "worker" else studio(command, "--http", "127.0.0.1:0")
-        refused(said, 1, f"STUDIO_STORAGE names '{storage}', which cannot be used.")
+        refused(said, 1, f"STUDIO_STORAGE: cannot use '{storage}'.")
 
 
 @once
-def test_a_bucket_that_is_away_is_a_remark_and_the_studio_runs(studio: Call, environment: pytest.MonkeyPatch) -> None:
-    """It may come back, and its jobs wait for it."""
-    environment.setattr("apps.studio.serving.until_signal", no_run)
-    for name, value in (("STORAGE", "s3://pictures"), ("S3_ENDPOINT", "http://127.0.0.1:1"), ("S3_ACCESS_KEY", "x"), ("S3_SECRET_KEY", "canary-secret")):
+def test_unreachable_bucket_is_a_warning_and_the_studio_runs(
+    studio: RunCommand, environment: pytest.MonkeyPatch
+) -> None:
+    """Jobs are retried until the bucket is reachable."""
+    environment.setattr("apps.studio.web.server.run_until_signal", no_run)
+    for name, value in (
+        ("STORAGE", "s3://pictures"),
+        ("S3_ENDPOINT", "http://127.0.0.1:1"),
+        ("S3_ACCESS_KEY", "x"),
+        ("S3_SECRET_KEY", "canary-secret"),
+    ):
         environment.setenv(f"STUDIO_{name}", value)
     said = studio("worker")
     assert said.code == 0
-    assert "The storage cannot be used" in said.err
+    assert "The storage failed" in said.err
     assert "canary" not in said.err

@@ -1,4 +1,4 @@
-"""The page in a real browser, before the studio as it runs: who it is for, and how it looks."""
+"""Users on the page in a real browser: sign-in, review and layout."""
 
 import re
 from pathlib import Path
@@ -7,31 +7,31 @@ import pytest
 from playwright.sync_api import expect
 
 from apps.studio.order import PRICES
-from apps.studio.people import User
-from apps.studio.prompt_guard import LONGEST
-from apps.studio.tests.images_controls import Fault
-from apps.studio.tests.page.kit import numbers
-from apps.studio.tests.shop import Shop
-from apps.studio.tests.visit import PHONE, Visit, in_state
+from apps.studio.prompt_guard import MAX_LENGTH
+from apps.studio.tests.browser_session import PHONE, BrowserSession, in_state
+from apps.studio.tests.fake_images_controls import Fault
+from apps.studio.tests.page.page_kit import numbers
+from apps.studio.tests.running_studio import RunningStudio
+from apps.studio.users import User
 
 pytestmark = pytest.mark.real
 
 
 # ---------------------------------------------------------------- who it is for
-def test_a_wrong_key_lets_nobody_in(visit: Visit) -> None:
+def test_wrong_key_cannot_sign_in(visit: BrowserSession) -> None:
     page = visit.page
     page.goto(visit.studio.url)
     page.get_by_label("Access key").fill("studio_wrong")
     assert [each.url for each in visit.answered if not each.ok] == []
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("Nobody has this key")
+    expect(page.get_by_role("alert")).to_contain_text("This access key is not valid")
     expect(page.locator("#create")).to_be_hidden()
 
 
-def test_who_signs_out_leaves_nothing_behind(visit: Visit, studio: Shop, somebody: User) -> None:
+def test_sign_out_removes_all_data(visit: BrowserSession, studio: RunningStudio, somebody: User) -> None:
     page = visit.sign_in(somebody)
     in_state(visit.order("a secret garden"), "completed")
-    visit.card("a secret garden").get_by_role("button", name="Open the picture").click()
+    visit.card("a secret garden").get_by_role("button", name="Open picture").click()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Access key")).to_be_visible()
@@ -42,21 +42,25 @@ def test_who_signs_out_leaves_nothing_behind(visit: Visit, studio: Shop, somebod
     expect(page.get_by_text("Nothing here yet.")).to_be_visible()
 
 
-def test_a_session_that_is_ended_elsewhere_ends_here_and_keeps_what_is_written(visit: Visit, studio: Shop, somebody: User) -> None:
+def test_session_that_ends_elsewhere_keeps_the_form(
+    visit: BrowserSession, studio: RunningStudio, somebody: User
+) -> None:
     page = visit.sign_in(somebody)
-    page.get_by_label("What is to be drawn?").fill("half a thought")
-    studio.people.rekey(somebody.name)
-    expect(page.get_by_role("alert")).to_have_text("Your session has ended: sign in again.")
+    page.get_by_label("Describe your picture").fill("half a thought")
+    studio.users.replace_key(somebody.name)
+    expect(page.get_by_role("alert")).to_have_text("Your session has ended. Sign in again.")
     expect(page.locator("#prompt")).to_have_value("half a thought")
 
 
-def test_an_administrator_redrives_a_dead_letter_and_closes_another(visit: Visit, studio: Shop, administrator: User) -> None:
+def test_administrator_redrives_one_dead_letter_and_closes_another(
+    visit: BrowserSession, studio: RunningStudio, administrator: User
+) -> None:
     page = visit.sign_in(administrator)
     studio.images.fail(Fault.unauthorized(), Fault.unauthorized())
     for prompt in ("a broken bridge", "a lost cause"):
         card = visit.order(prompt)
         in_state(card, "dead_letter")
-        expect(card.locator(".reason")).to_contain_text("credits are back")
+        expect(card.locator(".reason")).to_contain_text("credits were refunded")
     visit.has_credits("10 credits")
 
     visit.go("Review 2")
@@ -65,10 +69,12 @@ def test_an_administrator_redrives_a_dead_letter_and_closes_another(visit: Visit
     expect(bridge.locator(".facts")).to_contain_text("1 of 4 tries")
     bridge.get_by_label("Note on: a broken bridge").fill("the key is right again")
     bridge.get_by_role("button", name="Draw it again").click()
-    expect(page.get_by_text(re.compile("^Ordered again as [0-9a-f-]{13}: a broken bridge")).and_(page.locator(".note"))).to_be_visible()
+    expect(
+        page.get_by_text(re.compile("^Ordered again as [0-9a-f-]{13}: a broken bridge")).and_(page.locator(".note"))
+    ).to_be_visible()
     expect(page.locator(".letter")).to_have_count(1)
     page.locator(".letter").get_by_role("button", name="Close").click()
-    expect(page.get_by_text("Nothing waits for a decision.")).to_be_visible()
+    expect(page.get_by_text("No dead letters to review.")).to_be_visible()
 
     visit.go("Create")
     expect(visit.card("a broken bridge")).to_have_count(2)
@@ -77,7 +83,7 @@ def test_an_administrator_redrives_a_dead_letter_and_closes_another(visit: Visit
     visit.has_credits("9 credits")
 
 
-def test_who_is_no_administrator_sees_no_review(visit: Visit, somebody: User) -> None:
+def test_users_do_not_see_the_review(visit: BrowserSession, somebody: User) -> None:
     page = visit.sign_in(somebody)
     expect(page.get_by_role("link", name="Review")).to_be_hidden()
     page.goto(f"{visit.studio.url}/#review")
@@ -86,8 +92,10 @@ def test_who_is_no_administrator_sees_no_review(visit: Visit, somebody: User) ->
 
 
 # ---------------------------------------------------------------- how it looks
-def test_nothing_scrolls_sideways_on_a_phone(on_a_phone: Visit, studio: Shop, administrator: User, tmp_path: Path) -> None:
-    """In no view, with a picture, a dead letter, and a word that is longer than the screen."""
+def test_no_view_scrolls_sideways_on_a_phone(
+    on_a_phone: BrowserSession, studio: RunningStudio, administrator: User, tmp_path: Path
+) -> None:
+    """With a picture, a dead letter, and a word that is longer than the screen."""
     page = on_a_phone.sign_in(administrator)
     in_state(on_a_phone.order("w" * 300), "completed")
     studio.images.fail(Fault.unauthorized())
@@ -99,13 +107,17 @@ def test_nothing_scrolls_sideways_on_a_phone(on_a_phone: Visit, studio: Shop, ad
     expect(page.locator(".letter")).to_have_count(1)
 
 
-def test_the_form_says_what_the_order_says(visit: Visit, somebody: User) -> None:
-    """The same sizes at the same prices, and as many characters as are taken."""
+def test_form_matches_sizes_prices_and_limits(visit: BrowserSession, somebody: User) -> None:
     page = visit.sign_in(somebody)
-    assert dict(page.eval_on_selector_all("[name=size]", "all => all.map(each => [each.value, Number(each.dataset.cost)])")) == PRICES
+    assert (
+        dict(
+            page.eval_on_selector_all("[name=size]", "all => all.map(each => [each.value, Number(each.dataset.cost)])")
+        )
+        == PRICES
+    )
     shown = page.locator(".sizes label").all_inner_texts()
     assert [int(re.findall(r"(\d+) credit", text)[0]) for text in shown] == list(PRICES.values())
     page.get_by_label("Wide").check()
     expect(page.locator("#price")).to_have_text("2 credits")
-    page.get_by_label("What is to be drawn?").fill("  ä🦊\n")
-    expect(page.locator("#length")).to_have_text(f"2 of {LONGEST} characters")
+    page.get_by_label("Describe your picture").fill("  ä🦊\n")
+    expect(page.locator("#length")).to_have_text(f"2 of {MAX_LENGTH} characters")

@@ -1,0 +1,1 @@
+"""Clients of the external systems that the librarian uses."""

@@ -1,0 +1,1 @@
+"""HTTP: authentication, request bodies, responses, event streams and the server."""
