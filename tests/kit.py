@@ -1,27 +1,29 @@
-"""Databases for tests: one face over both stores, a clock that tests set, and raw SQL that is written once."""
+"""Databases for tests: one face over both stores, and a clock that tests set."""
 
 import itertools
-import re
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import psycopg
+from interlock.core.clock import SystemClock
+from interlock.store import OpenStore, open_store
+from tests.pool import NOTHING, Contents, FilePool, Schema, SchemaPool
+from tests.raw import TABLES, PostgresRaw, Raw, SqliteRaw
 
-from interlock.clock import SystemClock
-from interlock.stores import OpenStore, open_store
-from interlock.stores.queryfile import to_pyformat
+__all__ = [
+    "EPOCH",
+    "TABLES",
+    "Place",
+    "PostgresRaw",
+    "Raw",
+    "SettableClock",
+    "SqliteRaw",
+    "postgres_place",
+    "sqlite_place",
+]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-TABLES = ("jobs", "executions", "audit", "receipts", "archived", "lifecycles", "lifecycle_edges", "kinds", "queues", "schema_version")
-KEYS = {"jobs": ("id",), "executions": ("job_id", "attempt"), "audit": ("job_id", "version", "n")}
-
-Rows = list[tuple[Any, ...]]
-Dump = dict[str, list[str]]
 
 
 class SettableClock:
@@ -41,219 +43,9 @@ class SettableClock:
         return self._now
 
 
-class Raw:
-    """SQL that does not come from the store: `{jobs}` is a table, `:name` a parameter, `{later}` a time after `updated_at`."""
-
-    refusal: type[Exception]
-    """What the driver raises when the database itself says no."""
-    later: str
-
-    def table(self, name: str) -> str:
-        raise NotImplementedError
-
-    def run(self, sql: str, params: dict[str, Any]) -> Rows:
-        raise NotImplementedError
-
-    def script(self, sql: str) -> None:
-        """Run many statements."""
-        raise NotImplementedError
-
-    def columns(self, name: str) -> list[str]:
-        raise NotImplementedError
-
-    def upsert(self, name: str, columns: Sequence[str], select: str) -> str:
-        """Insert what `select` gives, in place of what stands there under the same key."""
-        raise NotImplementedError
-
-    def empty(self, name: str) -> str:
-        """The statement that empties a table with one word."""
-        raise NotImplementedError
-
-    def lines(self, name: str) -> list[str]:
-        """Every row of a table as text, sorted."""
-        raise NotImplementedError
-
-    def transaction(self) -> Any:
-        """A caller's own transaction on this database, as a context manager that gives its handle."""
-        raise NotImplementedError
-
-    def disable(self, *triggers: str) -> None:
-        """Take triggers away, to see that something misses them."""
-        raise NotImplementedError
-
-    def unchecked(self) -> AbstractContextManager[None]:
-        """A while without triggers, and for ever without statistics: for loading many rows."""
-        raise NotImplementedError
-
-    def numbers(self, count: int) -> str:
-        """A relation of one column `n` that counts from 1."""
-        raise NotImplementedError
-
-    def numbered(self, group: int) -> str:
-        """The id of the nth job of a group."""
-        raise NotImplementedError
-
-    def time(self, at: datetime) -> str:
-        """A moment, as it is stored."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    # ------------------------------------------------------------ the same for every dialect
-    def __call__(self, sql: str, **params: Any) -> Rows:
-        return self.run(self.words(sql), params)
-
-    def words(self, sql: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda found: self.later if found[1] == "later" else self.table(found[1]), sql)
-
-    def copy(self, name: str, where: str, changes: dict[str, str], *, replacing: bool = False, **params: Any) -> Rows:
-        """Insert a copy of the rows of `where`, with these columns changed to these expressions; replacing what stands under the same key, if asked."""
-        columns = self.columns(name)
-        select = f"SELECT {', '.join(changes.get(column, column) for column in columns)} FROM {self.table(name)} WHERE {where}"
-        plain = f"INSERT INTO {self.table(name)} ({', '.join(columns)}) {select}"
-        return self.run(self.words(self.upsert(name, columns, select) if replacing else plain), params)
-
-    def dump(self) -> Dump:
-        """All that is stored."""
-        return {name: self.lines(name) for name in TABLES}
-
-
-class SqliteRaw(Raw):
-    refusal = sqlite3.IntegrityError
-    later = "strftime('%Y-%m-%dT%H:%M:%S', updated_at, '+1 second') || '.000000Z'"
-
-    def __init__(self, file: Path) -> None:
-        self._db = sqlite3.connect(file, isolation_level=None, timeout=10, check_same_thread=False)
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._file = file
-
-    def table(self, name: str) -> str:
-        return f"interlock_{name}"
-
-    def run(self, sql: str, params: dict[str, Any]) -> Rows:
-        return self._db.execute(sql, params).fetchall()
-
-    def script(self, sql: str) -> None:
-        self._db.executescript(sql)
-
-    def columns(self, name: str) -> list[str]:
-        return [row[1] for row in self._db.execute(f"PRAGMA table_info({self.table(name)})")]
-
-    def upsert(self, name: str, columns: Sequence[str], select: str) -> str:
-        return f"INSERT OR REPLACE INTO {self.table(name)} ({', '.join(columns)}) {select}"
-
-    def empty(self, name: str) -> str:
-        return f"DELETE FROM {self.table(name)}"
-
-    def lines(self, name: str) -> list[str]:
-        return sorted(map(repr, self._db.execute(f"SELECT * FROM {self.table(name)}")))
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self._file, isolation_level=None, timeout=10)
-        try:
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.rollback()
-                raise
-            connection.commit()
-        finally:
-            connection.close()
-
-    def disable(self, *triggers: str) -> None:
-        for trigger in triggers:
-            self._db.execute(f"DROP TRIGGER interlock_{trigger}")
-
-    @contextmanager
-    def unchecked(self) -> Iterator[None]:
-        triggers = self("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-        for statement in ["BEGIN IMMEDIATE", *(f"DROP TRIGGER {name}" for name, _ in triggers)]:
-            self._db.execute(statement)
-        yield
-        for statement in [*(sql for _, sql in triggers), "COMMIT"]:
-            self._db.execute(statement)
-
-    def numbers(self, count: int) -> str:
-        return f"(WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted LIMIT {count}) SELECT n FROM counted)"
-
-    def numbered(self, group: int) -> str:
-        return f"printf('{group:08x}-0000-7000-8000-%012x', n)"
-
-    def time(self, at: datetime) -> str:
-        return f"'{at:%Y-%m-%dT%H:%M:%S.%f}Z'"
-
-    def close(self) -> None:
-        self._db.close()
-
-
-class PostgresRaw(Raw):
-    refusal = psycopg.errors.IntegrityError
-    later = "updated_at + interval '1 second'"
-
-    def __init__(self, url: str, schema: str) -> None:
-        self._url, self._schema = url, schema
-        self._db = psycopg.connect(url, autocommit=True)
-
-    def table(self, name: str) -> str:
-        return f"{self._schema}.{name}"
-
-    def run(self, sql: str, params: dict[str, Any]) -> Rows:
-        cursor = self._db.execute(to_pyformat(sql), params)
-        return cursor.fetchall() if cursor.description else []
-
-    def script(self, sql: str) -> None:
-        self._db.execute(sql)
-
-    def columns(self, name: str) -> list[str]:
-        return [column.name for column in self._db.execute(f"SELECT * FROM {self.table(name)} LIMIT 0").description or ()]
-
-    def upsert(self, name: str, columns: Sequence[str], select: str) -> str:
-        rest = ", ".join(f"{column} = excluded.{column}" for column in columns)
-        return f"INSERT INTO {self.table(name)} ({', '.join(columns)}) {select} ON CONFLICT ({', '.join(KEYS[name])}) DO UPDATE SET {rest}"
-
-    def empty(self, name: str) -> str:
-        return f"TRUNCATE {self.table(name)} CASCADE"
-
-    def lines(self, name: str) -> list[str]:
-        return sorted(row[0] for row in self._db.execute(f"SELECT t::text FROM {self.table(name)} t"))
-
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection]:
-        with psycopg.connect(self._url) as connection:
-            yield connection
-
-    def disable(self, *triggers: str) -> None:
-        for trigger in triggers:
-            self._db.execute(f"DROP TRIGGER {trigger} ON {self.table(trigger.partition('_')[0])}")
-
-    @contextmanager
-    def unchecked(self) -> Iterator[None]:
-        for name in ("jobs", "executions", "audit"):
-            self.script(f"ALTER TABLE {self.table(name)} SET (autovacuum_enabled = false)")
-        self.script("SET session_replication_role = replica")
-        yield
-        self.script("SET session_replication_role = origin")
-
-    def numbers(self, count: int) -> str:
-        return f"generate_series(1, {count}) AS n"
-
-    def numbered(self, group: int) -> str:
-        return f"('{group:08x}-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
-
-    def time(self, at: datetime) -> str:
-        return f"'{at.isoformat()}'::timestamptz"
-
-    def close(self) -> None:
-        self._db.close()
-
-
 @dataclass
 class Place:
-    """One empty database of a test, and the ways into it."""
+    """One database of a test, and the ways into it; empty, and not migrated unless it comes from a pool."""
 
     url: str
     schema: str
@@ -267,6 +59,14 @@ class Place:
         """Another process's view: a store of its own on this database."""
         store = open_store(self.url, self.schema, SystemClock() if real_time else self.clock)
         self._stores.append(store)
+        return store
+
+    def open_with(self, contents: Contents, *, real_time: bool = False) -> OpenStore:
+        """A store with these lifecycles and kinds, whose time stands still unless it is to be real."""
+        store = self.open(real_time=real_time)
+        store.registry.migrate(contents.lifecycles, contents.kinds)
+        if not real_time:
+            self.freeze()
         return store
 
     @property
@@ -293,30 +93,107 @@ class Place:
 class PostgresPlace(Place):
     def freeze(self) -> None:
         self.raw.script(f"""
-          CREATE TABLE {self.schema}.test_clock (now timestamptz NOT NULL);
+          CREATE TABLE IF NOT EXISTS {self.schema}.test_clock (now timestamptz NOT NULL);
           INSERT INTO {self.schema}.test_clock VALUES ('{self.clock.now().isoformat()}');
           CREATE OR REPLACE FUNCTION {self.schema}.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT now FROM {self.schema}.test_clock'""")
-        self.clock.on_change = lambda now: self.raw.script(f"UPDATE {self.schema}.test_clock SET now = '{now.isoformat()}'")
+        self.clock.on_change = lambda now: self.raw.script(
+            f"UPDATE {self.schema}.test_clock SET now = '{now.isoformat()}'"
+        )
 
     def recycle(self) -> bool:
         tables = ", ".join(self.raw.table(name) for name in ("jobs", "executions", "audit", "receipts", "archived"))
-        self.raw.script(f"SET session_replication_role = replica; TRUNCATE {tables}; SET session_replication_role = origin")
+        self.raw.script(
+            f"SET session_replication_role = replica; TRUNCATE {tables}; SET session_replication_role = origin"
+        )
         return True
 
     def close(self) -> None:
         if not self._closed:
-            self.raw.script(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
+            self.drop()
         super().close()
+
+    def drop(self) -> None:
+        self.raw.script(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
+
+
+class PooledPostgres(PostgresPlace):
+    """A schema that is migrated already, with the lifecycles and kinds that the test asks for first."""
+
+    def __init__(self, url: str, pool: SchemaPool) -> None:
+        self._pool = pool
+        self._taken: Schema | None = None
+        super().__init__(url, "", lambda: PostgresRaw(url, self.schema))
+
+    @property
+    def schema(self) -> str:  # type: ignore[override] - decided at its first use
+        if self._taken is None:
+            self._taken = self._pool.take()
+        return self._taken.name
+
+    @schema.setter
+    def schema(self, name: str) -> None:
+        """The pool names it."""
+
+    def open_with(self, contents: Contents, *, real_time: bool = False) -> OpenStore:
+        if self._taken is not None:
+            return super().open_with(contents, real_time=real_time)
+        self._taken = self._pool.take(contents)
+        store = self.open(real_time=real_time)
+        if not real_time:
+            self.freeze()
+        return store
+
+    def drop(self) -> None:
+        """The pool does."""
+
+    def close(self) -> None:
+        closed = self._closed
+        super().close()
+        if self._taken is not None and not closed:
+            self._pool.give_back(self._taken)
+
+
+class PooledSqlite(Place):
+    """A copy of a file that is migrated already, with the lifecycles and kinds that the test asks for first."""
+
+    def __init__(self, file: Path, pool: FilePool) -> None:
+        self._file, self._pool = file, pool
+        super().__init__("", "interlock", lambda: SqliteRaw(self._copy()))
+
+    def _copy(self, contents: Contents = NOTHING) -> Path:
+        if not self._file.exists():
+            self._pool.copy(self._file, contents)
+        return self._file
+
+    @property
+    def url(self) -> str:  # type: ignore[override] - decided at its first use
+        return f"sqlite:///{self._copy()}"
+
+    @url.setter
+    def url(self, url: str) -> None:
+        """The pool names it."""
+
+    def open_with(self, contents: Contents, *, real_time: bool = False) -> OpenStore:
+        if self._file.exists():
+            return super().open_with(contents, real_time=real_time)
+        self._copy(contents)
+        return self.open(real_time=real_time)
 
 
 _numbers = itertools.count()
 
 
-def sqlite_place(directory: Path) -> Place:
+def sqlite_place(directory: Path, pool: FilePool | None = None) -> Place:
+    """An empty database in a new file of this directory."""
     file = directory / f"jobs_{next(_numbers)}.db"
+    if pool is not None:
+        return PooledSqlite(file, pool)
     return Place(f"sqlite:///{file}", "interlock", lambda: SqliteRaw(file))
 
 
-def postgres_place(url: str) -> Place:
+def postgres_place(url: str, pool: SchemaPool | None = None) -> Place:
+    """An empty database in a new schema of this server."""
+    if pool is not None:
+        return PooledPostgres(url, pool)
     schema = f"t_{next(_numbers)}"
     return PostgresPlace(url, schema, lambda: PostgresRaw(url, schema))

@@ -4,24 +4,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from interlock.backoff import Backoff
-from interlock.ids import uuid7
-from interlock.job import AuditEntry, Execution, Job
-from interlock.lifecycle import Lifecycle, builtin
-from interlock.machine import Arrow
-from interlock.move import Move, Policy, Take, decide, decide_take
-from interlock.outcome import Failed, Finished, Lost, Outcome, Returned, Started
-from interlock.projection import phase_of, project, replay
-from interlock.records import KindFacts, Lease, NewJob, Refusal, Way
-from interlock.store import Store
+from interlock.core.backoff import Backoff
+from interlock.core.decide import decide, decide_take
+from interlock.core.ids import uuid7
+from interlock.core.job import AuditEntry, Execution, Job
+from interlock.core.lifecycle import Lifecycle, builtin
+from interlock.core.machine import Arrow
+from interlock.core.outcome import FailedFinally, Finished, Lost, Outcome, Returned, Started
+from interlock.core.projection import phase_of, project, replay
+from interlock.core.transition import Move, Policy, Take
+from interlock.store.contract import Store
+from interlock.store.types import ClaimRule, KindFacts, Lease, NewJob, Refusal
+from tests.pool import Contents
 
 _DOCUMENTS = Path(__file__).parent.parent / "lifecycles"
 LIFECYCLES = {
     **{name: builtin(name) for name in ("standard", "state_model", "task")},
     **{name: Lifecycle.load(_DOCUMENTS / f"{name}.md") for name in ("delivery", "download", "image")},
 }
-KINDS = {"mail": "standard", "model": "state_model", "chore": "task", "deliver": "delivery", "fetch": "download", "paint": "image"}
+KINDS = {
+    "mail": "standard",
+    "model": "state_model",
+    "chore": "task",
+    "deliver": "delivery",
+    "fetch": "download",
+    "paint": "image",
+}
 FACTS = [KindFacts(kind, lifecycle) for kind, lifecycle in KINDS.items()]
+CONTENTS = Contents(tuple(LIFECYCLES.values()), tuple(FACTS))
+"""The lifecycles and kinds of every contract test."""
 KIND_OF = {lifecycle: kind for kind, lifecycle in KINDS.items()}
 POLICY = Policy(tries=3, backoff=Backoff(first=10, jitter=False), key_until=("dead_letter",))
 
@@ -40,36 +51,56 @@ def many(n: int, kind: str = "mail", **fields: Any) -> list[NewJob]:
 
 def stored(store: Store, kind: str = "mail", **fields: Any) -> Job:
     """A job that waits in the store."""
-    return store.get(store.enqueue([make(kind, **fields)])[0].id)
+    return store.inspect.get(store.queue.enqueue([make(kind, **fields)])[0].id)
 
 
 def hooks_of(store: Store, kind: str) -> frozenset[str]:
     """The states on whose entry the kind runs a function of its own, as the database knows them."""
-    facts = store.kind(kind)
+    facts = store.registry.kind(kind)
     return frozenset(facts.hooks) if facts else frozenset()
 
 
 # ---------------------------------------------------------------- jobs are worked on
-def ways(*kinds: str, lease: float = 30.0, version: int = 1, lifecycle: Lifecycle | None = None) -> list[Way]:
+def claim_rules(
+    *kinds: str, lease: float = 30.0, version: int = 1, lifecycle: Lifecycle | None = None
+) -> list[ClaimRule]:
     """How a worker that knows these kinds takes their jobs, from every state in which one may wait."""
-    found: list[Way] = []
+    found: list[ClaimRule] = []
     for kind in kinds or KINDS:
         drawn = lifecycle or LIFECYCLES[KINDS[kind]]
         for state in sorted(drawn.waiting):
             path = drawn.claim_path(state)
             assert path is not None
             target = path[-1].target if path else state
-            found.append(Way(kind, drawn.name, version, state, path, "LEASED" if drawn.arrow(target, "start") else "IN_PROGRESS", lease))
+            found.append(
+                ClaimRule(
+                    kind,
+                    drawn.name,
+                    version,
+                    state,
+                    path,
+                    "LEASED" if drawn.arrow(target, "start") else "IN_PROGRESS",
+                    lease,
+                )
+            )
     return found
 
 
-def claim(store: Store, kind: str = "mail", limit: int = 100, *, by: str = "ann", lease: float = 30.0, queues: tuple[str, ...] = ("default",)) -> list[Lease]:
-    return store.claim(by, ways(kind, lease=lease), queues, limit)
+def claim(
+    store: Store,
+    kind: str = "mail",
+    limit: int = 100,
+    *,
+    by: str = "ann",
+    lease: float = 30.0,
+    queues: tuple[str, ...] = ("default",),
+) -> list[Lease]:
+    return store.queue.claim(by, claim_rules(kind, lease=lease), queues, limit)
 
 
 def claimed(store: Store, kind: str = "mail", *, by: str = "ann", lease: float = 30.0, **fields: Any) -> Lease:
     """A fresh job of this kind in somebody's hand. Nothing else of the kind may be due."""
-    id = store.enqueue([make(kind, **fields)])[0].id
+    id = store.queue.enqueue([make(kind, **fields)])[0].id
     (found,) = claim(store, kind, 1, by=by, lease=lease)
     assert found.job.id == id
     return found
@@ -81,26 +112,37 @@ def started(store: Store, kind: str = "mail", *, by: str = "ann", lease: float =
     return lease_ if lease_.status == "IN_PROGRESS" else settle(store, lease_, Started())
 
 
-def decided(lease: Lease, outcome: Outcome, *, policy: Policy = POLICY, lifecycle: Lifecycle | None = None, actor: str | None = None) -> Move:
+def decided(
+    lease: Lease,
+    outcome: Outcome,
+    *,
+    policy: Policy = POLICY,
+    lifecycle: Lifecycle | None = None,
+    actor: str | None = None,
+) -> Move:
     """What becomes of a held job after this outcome."""
-    return decide(lifecycle or LIFECYCLES[lease.job.lifecycle], lease.job, lease, outcome, policy, 0.5, actor=actor or lease.owner)
+    return decide(
+        lifecycle or LIFECYCLES[lease.job.lifecycle], lease.job, lease, outcome, policy, 0.5, actor=actor or lease.owner
+    )
 
 
-def taken(job: Job, event: Any = "cancel", *, actor: str = "operator:olga", reason: str | None = None, policy: Policy = POLICY) -> Take:
+def taken(
+    job: Job, event: Any = "cancel", *, actor: str = "operator:olga", reason: str | None = None, policy: Policy = POLICY
+) -> Take:
     return decide_take(LIFECYCLES[job.lifecycle], job, event, policy, actor=actor, reason=reason)
 
 
 def settle(store: Store, lease: Lease, outcome: Outcome, *, policy: Policy = POLICY) -> Lease:
     """Say what happened; the store accepts it. The lease as it is now."""
-    refused = store.move([decided(lease, outcome, policy=policy)])
+    refused = store.transitions.move([decided(lease, outcome, policy=policy)])
     assert refused == []
     return again(store, lease)
 
 
 def again(store: Store, lease: Lease) -> Lease:
     """The same hold on the job as it is now stored."""
-    now = next(each for each in store.executions(lease.job.id) if each.attempt == lease.job.attempt)
-    return replace(lease, job=store.get(lease.job.id), status=now.status, holder=lease.holder)
+    now = next(each for each in store.inspect.executions(lease.job.id) if each.attempt == lease.job.attempt)
+    return replace(lease, job=store.inspect.get(lease.job.id), status=now.status, holder=lease.holder)
 
 
 def finish(store: Store, lease: Lease, value: str = '"done"') -> Lease:
@@ -119,13 +161,13 @@ def close(store: Store, lease: Lease) -> Lease:
 
 
 def fail(store: Store, lease: Lease, reason: str = "broken") -> Lease:
-    return settle(store, lease, Failed(reason))
+    return settle(store, lease, FailedFinally(reason))
 
 
-def lose(store: Store, kind: str = "mail", *, by: str = "keeper") -> list[Lease]:
-    """What a keeper does with ended leases: adopt, then move as holder."""
-    found = store.adopt(by, [kind], 30.0, 1000)
-    assert store.move([decided(lease, Lost()) for lease in found]) == []
+def lose(store: Store, kind: str = "mail", *, by: str = "maintenance") -> list[Lease]:
+    """What a maintenance does with ended leases: adopt, then move as holder."""
+    found = store.leases.adopt(by, [kind], 30.0, 1000)
+    assert store.transitions.move([decided(lease, Lost()) for lease in found]) == []
     return [again(store, lease) for lease in found]
 
 
@@ -135,27 +177,41 @@ def forged(lease: Lease, target: str, event: str = "advance", **changes: Any) ->
     lifecycle = LIFECYCLES[lease.job.lifecycle]
     ends = target in lifecycle.finals
     move = Move(
-        lease.job.id, lease.job.attempt, lease.holder, lease.status, "ABORTED" if ends else lease.status, lease.job.state, target,
-        phase_of(lifecycle, target, live=not ends), lease.job.tries_left, (Arrow(lease.job.state, event, target),), event if ends else None)
+        lease.job.id,
+        lease.job.attempt,
+        lease.holder,
+        lease.status,
+        "ABORTED" if ends else lease.status,
+        lease.job.state,
+        target,
+        phase_of(lifecycle, target, live=not ends),
+        lease.job.tries_left,
+        (Arrow(lease.job.state, event, target),),
+        event if ends else None,
+    )
     return replace(move, **changes)
 
 
 # ---------------------------------------------------------------- looking
 def refused(store: Store, move: Move) -> Refusal:
     """The one refusal of a move that is refused."""
-    (refusal,) = store.move([move])
+    (refusal,) = store.transitions.move([move])
     assert refusal.job_id == move.job_id
     return refusal
 
 
 def walked(store: Store, id: str) -> list[tuple[str | None, str, str | None]]:
     """The arrows in a job's history, without its birth."""
-    return [(entry.from_state, entry.event, entry.to_state) for entry in store.history(id) if entry.n == 0 and entry.version > 0]
+    return [
+        (entry.from_state, entry.event, entry.to_state)
+        for entry in store.inspect.history(id)
+        if entry.n == 0 and entry.version > 0
+    ]
 
 
 def check(store: Store, id: str) -> None:
     """What holds of every job after every step: its executions, its history and its state tell one story."""
-    check_story(store.get(id), store.executions(id), store.history(id))
+    check_story(store.inspect.get(id), store.inspect.executions(id), store.inspect.history(id))
 
 
 def check_story(job: Job, executions: list[Execution], history: list[AuditEntry]) -> None:

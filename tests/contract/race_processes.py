@@ -1,10 +1,10 @@
-"""What runs in the processes of a race. Each opens the database for itself, in real time, and answers what it got."""
+"""Functions that race tests run in processes. Each opens the database itself, in real time, and returns its result."""
 
 import random
 
-from interlock.clock import SystemClock
-from interlock.stores import open_store
-from tests.contract.kit import ways
+from interlock.core.clock import SystemClock
+from interlock.store import open_store
+from tests.contract.kit import claim_rules
 
 
 def claim_all(url: str, schema: str, name: str) -> list[tuple[int, list[str]]]:
@@ -13,7 +13,7 @@ def claim_all(url: str, schema: str, name: str) -> list[tuple[int, list[str]]]:
     draw, bites, empty = random.Random(name), [], 0
     while empty < 3:
         limit = draw.randint(1, 100)
-        leases = store.claim(name, ways("mail", lease=600.0), ["default"], limit)
+        leases = store.queue.claim(name, claim_rules("mail", lease=600.0), ["default"], limit)
         bites.append((limit, [lease.job.id for lease in leases]))
         empty = 0 if leases else empty + 1
     store.close()
@@ -24,7 +24,7 @@ def adopt_all(url: str, schema: str, name: str) -> list[str]:
     """Adopt ended leases until nothing is left."""
     store = open_store(url, schema, SystemClock())
     got: list[str] = []
-    while leases := store.adopt(name, ["mail"], 600.0, 37):
+    while leases := store.leases.adopt(name, ["mail"], 600.0, 37):
         got += [lease.job.id for lease in leases]
     store.close()
     return got

@@ -1,4 +1,6 @@
-"""The stacks whose connections `conn=` takes, each as one sentence: run this enqueue in a transaction of that stack, then commit or roll back."""
+"""The stacks whose connections `conn=` takes, each as one sentence: run this enqueue in a transaction of that stack,
+then commit or roll back.
+"""
 
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -17,7 +19,9 @@ AEnqueue = Callable[[Any], Awaitable[Any]]
 
 @dataclass
 class Stack:
-    """A library with its connection: `run` opens a transaction, calls `enqueue(conn)`, and ends the transaction as told."""
+    """A library with its connection: `run` opens a transaction, calls `enqueue(conn)`, and ends the transaction as
+    told.
+    """
 
     name: str
     database: str
@@ -106,8 +110,14 @@ def django_connection(url: str) -> Any:
         database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": sqlite_path(url)}
     else:
         info = psycopg.conninfo.conninfo_to_dict(url)
-        database = {"ENGINE": "django.db.backends.postgresql", "NAME": info.get("dbname"), "USER": info.get("user"), "HOST": info.get("host"),
-                    "PORT": info.get("port", ""), "PASSWORD": info.get("password", "")}
+        database = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": info.get("dbname"),
+            "USER": info.get("user"),
+            "HOST": info.get("host"),
+            "PORT": info.get("port", ""),
+            "PASSWORD": info.get("password", ""),
+        }
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: database})[alias]
     return connections[alias]
 

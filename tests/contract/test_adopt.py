@@ -1,45 +1,64 @@
-"""adopt: the only door to another's execution."""
+"""adopt: the only way to take over another worker's execution."""
 
 from datetime import timedelta
 
 import pytest
 
-from interlock.outcome import Handed, Lost, Returned, Started
-from interlock.records import Beat
-from interlock.store import Store
-from tests.contract.kit import check, claim, claimed, close, commit, decided, finish, lose, many, refused, settle, started
+from interlock.core.outcome import Handed, Lost, Returned, Started
+from interlock.store.contract import Store
+from interlock.store.types import Heartbeat
+from tests.contract.kit import (
+    check,
+    claim,
+    claimed,
+    close,
+    commit,
+    decided,
+    finish,
+    lose,
+    many,
+    refused,
+    settle,
+    started,
+)
 from tests.kit import EPOCH, Raw, SettableClock
 
 
-def test_a_lease_that_has_not_ended_is_closed_to_others(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """Not one moment before its end."""
+def test_unexpired_lease_is_not_adopted(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """A lease is not adopted before its expiry."""
     claimed(store, lease=30.0)
     clock.advance(29.999)
     before = raw.dump()
-    assert store.adopt("bob", ["mail"], 30.0, 9) == []
+    assert store.leases.adopt("bob", ["mail"], 30.0, 9) == []
     assert raw.dump() == before
 
 
-def test_an_ended_lease_changes_hands(store: Store, other: Store, clock: SettableClock) -> None:
-    """Owner, lease and holder in one write; attempt, status, state and history stay."""
+def test_expired_lease_is_adopted(store: Store, other: Store, clock: SettableClock) -> None:
+    """One write sets owner, lease and holder; attempt, status, state and history stay."""
     lease = claimed(store, by="ann", lease=30.0)
-    history = store.history(lease.job.id)
+    history = store.inspect.history(lease.job.id)
     clock.advance(30)
-    (adopted,) = other.adopt("bob", ["mail"], 20.0, 9)
-    assert (adopted.job, adopted.holder, adopted.owner, adopted.status, adopted.seconds) == (lease.job, 2, "bob", "IN_PROGRESS", 20.0)
-    (execution,) = store.executions(lease.job.id)
+    (adopted,) = other.leases.adopt("bob", ["mail"], 20.0, 9)
+    assert (adopted.job, adopted.holder, adopted.owner, adopted.status, adopted.seconds) == (
+        lease.job,
+        2,
+        "bob",
+        "IN_PROGRESS",
+        20.0,
+    )
+    (execution,) = store.inspect.executions(lease.job.id)
     assert (execution.lease_owner, execution.holder, execution.attempt) == ("bob", 2, 1)
     assert execution.lease_expires_at == EPOCH + timedelta(seconds=50)
-    assert store.history(lease.job.id) == history
+    assert store.inspect.history(lease.job.id) == history
     check(store, lease.job.id)
 
 
-def test_one_adopts_and_the_other_does_not(store: Store, other: Store, clock: SettableClock) -> None:
-    """Two keepers that come together get each execution once."""
-    store.enqueue(many(10))
+def test_two_maintenances_adopt_each_execution_once(store: Store, other: Store, clock: SettableClock) -> None:
+    """Two maintenance that come together get each execution once."""
+    store.queue.enqueue(many(10))
     claim(store, lease=30.0)
     clock.advance(31)
-    first, second = store.adopt("k1", ["mail"], 30.0, 6), other.adopt("k2", ["mail"], 30.0, 6)
+    first, second = store.leases.adopt("k1", ["mail"], 30.0, 6), other.leases.adopt("k2", ["mail"], 30.0, 6)
     assert (len(first), len(second)) == (6, 4)
     assert not {lease.job.id for lease in first} & {lease.job.id for lease in second}
 
@@ -50,8 +69,12 @@ def test_the_longest_ended_come_first(store: Store, clock: SettableClock) -> Non
         claimed(store, kind, lease=lease)
     clock.advance(30)
     ended = [[EPOCH + timedelta(seconds=seconds) for seconds in page] for page in ((5, 10), (15, 20), (25,), ())]
-    before = {each.job_id: each.lease_expires_at for job in store.jobs() for each in store.executions(job.id)}
-    found = [sorted(before[lease.job.id] for lease in store.adopt("k", ["mail", "chore"], 60.0, 2)) for _ in range(4)]
+    before = {
+        each.job_id: each.lease_expires_at for job in store.inspect.jobs() for each in store.inspect.executions(job.id)
+    }
+    found = [
+        sorted(before[lease.job.id] for lease in store.leases.adopt("k", ["mail", "chore"], 60.0, 2)) for _ in range(4)
+    ]
     assert found == ended
 
 
@@ -60,27 +83,27 @@ def test_committed_executions_can_be_left_to_others(store: Store, clock: Settabl
     mail, chore = commit(store, claimed(store, "mail")), commit(store, claimed(store, "chore"))
     lost = claimed(store, "mail")
     clock.advance(31)
-    taken = store.adopt("bob", ["mail", "chore"], 30.0, 9, committed=["chore"])
+    taken = store.leases.adopt("bob", ["mail", "chore"], 30.0, 9, committed=["chore"])
     assert {lease.job.id for lease in taken} == {chore.job.id, lost.job.id}
-    assert store.adopt("bob", ["mail", "chore"], 30.0, 9, committed=[]) == []
-    assert [lease.job.id for lease in store.adopt("bob", ["mail", "chore"], 30.0, 9)] == [mail.job.id]
+    assert store.leases.adopt("bob", ["mail", "chore"], 30.0, 9, committed=[]) == []
+    assert [lease.job.id for lease in store.leases.adopt("bob", ["mail", "chore"], 30.0, 9)] == [mail.job.id]
 
 
 def test_only_known_kinds(store: Store, clock: SettableClock) -> None:
-    """Protocol 4: a keeper touches no kind that it does not know."""
+    """Protocol 4: a maintenance touches no kind that it does not know."""
     claimed(store, "mail")
     claimed(store, "paint")
     clock.advance(31)
-    assert [lease.job.kind for lease in store.adopt("k", ["paint"], 30.0, 9)] == ["paint"]
-    assert store.adopt("k", [], 30.0, 9) == []
-    assert store.adopt("k", ["unheard_of"], 30.0, 9) == []
+    assert [lease.job.kind for lease in store.leases.adopt("k", ["paint"], 30.0, 9)] == ["paint"]
+    assert store.leases.adopt("k", [], 30.0, 9) == []
+    assert store.leases.adopt("k", ["unheard_of"], 30.0, 9) == []
 
 
 def test_an_execution_that_never_began_is_adopted(store: Store, clock: SettableClock) -> None:
     """FM_005: its worker died between claim and start."""
     lease = claimed(store, "deliver", lease=30.0)
     clock.advance(31)
-    (adopted,) = store.adopt("k", ["deliver"], 30.0, 9)
+    (adopted,) = store.leases.adopt("k", ["deliver"], 30.0, 9)
     assert adopted.status == "LEASED"
     assert settle(store, adopted, Lost()).job.state == "QUEUED"
     check(store, lease.job.id)
@@ -90,28 +113,28 @@ def test_past_its_commit_it_is_adopted_with_its_value(store: Store, clock: Setta
     """FM_025: whoever takes over after COMMITTED finishes with the value that was committed, and redoes nothing."""
     commit(store, claimed(store, lease=30.0), '{"kept":1}')
     clock.advance(31)
-    (adopted,) = store.adopt("k", ["mail"], 30.0, 9)
+    (adopted,) = store.leases.adopt("k", ["mail"], 30.0, 9)
     assert (adopted.status, adopted.result) == ("COMMITTED", '{"kept":1}')
     assert close(store, adopted).job.result == {"kept": 1}
 
 
-def test_what_has_ended_is_not_adopted(store: Store, clock: SettableClock) -> None:
-    """Done, aborted or taken executions have no door."""
-    store.enqueue(many(2))
+def test_ended_execution_is_not_adopted(store: Store, clock: SettableClock) -> None:
+    """Done, aborted and taken executions cannot be adopted."""
+    store.queue.enqueue(many(2))
     first, second = claim(store, lease=1.0)
     finish(store, first)
     settle(store, second, Lost())
     clock.advance(3600)
-    assert store.adopt("k", ["mail"], 30.0, 9) == []
+    assert store.leases.adopt("k", ["mail"], 30.0, 9) == []
 
 
 def test_recovery_races_completion_and_one_wins(store: Store, other: Store, clock: SettableClock) -> None:
     """FM_023: whichever writes first; the other is refused and nothing is half done."""
-    store.enqueue(many(2))
+    store.queue.enqueue(many(2))
     first, second = claim(store, lease=30.0)
     clock.advance(31)
     assert finish(store, first).job.state == "SUCCEEDED"
-    (adopted,) = other.adopt("k", ["mail"], 30.0, 9)
+    (adopted,) = other.leases.adopt("k", ["mail"], 30.0, 9)
     assert adopted.job.id == second.job.id
     assert refused(store, decided(second, Returned("1", boundary=False))).holder == 2
     assert settle(other, adopted, Lost()).job.state == "PENDING"
@@ -125,7 +148,7 @@ def test_an_adopter_that_dies_is_adopted_in_turn(store: Store, clock: SettableCl
     holders = [lease]
     for name in ("k1", "k2", "k1"):
         clock.advance(31)
-        holders += store.adopt(name, ["mail"], 30.0, 9)
+        holders += store.leases.adopt(name, ["mail"], 30.0, 9)
     assert [each.holder for each in holders] == [1, 2, 3, 4]
     for stale in holders[:-1]:
         assert refused(store, decided(stale, Lost())).holder == 4
@@ -152,21 +175,21 @@ def outside(store: Store, clock: SettableClock) -> str:
     return lease.job.id
 
 
-def test_handed_work_is_no_keepers_affair(store: Store, outside: str, clock: SettableClock) -> None:
-    """Protocol 5: a lease sweep never takes what the outside works on, however late."""
+def test_maintenance_never_adopts_handed_over_work(store: Store, outside: str, clock: SettableClock) -> None:
+    """Protocol 5: a lease sweep never takes what the external system works on, however late."""
     clock.advance(100_000)
-    assert store.adopt("k", ["fetch"], 30.0, 9) == []
+    assert store.leases.adopt("k", ["fetch"], 30.0, 9) == []
 
 
 def test_handed_work_is_adopted_by_its_reconciler_when_it_is_due(store: Store, outside: str) -> None:
     """And given back with its next check in the move that stores the answer."""
-    (lease,) = store.adopt("rec", ["fetch"], 30.0, 9, external=True)
+    (lease,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     assert (lease.job.id, lease.external_id, lease.holder) == (outside, "hash-1", 2)
-    assert store.adopt("rec2", ["fetch"], 30.0, 9, external=True) == []
+    assert store.leases.adopt("rec2", ["fetch"], 30.0, 9, external=True) == []
     settle(store, lease, Handed("hash-1", 60.0))
-    (execution,) = store.executions(outside)
+    (execution,) = store.inspect.executions(outside)
     assert (execution.lease_owner, execution.next_check_at) == ("external:fetch", EPOCH + timedelta(seconds=75))
-    assert store.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
+    assert store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
 
 
 def test_handed_work_is_not_due_early(store: Store, clock: SettableClock) -> None:
@@ -174,32 +197,34 @@ def test_handed_work_is_not_due_early(store: Store, clock: SettableClock) -> Non
     settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     claimed(store, "fetch", lease=1.0)
     clock.advance(14)
-    assert store.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
+    assert store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
 
 
-def test_an_external_execution_past_its_commit_is_the_keepers(store: Store, outside: str, clock: SettableClock) -> None:
+def test_committed_external_execution_is_adopted_by_the_maintenance(
+    store: Store, outside: str, clock: SettableClock
+) -> None:
     """Past the boundary there is nothing to ask outside: it is finished like any other."""
-    (lease,) = store.adopt("rec", ["fetch"], 30.0, 9, external=True)
+    (lease,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     commit(store, settle(store, lease, Started()))
     clock.advance(31)
-    assert store.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
-    (adopted,) = store.adopt("k", ["fetch"], 30.0, 9)
+    assert store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
+    (adopted,) = store.leases.adopt("k", ["fetch"], 30.0, 9)
     assert close(store, adopted).job.state == "completed"
     check(store, outside)
 
 
 def test_a_dead_reconcilers_work_is_adopted_by_the_next(store: Store, outside: str, clock: SettableClock) -> None:
     """An old answer of the dead one, even of the same name, is refused."""
-    (old,) = store.adopt("rec", ["fetch"], 30.0, 9, external=True)
+    (old,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     clock.advance(31)
-    (new,) = store.adopt("rec", ["fetch"], 30.0, 9, external=True)
+    (new,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     assert (old.holder, new.holder) == (2, 3)
     assert refused(store, decided(old, Handed("hash-1", 15.0))).holder == 3
-    assert store.renew([Beat(old.fence, 30.0)]).lost == [old.fence]
+    assert store.leases.renew([Heartbeat(old.fence, 30.0)]).lost == [old.fence]
 
 
 def test_a_started_job_that_is_held_in_its_waiting_state_is_lost_in_place(store: Store, clock: SettableClock) -> None:
-    """Where no `lose` is drawn and the job can wait where it is, it waits there."""
+    """Where no `lose` is allowed and the job can wait where it is, it waits there."""
     lease = started(store, "fetch")
     assert lease.job.state == "downloading"
     clock.advance(31)

@@ -1,4 +1,4 @@
-"""Batches: one bad row does not stop the others, no order deadlocks, and a reply that was lost is asked for again."""
+"""Batches: one bad row does not stop the others, no order deadlocks, and a lost reply is sent again."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,17 +8,44 @@ from typing import Any
 
 import pytest
 
-from interlock.job import Job
-from interlock.move import Move
-from interlock.outcome import Advanced, Cancelled, Errored, Failed, Handed, Held, Lost, Released, Returned, Started
-from interlock.records import Beat, Lease
-from interlock.store import Store
-from tests.contract.kit import again, check, claim, claimed, close, commit, decided, fail, finish, forged, make, many, settle, started, walked
+from interlock.core.job import Job
+from interlock.core.outcome import (
+    Advanced,
+    CancelRequested,
+    Errored,
+    FailedFinally,
+    Handed,
+    Held,
+    Lost,
+    Released,
+    Returned,
+    Started,
+)
+from interlock.core.transition import Move
+from interlock.store.contract import Store
+from interlock.store.types import Heartbeat, Lease
+from tests.contract.kit import (
+    again,
+    check,
+    claim,
+    claimed,
+    close,
+    commit,
+    decided,
+    fail,
+    finish,
+    forged,
+    make,
+    many,
+    settle,
+    started,
+    walked,
+)
 from tests.kit import Place, Raw, SettableClock
 
 
 def batch(store: Store, n: int = 250, kind: str = "mail") -> list[Lease]:
-    store.enqueue(many(n, kind))
+    store.queue.enqueue(many(n, kind))
     leases = claim(store, kind, n)
     assert len(leases) == n
     return leases
@@ -39,7 +66,7 @@ def no_json(store: Store, lease: Lease) -> Move:
 
 
 def surrogate(store: Store, lease: Lease) -> Move:
-    return replace(decided(lease, Failed("x")), error="half \ud800 a pair")
+    return replace(decided(lease, FailedFinally("x")), error="half \ud800 a pair")
 
 
 def too_many_tries(store: Store, lease: Lease) -> Move:
@@ -47,40 +74,50 @@ def too_many_tries(store: Store, lease: Lease) -> Move:
 
 
 def unknown_status(store: Store, lease: Lease) -> Move:
-    return replace(decided(lease, Failed("x")), to_status="RESTING")  # type: ignore[arg-type]
+    return replace(decided(lease, FailedFinally("x")), to_status="RESTING")  # type: ignore[arg-type]
 
 
 def never_was(store: Store, lease: Lease) -> Move:
-    return replace(decided(lease, Failed("x")), job_id=many(1)[0].id)
+    return replace(decided(lease, FailedFinally("x")), job_id=many(1)[0].id)
 
 
 def no_id(store: Store, lease: Lease) -> Move:
-    return replace(decided(lease, Failed("x")), job_id="nonsense")
+    return replace(decided(lease, FailedFinally("x")), job_id="nonsense")
 
 
 @pytest.mark.parametrize("bad", [undrawn, stale, no_json, surrogate, too_many_tries, unknown_status, never_was, no_id])
 @pytest.mark.parametrize("position", [0, 137, 249])
-def test_one_bad_row_stands_alone(store: Store, raw: Raw, bad: Callable[[Store, Lease], Move], position: int) -> None:
-    """249 good rows beside each kind of bad one: they are all written, the bad one is named, and nothing of it is stored."""
+def test_one_bad_row_does_not_stop_its_batch(
+    store: Store, raw: Raw, bad: Callable[[Store, Lease], Move], position: int
+) -> None:
+    """249 good rows are written beside each kind of bad one, which is named and changes nothing."""
     leases = batch(store)
     victim = leases[position]
     wrong = bad(store, victim)
     moves = [decided(lease, Returned('"good"', boundary=False)) for lease in leases]
     moves[position] = wrong
-    before = raw("SELECT * FROM {jobs} WHERE id = :id", id=victim.job.id), store.executions(victim.job.id), store.history(victim.job.id)
-    (refusal,) = store.move(moves)
+    before = (
+        raw("SELECT * FROM {jobs} WHERE id = :id", id=victim.job.id),
+        store.inspect.executions(victim.job.id),
+        store.inspect.history(victim.job.id),
+    )
+    (refusal,) = store.transitions.move(moves)
     assert refusal.job_id == wrong.job_id
-    assert store.counts()["standard"]["SUCCEEDED"] == 249
-    assert (raw("SELECT * FROM {jobs} WHERE id = :id", id=victim.job.id), store.executions(victim.job.id), store.history(victim.job.id)) == before
+    assert store.inspect.counts()["standard"]["SUCCEEDED"] == 249
+    assert (
+        raw("SELECT * FROM {jobs} WHERE id = :id", id=victim.job.id),
+        store.inspect.executions(victim.job.id),
+        store.inspect.history(victim.job.id),
+    ) == before
 
 
 def test_a_bad_row_says_why_the_database_could_not_store_it(store: Store) -> None:
     """The error of the culprit, with what stands in its place; a stale one has none."""
     leases = batch(store, 10)
-    moves = [decided(lease, Failed("x")) for lease in leases]
+    moves = [decided(lease, FailedFinally("x")) for lease in leases]
     moves[3] = undrawn(store, leases[3])
     moves[7] = stale(store, leases[7])
-    refusals = {refusal.job_id: refusal for refusal in store.move(moves)}
+    refusals = {refusal.job_id: refusal for refusal in store.transitions.move(moves)}
     assert set(refusals) == {leases[3].job.id, leases[7].job.id}
     bad, old = refusals[leases[3].job.id], refusals[leases[7].job.id]
     assert "interlock refuses" in (bad.error or "")
@@ -91,28 +128,34 @@ def test_a_bad_row_says_why_the_database_could_not_store_it(store: Store) -> Non
 def test_the_culprit_can_still_be_failed(store: Store) -> None:
     """A report that cannot be stored ends as a failure that says so, by the same holder."""
     lease = claimed(store)
-    assert store.move([no_json(store, lease)])[0].error
-    assert settle(store, lease, Failed("unstorable: the result is no JSON")).job.state == "FAILED"
+    assert store.transitions.move([no_json(store, lease)])[0].error
+    assert settle(store, lease, FailedFinally("unstorable: the result is no JSON")).job.state == "FAILED"
 
 
 def test_many_bad_rows_are_all_named(store: Store) -> None:
     """However many there are."""
     leases = batch(store, 100)
-    moves = [undrawn(store, lease) if n % 7 == 0 else decided(lease, Returned("1", boundary=False)) for n, lease in enumerate(leases)]
-    refusals = store.move(moves)
+    moves = [
+        undrawn(store, lease) if n % 7 == 0 else decided(lease, Returned("1", boundary=False))
+        for n, lease in enumerate(leases)
+    ]
+    refusals = store.transitions.move(moves)
     assert {refusal.job_id for refusal in refusals} == {lease.job.id for lease in leases[::7]}
     assert all(refusal.error for refusal in refusals)
-    assert store.counts() == {"standard": {"SUCCEEDED": 85, "RUNNING": 15}}
+    assert store.inspect.counts() == {"standard": {"SUCCEEDED": 85, "RUNNING": 15}}
 
 
 def test_moves_of_one_and_of_two_arrows_go_together(store: Store) -> None:
     """Within one batch, with one that the database refuses at its second arrow."""
     leases = batch(store, 20, "paint")
-    moves = [decided(lease, Failed("broken") if n % 2 else Returned("1", boundary=False)) for n, lease in enumerate(leases)]
+    moves = [
+        decided(lease, FailedFinally("broken") if n % 2 else Returned("1", boundary=False))
+        for n, lease in enumerate(leases)
+    ]
     moves[5] = replace(moves[5], phase="succeeded")
-    (refusal,) = store.move(moves)
+    (refusal,) = store.transitions.move(moves)
     assert (refusal.job_id, refusal.state, refusal.status) == (leases[5].job.id, "running", "IN_PROGRESS")
-    assert store.counts() == {"image": {"completed": 10, "dead_letter": 9, "running": 1}}
+    assert store.inspect.counts() == {"image": {"completed": 10, "dead_letter": 9, "running": 1}}
     for lease in leases:
         check(store, lease.job.id)
 
@@ -122,21 +165,23 @@ def test_a_job_named_twice_is_a_mistake_of_the_caller(store: Store, raw: Raw) ->
     leases = batch(store, 10)
     before = raw.dump()
     with pytest.raises(ValueError, match="once"):
-        store.move([decided(lease, Failed("x")) for lease in [*leases, leases[4]]])
+        store.transitions.move([decided(lease, FailedFinally("x")) for lease in [*leases, leases[4]]])
     assert raw.dump() == before
 
 
-def test_a_forged_entry_in_the_audit_sets_one_job_aside(store: Store, raw: Raw, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_forged_entry_in_the_audit_sets_one_job_aside(
+    store: Store, raw: Raw, caplog: pytest.LogCaptureFixture
+) -> None:
     """A job whose next arrow cannot be written is left out of the claim, and the others are claimed."""
-    jobs = [each.id for each in store.enqueue(many(50))]
+    jobs = [each.id for each in store.queue.enqueue(many(50))]
     raw.copy("audit", "job_id = :id AND version = 0", {"version": "1"}, id=jobs[17])
     leases = claim(store, limit=100)
     assert {lease.job.id for lease in leases} == set(jobs) - {jobs[17]}
-    assert store.get(jobs[17]).state == "PENDING"
-    assert store.executions(jobs[17]) == []
+    assert store.inspect.get(jobs[17]).state == "PENDING"
+    assert store.inspect.executions(jobs[17]) == []
     assert jobs[17] in caplog.text
     assert claim(store) == []
-    store.enqueue(many(1))
+    store.queue.enqueue(many(1))
     assert len(claim(store, limit=1)) == 1
 
 
@@ -144,10 +189,10 @@ def test_a_forged_entry_in_the_audit_stops_one_move(store: Store, raw: Raw) -> N
     """The report of a job whose next arrow is written already is refused, and the others stand."""
     leases = batch(store, 20)
     raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=leases[3].job.id)
-    (refusal,) = store.move([decided(lease, Returned("1", boundary=False)) for lease in leases])
+    (refusal,) = store.transitions.move([decided(lease, Returned("1", boundary=False)) for lease in leases])
     assert refusal.job_id == leases[3].job.id
     assert refusal.error
-    assert store.counts() == {"standard": {"SUCCEEDED": 19, "RUNNING": 1}}
+    assert store.inspect.counts() == {"standard": {"SUCCEEDED": 19, "RUNNING": 1}}
 
 
 # ---------------------------------------------------------------- protocol 7: no order deadlocks
@@ -160,17 +205,20 @@ def test_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
     def advance(store: Store, order: list[Lease]) -> None:
         barrier.wait()
         for _ in range(10):
-            assert store.move([decided(lease, Advanced("RUNNING")) for lease in order]) == []
+            assert store.transitions.move([decided(lease, Advanced("RUNNING")) for lease in order]) == []
 
     def renew(store: Store, order: list[Lease]) -> None:
         barrier.wait()
         for _ in range(10):
-            assert store.renew([Beat(lease.fence, 60.0) for lease in order]).lost == []
+            assert store.leases.renew([Heartbeat(lease.fence, 60.0) for lease in order]).lost == []
 
     with ThreadPoolExecutor(4) as pool:
         tasks = [
-            pool.submit(advance, live, leases), pool.submit(advance, other, leases[::-1]),
-            pool.submit(renew, live, leases[::-1]), pool.submit(renew, other, leases)]
+            pool.submit(advance, live, leases),
+            pool.submit(advance, other, leases[::-1]),
+            pool.submit(renew, live, leases[::-1]),
+            pool.submit(renew, other, leases),
+        ]
         for task in tasks:
             task.result(timeout=60)
 
@@ -183,7 +231,7 @@ def test_bulk_enqueues_of_the_same_keys_in_opposite_orders_do_not_deadlock(live:
 
     def enqueue(store: Store, order: list[str]) -> list[str]:
         barrier.wait()
-        return [each.id for each in store.enqueue([make(idempotency_key=key) for key in order])]
+        return [each.id for each in store.queue.enqueue([make(idempotency_key=key) for key in order])]
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.submit(enqueue, live, keys), pool.submit(enqueue, other, keys[::-1])
@@ -191,8 +239,17 @@ def test_bulk_enqueues_of_the_same_keys_in_opposite_orders_do_not_deadlock(live:
 
 
 # ---------------------------------------------------------------- protocol 10: an ambiguous reply
-OUTCOMES = [Returned('"v"', boundary=False), Returned('"v"', boundary=True), Errored("busy", retryable=True), Failed("x"), Lost(), Released("stopping"),
-            Cancelled(None, "olga"), Held("look"), Handed("ext", 5.0)]
+OUTCOMES = [
+    Returned('"v"', boundary=False),
+    Returned('"v"', boundary=True),
+    Errored("busy", retryable=True),
+    FailedFinally("x"),
+    Lost(),
+    Released("stopping"),
+    CancelRequested(None, "olga"),
+    Held("look"),
+    Handed("ext", 5.0),
+]
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
@@ -200,16 +257,22 @@ def test_a_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) 
     """The second sending finds its own work done: it is not refused and changes nothing but a heartbeat."""
     leases = batch(store, 20)
     moves = [decided(lease, outcome) for lease in leases]
-    assert store.move(moves[:10]) == []
-    before = {lease.job.id: (store.get(lease.job.id), store.history(lease.job.id)) for lease in leases[:10]}
-    assert store.move(moves) == []
-    assert {lease.job.id: (store.get(lease.job.id), store.history(lease.job.id)) for lease in leases[:10]} == before
-    assert store.move(moves) == []
+    assert store.transitions.move(moves[:10]) == []
+    before = {
+        lease.job.id: (store.inspect.get(lease.job.id), store.inspect.history(lease.job.id)) for lease in leases[:10]
+    }
+    assert store.transitions.move(moves) == []
+    assert {
+        lease.job.id: (store.inspect.get(lease.job.id), store.inspect.history(lease.job.id)) for lease in leases[:10]
+    } == before
+    assert store.transitions.move(moves) == []
     for lease in leases:
         check(store, lease.job.id)
 
 
-@pytest.mark.parametrize("steps", [[Started()], [Started(), Advanced("STREAMING")], [Started(), Failed("x")]], ids=str)
+@pytest.mark.parametrize(
+    "steps", [[Started()], [Started(), Advanced("STREAMING")], [Started(), FailedFinally("x")]], ids=str
+)
 def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> None:
     """Starts and stages too, whose arrow is not walked twice."""
     lease = claimed(store, "deliver")
@@ -217,7 +280,7 @@ def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> No
         move = decided(lease, outcome)
         lease = settle(store, lease, outcome)
     arrows = walked(store, lease.job.id)
-    assert store.move([move]) == []
+    assert store.transitions.move([move]) == []
     assert walked(store, lease.job.id) == arrows
     check(store, lease.job.id)
 
@@ -225,9 +288,9 @@ def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> No
 def test_a_move_of_two_arrows_sent_again_counts_as_done(store: Store) -> None:
     """A failure that was buried at once is buried once."""
     lease = claimed(store, "paint")
-    move = decided(lease, Failed("broken"))
-    assert store.move([move]) == []
-    assert store.move([move]) == []
+    move = decided(lease, FailedFinally("broken"))
+    assert store.transitions.move([move]) == []
+    assert store.transitions.move([move]) == []
     assert len(walked(store, lease.job.id)) == 3
 
 
@@ -235,10 +298,10 @@ def test_a_release_sent_again_counts_as_done_though_another_runs_the_job(store: 
     """What we gave back stays given back: that someone has claimed it since does not make our own work refused."""
     lease = claimed(store)
     move = decided(lease, Released("stopping"))
-    assert store.move([move]) == []
+    assert store.transitions.move([move]) == []
     claim(store, by="bob")
     before = raw.dump()
-    assert store.move([move]) == []
+    assert store.transitions.move([move]) == []
     assert raw.dump() == before
 
 
@@ -246,13 +309,13 @@ def test_another_outcome_from_the_same_holder_is_refused(store: Store) -> None:
     """Only the same move counts as done: a second opinion is refused."""
     lease = claimed(store)
     finish(store, lease)
-    assert len(store.move([decided(lease, Failed("x"))])) == 1
-    assert len(store.move([decided(lease, Returned('"v"', boundary=True))])) == 1
+    assert len(store.transitions.move([decided(lease, FailedFinally("x"))])) == 1
+    assert len(store.transitions.move([decided(lease, Returned('"v"', boundary=True))])) == 1
 
 
 # ---------------------------------------------------------------- protocol 6: renewal beside a report
 def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) -> None:
-    """While a function runs inside the commit of one job, a renewal neither loses that job nor, for its sake, the others."""
+    """A renewal during the commit function of one job loses neither that job nor the others."""
     other = place.open(real_time=True)
     leases = batch(live, 20)
     inside, leave = Event(), Event()
@@ -263,23 +326,24 @@ def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) ->
 
     def renew() -> Any:
         inside.wait(10)
-        # Where the whole database has one writer the renewal waits for it; where rows are locked it says busy and goes on.
+        # Where the whole database has one writer the renewal waits for it; where rows are locked it says busy and goes
+        # on.
         pool.submit(leave.wait, 1).add_done_callback(lambda _: leave.set())
-        return other.renew([Beat(lease.fence, 60.0) for lease in leases])
+        return other.leases.renew([Heartbeat(lease.fence, 60.0) for lease in leases])
 
     with ThreadPoolExecutor(3) as pool:
         asked = pool.submit(renew)
-        assert live.commit(decided(leases[7], Returned("1", boundary=True)), body) is None
+        assert live.transitions.commit(decided(leases[7], Returned("1", boundary=True)), body) is None
         renewal = asked.result(timeout=30)
     assert renewal.lost == []
     assert len(renewal.renewed) + len(renewal.busy) == 20
     assert set(renewal.busy) <= {leases[7].fence}
-    assert other.renew([Beat(lease.fence, 60.0) for lease in leases]).busy == []
+    assert other.leases.renew([Heartbeat(lease.fence, 60.0) for lease in leases]).busy == []
 
 
-def test_a_refused_renewal_is_beside_the_point_of_a_finished_job(store: Store, clock: SettableClock) -> None:
+def test_renewal_refused_during_the_report_does_not_affect_the_job(store: Store, clock: SettableClock) -> None:
     """A beat that crosses the report of its own job is lost, and the job is done all the same."""
     lease = commit(store, started(store))
     done = close(store, lease)
-    assert store.renew([Beat(done.fence, 30.0)]).lost == [lease.fence]
+    assert store.leases.renew([Heartbeat(done.fence, 30.0)]).lost == [lease.fence]
     assert again(store, lease).job.state == "SUCCEEDED"

@@ -1,4 +1,4 @@
-"""Enqueue in the caller's own transaction: every stack, the same promises."""
+"""Enqueue in the caller's own transaction, for every supported database library."""
 
 import asyncio
 import sqlite3
@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from interlock.errors import KeyReused, UsageError
-from interlock.stores import OpenStore
+from interlock.store import OpenStore
 from tests.contract.kit import FACTS, LIFECYCLES, make, stored
 from tests.contract.stacks import POSTGRES, SQLITE, Stack, django_connection, sqlite_path
 from tests.kit import Place, postgres_place, sqlite_place
@@ -25,8 +25,10 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
     made: list[Place] = []
 
     def of(database: str) -> Place:
-        made.append(sqlite_place(tmp_path) if database == "sqlite" else postgres_place(request.getfixturevalue("postgres_url")))
-        made[-1].open().migrate(list(LIFECYCLES.values()), FACTS)
+        made.append(
+            sqlite_place(tmp_path) if database == "sqlite" else postgres_place(request.getfixturevalue("postgres_url"))
+        )
+        made[-1].open().registry.migrate(list(LIFECYCLES.values()), FACTS)
         return made[-1]
 
     yield of
@@ -37,20 +39,29 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 def in_a_transaction(stack: Stack, place: Place, store: OpenStore, *, commit: bool, **fields: Any) -> str:
     """Enqueue one job in a transaction of this stack, and end it; answers the job's id."""
     job = make(**fields)
-    asyncio.run(stack.run(place.url, lambda conn: store.enqueue([job], conn=conn), lambda conn: store.aenqueue([job], conn=conn), commit))
+    asyncio.run(
+        stack.run(
+            place.url,
+            lambda conn: store.queue.enqueue([job], conn=conn),
+            lambda conn: store.queue.aenqueue([job], conn=conn),
+            commit,
+        )
+    )
     return job.id
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_job_is_stored_exactly_if_its_callers_transaction_commits(stack: Stack, place_of: Callable[[str], Place]) -> None:
+def test_a_job_is_stored_exactly_if_its_callers_transaction_commits(
+    stack: Stack, place_of: Callable[[str], Place]
+) -> None:
     """Committed: there. Rolled back: nothing of it is."""
     place = place_of(stack.database)
     store = place.open()
     kept = in_a_transaction(stack, place, store, commit=True)
     gone = in_a_transaction(stack, place, store, commit=False)
-    assert [job.id for job in store.jobs()] == [kept]
-    assert [entry.event for entry in store.history(kept)] == ["enqueue"]
-    assert store.history(gone) == []
+    assert [job.id for job in store.inspect.jobs()] == [kept]
+    assert [entry.event for entry in store.inspect.history(kept)] == ["enqueue"]
+    assert store.inspect.history(gone) == []
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -62,62 +73,68 @@ def test_keys_hold_across_a_callers_transaction(stack: Stack, place_of: Callable
     answers: list[Any] = []
 
     def enqueue(conn: Any) -> None:
-        answers.append(store.enqueue([make(idempotency_key="k")], conn=conn)[0])
+        answers.append(store.queue.enqueue([make(idempotency_key="k")], conn=conn)[0])
         with pytest.raises(KeyReused):
-            store.enqueue([make(), make(idempotency_key="k", payload='{"other":1}')], conn=conn)
-        answers.append(store.enqueue([make()], conn=conn)[0])
+            store.queue.enqueue([make(), make(idempotency_key="k", payload='{"other":1}')], conn=conn)
+        answers.append(store.queue.enqueue([make()], conn=conn)[0])
 
     async def aenqueue(conn: Any) -> None:
-        answers.append((await store.aenqueue([make(idempotency_key="k")], conn=conn))[0])
+        answers.append((await store.queue.aenqueue([make(idempotency_key="k")], conn=conn))[0])
         with pytest.raises(KeyReused):
-            await store.aenqueue([make(), make(idempotency_key="k", payload='{"other":1}')], conn=conn)
-        answers.append((await store.aenqueue([make()], conn=conn))[0])
+            await store.queue.aenqueue([make(), make(idempotency_key="k", payload='{"other":1}')], conn=conn)
+        answers.append((await store.queue.aenqueue([make()], conn=conn))[0])
 
     asyncio.run(stack.run(place.url, enqueue, aenqueue, True))
     assert (answers[0].id, answers[0].created, answers[1].created) == (holder.id, False, True)
-    assert len(store.jobs()) == 2
+    assert len(store.inspect.jobs()) == 2
 
 
 def test_our_own_transaction_is_good_as_conn(store: OpenStore) -> None:
     """A block that raises takes its jobs with it."""
     with store.transaction() as tx:
-        kept = store.enqueue([make()], conn=tx)[0].id
+        kept = store.queue.enqueue([make()], conn=tx)[0].id
     with pytest.raises(RuntimeError), store.transaction() as tx:
-        store.enqueue([make()], conn=tx)
+        store.queue.enqueue([make()], conn=tx)
         raise RuntimeError
-    assert [job.id for job in store.jobs()] == [kept]
+    assert [job.id for job in store.inspect.jobs()] == [kept]
 
 
 # ---------------------------------------------------------------- wrong ones
 def refused(store: OpenStore, conn: Any, *words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        store.enqueue([make()], conn=conn)
+        store.queue.enqueue([make()], conn=conn)
     assert all(word in str(caught.value) for word in words), caught.value
-    assert store.jobs() == []
+    assert store.inspect.jobs() == []
 
 
 def test_a_connection_of_another_kind_is_refused_with_a_sentence(store: OpenStore) -> None:
     refused(store, object(), "conn=", "sqlite3, psycopg, SQLAlchemy or Django")
 
 
-def test_a_connection_to_another_database_is_refused_with_a_sentence(place_of: Callable[[str], Place], tmp_path: Path) -> None:
+def test_a_connection_to_another_database_is_refused_with_a_sentence(
+    place_of: Callable[[str], Place], tmp_path: Path
+) -> None:
     """Also one that has Interlock's tables: each database knows itself."""
-    place, elsewhere = place_of("sqlite"), place_of("sqlite")
+    place, ran_elsewhere = place_of("sqlite"), place_of("sqlite")
     store = place.open()
-    for file in (sqlite_path(elsewhere.url), str(tmp_path / "empty.db")):
+    for file in (sqlite_path(ran_elsewhere.url), str(tmp_path / "empty.db")):
         with closing(sqlite3.connect(file)) as connection:
             refused(store, connection, "another database")
             connection.rollback()
 
 
-def test_a_connection_to_another_kind_of_database_is_refused_with_a_sentence(place_of: Callable[[str], Place], postgres_url: str) -> None:
+def test_a_connection_to_another_kind_of_database_is_refused_with_a_sentence(
+    place_of: Callable[[str], Place], postgres_url: str
+) -> None:
     with psycopg.connect(postgres_url) as connection:
         refused(place_of("sqlite").open(), connection, "postgresql", "sqlite")
         with closing(sqlite3.connect(":memory:")) as file:
             refused(place_of("postgresql").open(), file, "sqlite", "postgresql")
 
 
-def test_a_connection_to_a_database_without_our_schema_is_refused_with_a_sentence(place_of: Callable[[str], Place], postgres_url: str) -> None:
+def test_a_connection_to_a_database_without_our_schema_is_refused_with_a_sentence(
+    place_of: Callable[[str], Place], postgres_url: str
+) -> None:
     store = place_of("postgresql").open()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("CREATE DATABASE elsewhere")

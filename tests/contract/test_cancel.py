@@ -1,21 +1,46 @@
-"""request_cancel and remark: a wish, and a word in the history."""
+"""request_cancel and remark: a cancel request and a note in the job's history."""
 
 import pytest
 
-from interlock.outcome import Errored, Lost, Outcome, Released, Returned, Snoozed
-from interlock.store import Store
-from tests.contract.kit import again, check, claim, claimed, commit, decided, finish, lose, make, settle, started, stored
+from interlock.core.outcome import Errored, Lost, Outcome, Released, Returned, Snoozed
+from interlock.store.contract import Store
+from tests.contract.kit import (
+    again,
+    check,
+    claim,
+    claimed,
+    commit,
+    decided,
+    finish,
+    lose,
+    make,
+    settle,
+    started,
+    stored,
+)
 from tests.kit import EPOCH, Raw, SettableClock
 
 
 def test_a_running_job_is_asked_to_stop(store: Store, other: Store) -> None:
     """The wish is on the job, and in its history as a remark; the state stays."""
     lease = claimed(store)
-    assert other.request_cancel(lease.job.id, by="olga", reason="too late")
-    job = store.get(lease.job.id)
-    assert (job.state, job.version, job.cancel_requested_at, job.cancel_requested_by, job.cancel_reason) == ("RUNNING", 1, EPOCH, "olga", "too late")
-    last = store.history(job.id)[-1]
-    assert (last.event, last.actor, last.reason, last.to_state, last.version) == ("cancel_requested", "olga", "too late", None, 1)
+    assert other.control.request_cancel(lease.job.id, by="olga", reason="too late")
+    job = store.inspect.get(lease.job.id)
+    assert (job.state, job.version, job.cancel_requested_at, job.cancel_requested_by, job.cancel_reason) == (
+        "RUNNING",
+        1,
+        EPOCH,
+        "olga",
+        "too late",
+    )
+    last = store.inspect.history(job.id)[-1]
+    assert (last.event, last.actor, last.reason, last.to_state, last.version) == (
+        "cancel_requested",
+        "olga",
+        "too late",
+        None,
+        1,
+    )
     assert last.n > 0
     check(store, job.id)
 
@@ -23,82 +48,93 @@ def test_a_running_job_is_asked_to_stop(store: Store, other: Store) -> None:
 def test_asking_twice_is_one_request(store: Store, raw: Raw, clock: SettableClock) -> None:
     """The first wish stands, and nothing is added by the second."""
     lease = claimed(store)
-    store.request_cancel(lease.job.id, by="olga", reason=None)
+    store.control.request_cancel(lease.job.id, by="olga", reason=None)
     before = raw.dump()
     clock.advance(5)
-    assert store.request_cancel(lease.job.id, by="otto", reason="again")
+    assert store.control.request_cancel(lease.job.id, by="otto", reason="again")
     assert raw.dump() == before
 
 
-def test_what_does_not_run_is_not_asked(store: Store, raw: Raw) -> None:
-    """Waiting, ended, past its commit, or unknown: False, and nothing changed."""
+def test_cancel_request_needs_a_running_job(store: Store, raw: Raw) -> None:
+    """A waiting, ended, committed or unknown job: False, and nothing changes."""
     committed = commit(store, claimed(store)).job
     ended = finish(store, claimed(store)).job
     waiting = stored(store)
     before = raw.dump()
     for id in (waiting.id, ended.id, committed.id, make().id):
-        assert store.request_cancel(id, by="olga", reason=None) is False
+        assert store.control.request_cancel(id, by="olga", reason=None) is False
     assert raw.dump() == before
 
 
 def test_a_requested_job_may_still_succeed(store: Store) -> None:
     """A wish is no order: what was finished before it was heard has succeeded."""
     lease = claimed(store)
-    store.request_cancel(lease.job.id, by="olga", reason=None)
+    store.control.request_cancel(lease.job.id, by="olga", reason=None)
     assert finish(store, lease).job.state == "SUCCEEDED"
     check(store, lease.job.id)
 
 
-@pytest.mark.parametrize("outcome", [Lost(), Released("stopping"), Snoozed(60.0, "later"), Errored("busy", retryable=True)])
+@pytest.mark.parametrize(
+    "outcome", [Lost(), Released("stopping"), Snoozed(60.0, "later"), Errored("busy", retryable=True)]
+)
 def test_a_requested_job_that_would_wait_again_is_cancelled(store: Store, outcome: Outcome) -> None:
-    """Protocol 28: the lost, released, snoozed or failed attempt of a job that was asked to stop ends it, in the asker's name."""
+    """Protocol 28: the lost, released, snoozed or failed attempt of a job that was asked to stop ends it, in the
+    asker's name.
+    """
     lease = claimed(store)
-    store.request_cancel(lease.job.id, by="olga", reason="enough")
+    store.control.request_cancel(lease.job.id, by="olga", reason="enough")
     job = settle(store, again(store, lease), outcome).job
     assert (job.state, job.phase) == ("CANCELLED", "failed")
-    last = store.history(job.id)[-1]
+    last = store.inspect.history(job.id)[-1]
     assert (last.event, last.actor, last.reason) == ("cancel", "olga", "enough")
     check(store, job.id)
 
 
-def test_a_dead_workers_job_that_was_asked_to_stop_is_cancelled_by_the_keeper(store: Store, clock: SettableClock) -> None:
-    """The wish outlives the worker that did not hear it; where the cancel is drawn from the waiting state, both arrows are written."""
+def test_a_dead_workers_job_that_was_asked_to_stop_is_cancelled_by_the_maintenance(
+    store: Store, clock: SettableClock
+) -> None:
+    """The wish outlives the worker that did not hear it; where the cancel is allowed from the waiting state, both
+    arrows are written.
+    """
     lease = claimed(store, "deliver")
-    store.request_cancel(lease.job.id, by="olga", reason=None)
+    store.control.request_cancel(lease.job.id, by="olga", reason=None)
     clock.advance(31)
     (lost,) = lose(store, "deliver")
     assert (lost.job.state, lost.job.lease_losses) == ("CANCELLED", 1)
     check(store, lease.job.id)
 
 
-def test_where_no_cancel_is_drawn_the_wish_ends_with_the_attempt(store: Store, clock: SettableClock) -> None:
-    """A job that waits again could not be stopped there: it is not kept waiting for ever, but claimed again, and its history still has the wish."""
+def test_cancel_request_is_cleared_if_the_lifecycle_has_no_cancel(store: Store, clock: SettableClock) -> None:
+    """The job returns to waiting and can be claimed again; its history keeps the request."""
     lease = claimed(store, "chore")
-    assert store.request_cancel(lease.job.id, by="olga", reason=None)
+    assert store.control.request_cancel(lease.job.id, by="olga", reason=None)
     clock.advance(31)
     (lost,) = lose(store, "chore")
     assert (lost.job.state, lost.job.phase, lost.job.cancel_requested_at) == ("pending", "pending", None)
     assert [each.job.id for each in claim(store, "chore")] == [lease.job.id]
-    assert "cancel_requested" in [entry.event for entry in store.history(lease.job.id)]
+    assert "cancel_requested" in [entry.event for entry in store.inspect.history(lease.job.id)]
     check(store, lease.job.id)
 
 
-def test_a_request_waits_for_no_commit_that_won(store: Store) -> None:
-    """Once COMMITTED the request is refused, and the value stands."""
+def test_committed_job_refuses_a_cancel_request(store: Store) -> None:
+    """The request is refused, and the committed value stays."""
     lease = started(store)
     move = decided(lease, Returned("1", boundary=True))
-    assert store.move([move]) == []
-    assert not store.request_cancel(lease.job.id, by="olga", reason=None)
+    assert store.transitions.move([move]) == []
+    assert not store.control.request_cancel(lease.job.id, by="olga", reason=None)
 
 
 # ---------------------------------------------------------------- remarks
-def test_a_remark_is_a_line_that_is_no_arrow(store: Store) -> None:
-    """It stands behind the arrow of the job's present version, in order, and changes nothing else."""
+def test_remark_is_an_audit_entry_without_a_transition(store: Store) -> None:
+    """It follows the entry of the job's current version and changes nothing else."""
     lease = claimed(store)
     for word in ("first", "second"):
-        store.remark(lease.job.id, attempt=1, event="refused", actor="ann", reason=word)
-    history = store.history(lease.job.id)
-    assert [(entry.version, entry.n, entry.event, entry.reason) for entry in history[2:]] == [(1, 1, "refused", "first"), (1, 2, "refused", "second")]
+        store.control.add_note(lease.job.id, attempt=1, event="refused", actor="ann", reason=word)
+    history = store.inspect.history(lease.job.id)
+    assert [(entry.version, entry.n, entry.event, entry.reason) for entry in history[2:]] == [
+        (1, 1, "refused", "first"),
+        (1, 2, "refused", "second"),
+    ]
     assert again(store, lease).job == lease.job
     assert finish(store, lease).job.state == "SUCCEEDED"
     check(store, lease.job.id)
@@ -107,36 +143,41 @@ def test_a_remark_is_a_line_that_is_no_arrow(store: Store) -> None:
 def test_an_ended_job_may_be_remarked_upon(store: Store) -> None:
     """Protocol 35: a refused party says so also after the end."""
     job = finish(store, claimed(store)).job
-    store.remark(job.id, attempt=None, event="refused", actor="bob", reason="came late")
-    assert store.history(job.id)[-1].reason == "came late"
-    assert store.get(job.id) == job
+    store.control.add_note(job.id, attempt=None, event="refused", actor="bob", reason="came late")
+    assert store.inspect.history(job.id)[-1].reason == "came late"
+    assert store.inspect.get(job.id) == job
     check(store, job.id)
 
 
 def test_a_job_that_is_gone_gets_no_remark(store: Store, raw: Raw) -> None:
     """Nothing is written for a job that is not there, and nobody is disturbed."""
     before = raw.dump()
-    store.remark(make().id, attempt=1, event="refused", actor="ann", reason=None)
+    store.control.add_note(make().id, attempt=1, event="refused", actor="ann", reason=None)
     assert raw.dump() == before
 
 
 @pytest.mark.parametrize("kind", ["mail", "deliver", "chore"])
-def test_nobody_sends_a_job_back_to_wait_who_has_not_heard_of_the_wish(store: Store, kind: str) -> None:
-    """Between the look and the move someone asked: the move is refused, changes nothing, and is decided again with the wish in mind."""
+def test_move_back_to_waiting_is_refused_if_a_cancel_request_came_in(store: Store, kind: str) -> None:
+    """The move changes nothing and is decided again with the request."""
     lease = claimed(store, kind)
     blind = decided(lease, Lost())
-    assert store.request_cancel(lease.job.id, by="olga", reason=None)
-    (refusal,) = store.move([blind])
-    assert (refusal.attempt, refusal.holder, refusal.status, refusal.state) == (blind.attempt, blind.holder, blind.from_status, blind.source)
-    assert store.get(lease.job.id).cancel_requested_by == "olga"
-    assert store.move([decided(again(store, lease), Lost())]) == []
+    assert store.control.request_cancel(lease.job.id, by="olga", reason=None)
+    (refusal,) = store.transitions.move([blind])
+    assert (refusal.attempt, refusal.holder, refusal.status, refusal.state) == (
+        blind.attempt,
+        blind.holder,
+        blind.from_status,
+        blind.source,
+    )
+    assert store.inspect.get(lease.job.id).cancel_requested_by == "olga"
+    assert store.transitions.move([decided(again(store, lease), Lost())]) == []
     check(store, lease.job.id)
 
 
-def test_an_end_needs_no_hearing(store: Store) -> None:
+def test_cancel_request_does_not_block_success_or_failure(store: Store) -> None:
     """A job that was asked to stop may still succeed, or fail."""
     for outcome in (Returned("1", boundary=False), Errored("broken", retryable=False)):
         lease = claimed(store)
         move = decided(lease, outcome)
-        store.request_cancel(lease.job.id, by="olga", reason=None)
-        assert store.move([move]) == []
+        store.control.request_cancel(lease.job.id, by="olga", reason=None)
+        assert store.transitions.move([move]) == []

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.outcome import Errored, Handed, Held, Lost, Returned, Started
-from interlock.records import Beat, Decision, Fence, Lease, WorkerFacts
-from interlock.store import Store
-from interlock.stores.postgres.store import PostgresStore
-from interlock.verify import verify
+from interlock.core.outcome import Errored, Handed, Held, Lost, Returned, Started
+from interlock.operate.verify import verify
+from interlock.store.contract import Store
+from interlock.store.postgres.store import PostgresStore
+from interlock.store.types import Decision, Fence, Heartbeat, Lease, WorkerFacts
 from tests.contract.kit import claim, claimed, close, commit, decided, fail, finish, settle, started, stored, taken
 from tests.kit import SettableClock
 
@@ -40,17 +40,17 @@ def lose(store: Store, lease: Lease, step: Step) -> None:
 
 def hold(store: Store, lease: Lease, step: Step) -> None:
     fence = Fence(lease.job.id, lease.job.attempt, lease.holder)
-    assert store.ask(fence, "pay", "h")
+    assert store.receipts.begin_effect(fence, "pay", "h")
     settle(store, lease, Held("in doubt"))
     step()
-    assert store.release(lease.job.id, by="operator:olga", reason="looked", decision=Decision(True, "1"))
+    assert store.control.release(lease.job.id, by="operator:olga", reason="looked", decision=Decision(True, "1"))
 
 
 def hand_over(store: Store, lease: Lease, step: Step) -> None:
     settle(store, lease, Handed("outside-1", 60.0))
     step()
-    assert store.request_cancel(lease.job.id, by="operator:olga", reason=None)
-    (recalled,) = store.recall("rec", [lease.job.kind], 30.0, 1, external_id="outside-1")
+    assert store.control.request_cancel(lease.job.id, by="operator:olga", reason=None)
+    (recalled,) = store.leases.recall("rec", [lease.job.kind], 30.0, 1, external_id="outside-1")
     step()
     fail(store, recalled)
 
@@ -59,7 +59,11 @@ def hand_over(store: Store, lease: Lease, step: Step) -> None:
 @pytest.mark.parametrize("end", [end_at_once, succeed, retry, lose, hold, give_up])
 @pytest.mark.parametrize("kind", ["mail", "model", "chore", "paint"])
 def test_no_step_of_the_clock_stops_a_job(
-    store: Store, clock: SettableClock, kind: str, end: Callable[..., object], seconds: float,
+    store: Store,
+    clock: SettableClock,
+    kind: str,
+    end: Callable[..., object],
+    seconds: float,
 ) -> None:
     """Each stage runs on another day: the store accepts every verb, and `verify` reports nothing."""
 
@@ -68,7 +72,7 @@ def test_no_step_of_the_clock_stops_a_job(
 
     lease = claimed(store, kind)
     step()
-    assert store.renew([Beat(Fence(lease.job.id, 1, 1), 30.0)]).lost == []
+    assert store.leases.renew([Heartbeat(Fence(lease.job.id, 1, 1), 30.0)]).lost == []
     lease = lease if lease.status == "IN_PROGRESS" else settle(store, lease, Started())
     step()
     end(store, lease, step)
@@ -85,7 +89,7 @@ def test_job_is_taken_though_its_clock_went_back(store: Store, clock: SettableCl
     """A waiting job that is cancelled before, by the clock, it was made."""
     job = stored(store)
     clock.advance(BACK)
-    assert store.take([taken(job)]) == []
+    assert store.transitions.take([taken(job)]) == []
     assert verify(store).violations == []
 
 
@@ -94,7 +98,7 @@ def test_lease_given_after_a_step_back_ends_in_time(store: Store, clock: Settabl
     clock.advance(BACK)
     lease = started(store)
     clock.advance(31)
-    assert [each.job.id for each in store.adopt("keeper", ["mail"], 30.0, 10)] == [lease.job.id]
+    assert [each.job.id for each in store.leases.adopt("maintenance", ["mail"], 30.0, 10)] == [lease.job.id]
 
 
 def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableClock) -> None:
@@ -102,28 +106,28 @@ def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableC
     lease = started(store)
     clock.advance(FORTH)
     fence = Fence(lease.job.id, 1, 1)
-    assert store.renew([Beat(fence, 30.0)]).renewed == [fence]
-    assert store.adopt("keeper", ["mail"], 30.0, 10) == []
-    assert store.move([decided(lease, Returned("1", boundary=False))]) == []
+    assert store.leases.renew([Heartbeat(fence, 30.0)]).renewed == [fence]
+    assert store.leases.adopt("maintenance", ["mail"], 30.0, 10) == []
+    assert store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
 def test_figures_for_people_bear_a_step_back(store: Store, clock: SettableClock) -> None:
     """A job that was due before the step is due when the clock is there again; no execution or worker looks stuck."""
     stored(store)
-    store.report_worker(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
+    store.workers.report(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
     clock.advance(BACK)
-    (depth,) = store.depths()
+    (depth,) = store.inspect.depths()
     assert (depth.due, depth.later) == (0, 1)
-    assert store.stuck(10) == []
-    assert store.forget_workers(60.0) == 0
+    assert store.inspect.stuck(10) == []
+    assert store.workers.forget(60.0) == 0
     assert claim(store) == []
     clock.advance(-BACK)
     assert len(claim(store)) == 1
 
 
 def test_server_whose_clock_is_behind_its_start_does_not_say_for_how_long_it_is_up(store: Store) -> None:
-    """It cannot know: a negative time would make every keeper wait for the clock to catch up."""
+    """It cannot know: a negative time would make every maintenance wait for the clock to catch up."""
     if isinstance(store, PostgresStore):
         earlier = "(clock_timestamp() - interval '1000 hours')"
-        store.queries["up_for"] = store.queries["up_for"].replace("clock_timestamp()", earlier)
-    assert store.up_for() is None
+        store.session.queries["uptime"] = store.session.queries["uptime"].replace("clock_timestamp()", earlier)
+    assert store.inspect.uptime() is None

@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from interlock.core.job import Job
+from interlock.core.machine import Arrow
+from interlock.core.outcome import FailedFinally, Finished, Returned
 from interlock.errors import CommitTimeout
-from interlock.job import Job
-from interlock.machine import Arrow
-from interlock.outcome import Failed, Finished, Returned
-from interlock.store import Store
+from interlock.store.contract import Store
 from tests.contract.kit import check, claim, claimed, commit, decided, finish, forged, lose, settle, stored, taken
 from tests.kit import Place, PostgresPlace, Raw, SettableClock, SqliteRaw
 
@@ -46,21 +46,32 @@ class Body:
 
 
 @pytest.mark.parametrize("boundary", [True, False])
-def test_what_the_function_writes_lands_with_the_move(store: Store, raw: Raw, transaction: Open | None, boundary: bool) -> None:
+def test_what_the_function_writes_lands_with_the_move(
+    store: Store, raw: Raw, transaction: Open | None, boundary: bool
+) -> None:
     """One transaction: the effect is there exactly if the job is past its commit."""
     lease, body = claimed(store), Body(raw)
-    assert store.commit(decided(lease, Returned('"v"', boundary=boundary)), body, transaction=transaction) is None
+    assert (
+        store.transitions.commit(decided(lease, Returned('"v"', boundary=boundary)), body, transaction=transaction)
+        is None
+    )
     assert body.effects == [(lease.job.id, "RUNNING")]
-    assert store.executions(lease.job.id)[0].status == ("COMMITTED" if boundary else "DONE")
+    assert store.inspect.executions(lease.job.id)[0].status == ("COMMITTED" if boundary else "DONE")
     check(store, lease.job.id)
 
 
 def test_the_function_sees_the_job_as_it_was(store: Store, raw: Raw, transaction: Open | None) -> None:
     """It is called once, with the job that it is about to move."""
     lease, body = claimed(store, payload='{"to":"ann"}'), Body(raw)
-    store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
     (job,) = body.seen
-    assert (job.id, job.payload, job.attempt, job.version, job.state) == (lease.job.id, {"to": "ann"}, 1, lease.job.version, "RUNNING")
+    assert (job.id, job.payload, job.attempt, job.version, job.state) == (
+        lease.job.id,
+        {"to": "ann"},
+        1,
+        lease.job.version,
+        "RUNNING",
+    )
 
 
 def test_a_function_that_raises_changes_nothing(store: Store, raw: Raw, transaction: Open | None) -> None:
@@ -69,41 +80,49 @@ def test_a_function_that_raises_changes_nothing(store: Store, raw: Raw, transact
     before = raw.dump()
     body = Body(raw, PermissionError("no"))
     with pytest.raises(PermissionError, match="no"):
-        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+        store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
     assert (raw.dump(), body.effects) == (before, [])
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_a_stale_commit_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None, clock: SettableClock) -> None:
+def test_a_stale_commit_does_not_call_the_function(
+    store: Store, raw: Raw, transaction: Open | None, clock: SettableClock
+) -> None:
     """Refused with what stands there, and nothing is written."""
     lease, body = claimed(store, lease=30.0), Body(raw)
     clock.advance(31)
     lose(store)
     before = raw.dump()
-    refusal = store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    refusal = store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
     assert refusal is not None
     assert (refusal.status, refusal.ended_by, body.seen, body.effects) == ("ABORTED", "lose", [], [])
     assert raw.dump() == before
 
 
-def test_a_commit_that_was_adopted_meanwhile_is_refused(store: Store, other: Store, raw: Raw, transaction: Open | None, clock: SettableClock) -> None:
+def test_a_commit_that_was_adopted_meanwhile_is_refused(
+    store: Store, other: Store, raw: Raw, transaction: Open | None, clock: SettableClock
+) -> None:
     """Possession is checked where the rows are locked, not where the handler ended."""
     lease, body = claimed(store, lease=30.0), Body(raw)
     clock.advance(31)
-    (adopted,) = other.adopt("bob", ["mail"], 30.0, 1)
-    refusal = store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+    (adopted,) = other.leases.adopt("bob", ["mail"], 30.0, 1)
+    refusal = store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
     assert refusal is not None
     assert (refusal.holder, body.seen) == (2, [])
-    assert other.commit(decided(adopted, Returned("1", boundary=True)), body, transaction=transaction) is None
+    assert (
+        other.transitions.commit(decided(adopted, Returned("1", boundary=True)), body, transaction=transaction) is None
+    )
     assert len(body.effects) == 1
 
 
-def test_a_move_that_the_database_refuses_takes_the_function_back(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_a_move_that_the_database_refuses_takes_the_function_back(
+    store: Store, raw: Raw, transaction: Open | None
+) -> None:
     """What the function wrote is rolled back with the move that it was to land with."""
     lease, body = claimed(store), Body(raw)
     before = raw.dump()
     with pytest.raises(Exception, match="interlock refuses"):
-        store.commit(forged(lease, "EXPIRED", "expire"), body, transaction=transaction)
+        store.transitions.commit(forged(lease, "EXPIRED", "expire"), body, transaction=transaction)
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
 
 
@@ -111,33 +130,33 @@ def test_an_ambiguous_commit_sent_again_is_done(store: Store, raw: Raw, transact
     """Protocol 10: the second sending finds its own work done, does not call the function and is not refused."""
     lease, body = claimed(store), Body(raw)
     move = decided(lease, Returned("1", boundary=True))
-    assert store.commit(move, body, transaction=transaction) is None
+    assert store.transitions.commit(move, body, transaction=transaction) is None
     before = raw.dump()
-    assert store.commit(move, body, transaction=transaction) is None
+    assert store.transitions.commit(move, body, transaction=transaction) is None
     assert (len(body.seen), len(body.effects), raw.dump()) == (1, 1, before)
 
 
 def test_two_arrows_land_with_one_function(store: Store, raw: Raw, transaction: Open | None) -> None:
     """A failure that is buried at once runs its function once, in the transaction of both arrows."""
     lease, body = claimed(store, "paint"), Body(raw)
-    assert store.commit(decided(lease, Failed("broken")), body, transaction=transaction) is None
-    assert (store.get(lease.job.id).state, len(body.effects)) == ("dead_letter", 1)
+    assert store.transitions.commit(decided(lease, FailedFinally("broken")), body, transaction=transaction) is None
+    assert (store.inspect.get(lease.job.id).state, len(body.effects)) == ("dead_letter", 1)
     check(store, lease.job.id)
 
 
 def test_a_finish_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
     """Also the move from the commit boundary to the end."""
     lease, body = commit(store, claimed(store)), Body(raw)
-    assert store.commit(decided(lease, Finished()), body, transaction=transaction) is None
-    assert (store.get(lease.job.id).state, len(body.effects)) == ("SUCCEEDED", 1)
+    assert store.transitions.commit(decided(lease, Finished()), body, transaction=transaction) is None
+    assert (store.inspect.get(lease.job.id).state, len(body.effects)) == ("SUCCEEDED", 1)
 
 
 # ---------------------------------------------------------------- of a job that waits
 def test_a_take_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
     """A waiting job is carried out together with what the function writes."""
     job, body = stored(store), Body(raw)
-    assert store.commit(taken(job, reason="no longer wanted"), body, transaction=transaction) is None
-    assert (store.get(job.id).state, body.effects) == ("CANCELLED", [(job.id, "PENDING")])
+    assert store.transitions.commit(taken(job, reason="no longer wanted"), body, transaction=transaction) is None
+    assert (store.inspect.get(job.id).state, body.effects) == ("CANCELLED", [(job.id, "PENDING")])
     check(store, job.id)
 
 
@@ -147,7 +166,7 @@ def test_a_stale_take_does_not_call_the_function(store: Store, raw: Raw, transac
     take = taken(job)
     claim(store)
     before = raw.dump()
-    refusal = store.commit(take, body, transaction=transaction)
+    refusal = store.transitions.commit(take, body, transaction=transaction)
     assert refusal is not None
     assert (refusal.state, body.seen, raw.dump()) == ("RUNNING", [], before)
 
@@ -157,7 +176,7 @@ def test_a_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: 
     job = stored(store)
     before = raw.dump()
     with pytest.raises(PermissionError):
-        store.commit(taken(job), Body(raw, PermissionError()), transaction=transaction)
+        store.transitions.commit(taken(job), Body(raw, PermissionError()), transaction=transaction)
     assert raw.dump() == before
 
 
@@ -166,26 +185,40 @@ def test_a_take_along_an_undrawn_arrow_is_rolled_back(store: Store, raw: Raw, tr
     job, body = stored(store), Body(raw)
     before = raw.dump()
     with pytest.raises(Exception, match="interlock refuses"):
-        store.commit(replace(taken(job), arrow=Arrow("PENDING", "reject", "REJECTED")), body, transaction=transaction)
+        store.transitions.commit(
+            replace(taken(job), arrow=Arrow("PENDING", "reject", "REJECTED")), body, transaction=transaction
+        )
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
 
 
 # ---------------------------------------------------------------- a function that takes its time
-def test_a_function_that_takes_too_long_is_rolled_back(store: Store, raw: Raw, transaction: Open | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_takes_too_long_is_rolled_back(
+    store: Store, raw: Raw, transaction: Open | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sentence says how long it may take and what says so; nothing is stored, and the job can still be moved."""
     lease, body = claimed(store), Body(raw)
     before = raw.dump()
     seconds = count(step=31)
-    monkeypatch.setattr("interlock.stores.commit.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("interlock.store.commit_boundary.monotonic", lambda: next(seconds))
     with pytest.raises(CommitTimeout, match=r"longer than the 30\.5 s that commit_timeout allows"):
-        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction, timeout=30.5)
+        store.transitions.commit(
+            decided(lease, Returned("1", boundary=True)), body, transaction=transaction, timeout=30.5
+        )
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
-    assert store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction, timeout=31.0) is None
+    assert (
+        store.transitions.commit(
+            decided(lease, Returned("1", boundary=True)), body, transaction=transaction, timeout=31.0
+        )
+        is None
+    )
     assert len(body.effects) == 1
 
 
 def test_a_function_that_stands_still_is_ended_by_the_server(store: Store, raw: Raw, place: Place) -> None:
-    """Whether it then goes on with its transaction or returns. A file has no server: there nobody can end a process that stands still."""
+    """Whether it then goes on with its transaction or returns.
+
+    A file has no server: there nobody can end a process that stands still.
+    """
     lease = claimed(store)
     before = raw.dump()
 
@@ -197,7 +230,7 @@ def test_a_function_that_stands_still_is_ended_by_the_server(store: Store, raw: 
 
     if isinstance(place, PostgresPlace):
         with pytest.raises(CommitTimeout, match=r"the 0\.05 s that commit_timeout allows") as caught:
-            store.commit(decided(lease, Returned("1", boundary=True)), body, timeout=0.05)
+            store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, timeout=0.05)
         assert caught.value.__cause__ is not None
     assert raw.dump() == before
     assert finish(store, lease).job.state == "SUCCEEDED"
@@ -223,9 +256,11 @@ def test_a_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction:
         if len(body.seen) < 3:
             raise contested(raw) if not wrapped else RuntimeError("a library's own") from contested(raw)
 
-    assert store.commit(decided(lease, Returned("1", boundary=True)), unlucky, transaction=transaction) is None
+    assert (
+        store.transitions.commit(decided(lease, Returned("1", boundary=True)), unlucky, transaction=transaction) is None
+    )
     assert (len(body.seen), len(body.effects)) == (3, 1)
-    assert store.executions(lease.job.id)[0].status == "COMMITTED"
+    assert store.inspect.executions(lease.job.id)[0].status == "COMMITTED"
 
 
 def test_a_deadlock_that_does_not_end_goes_through(store: Store, raw: Raw, transaction: Open | None) -> None:
@@ -235,7 +270,7 @@ def test_a_deadlock_that_does_not_end_goes_through(store: Store, raw: Raw, trans
     error = contested(raw)
     body = Body(raw, error)
     with pytest.raises(type(error)):
-        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
+        store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
     assert (len(body.seen), body.effects, raw.dump()) == (3, [], before)
 
 
@@ -254,5 +289,5 @@ def test_a_function_that_ends_the_transaction_is_found_out(store: Store, raw: Ra
             yield connection
 
     with pytest.raises(Exception):  # noqa: B017, PT011 - in which words is the store's own affair
-        store.commit(decided(lease, Returned("1", boundary=True)), body, transaction=own)
-    assert settle(store, lease, Failed("it misbehaved")).job.state == "FAILED"
+        store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=own)
+    assert settle(store, lease, FailedFinally("it misbehaved")).job.state == "FAILED"

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from interlock.outcome import Handed, Held, Returned
-from interlock.records import Depth
-from interlock.store import Store
+from interlock.core.outcome import Handed, Held, Returned
+from interlock.store.contract import Store
+from interlock.store.types import Depth
 from tests.contract.kit import claim, claimed, finish, many, settle, started, stored, taken
 from tests.kit import EPOCH, Raw, SettableClock
 
@@ -15,28 +15,32 @@ def lose(raw: Raw, id: str) -> None:
     raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
 
 
-def test_nothing_is_no_depth(store: Store) -> None:
-    """What has ended does not count, and leaves no line."""
+def test_ended_jobs_have_no_depth(store: Store) -> None:
+    """Ended jobs are not counted and produce no row."""
     finish(store, claimed(store))
-    assert store.take([taken(stored(store))]) == []
-    assert store.depths() == []
+    assert store.transitions.take([taken(stored(store))]) == []
+    assert store.inspect.depths() == []
 
 
 def test_each_kind_and_queue_has_its_line(store: Store, raw: Raw, clock: SettableClock) -> None:
     """Due, later, held and running, by the names of kind and queue; how long the longest due one has been due."""
     clock.advance(100)
-    store.enqueue([*many(2, run_at=EPOCH + timedelta(seconds=60)), *many(1, ttl=600.0, run_at=EPOCH + timedelta(seconds=30))])
-    store.enqueue([*many(3, delay=9), *many(1, delay=9, ttl=60.0)])
-    store.enqueue([*many(4, "chore", queue="b"), *many(2, "chore")])
+    store.queue.enqueue(
+        [*many(2, run_at=EPOCH + timedelta(seconds=60)), *many(1, ttl=600.0, run_at=EPOCH + timedelta(seconds=30))]
+    )
+    store.queue.enqueue([*many(3, delay=9), *many(1, delay=9, ttl=60.0)])
+    store.queue.enqueue([*many(4, "chore", queue="b"), *many(2, "chore")])
     claim(store, "chore", 3, queues=("b",))
-    assert store.depths() == [
-        Depth("chore", "b", due=1, later=0, held=0, running=3, oldest=0.0), Depth("chore", "default", due=2, later=0, held=0, running=0, oldest=0.0),
-        Depth("mail", "default", due=3, later=4, held=0, running=0, oldest=70.0)]
+    assert store.inspect.depths() == [
+        Depth("chore", "b", due=1, later=0, held=0, running=3, oldest=0.0),
+        Depth("chore", "default", due=2, later=0, held=0, running=0, oldest=0.0),
+        Depth("mail", "default", due=3, later=4, held=0, running=0, oldest=70.0),
+    ]
 
 
 def test_what_only_waits_for_its_time_is_not_old(store: Store) -> None:
     stored(store, delay=50)
-    assert store.depths() == [Depth("mail", "default", 0, 1, 0, 0, 0.0)]
+    assert store.inspect.depths() == [Depth("mail", "default", 0, 1, 0, 0, 0.0)]
 
 
 @pytest.mark.parametrize("ttl", [None, 600.0])
@@ -45,7 +49,7 @@ def test_suspects_count_as_the_others(store: Store, raw: Raw, clock: SettableClo
     for job in (stored(store, ttl=ttl), stored(store, ttl=ttl, delay=60)):
         lose(raw, job.id)
     clock.advance(5)
-    assert store.depths() == [Depth("mail", "default", 1, 1, 0, 0, 5.0)]
+    assert store.inspect.depths() == [Depth("mail", "default", 1, 1, 0, 0, 5.0)]
 
 
 def test_what_an_operator_must_look_at_is_held(store: Store, clock: SettableClock) -> None:
@@ -53,17 +57,17 @@ def test_what_an_operator_must_look_at_is_held(store: Store, clock: SettableCloc
     for ttl in (None, 600.0):
         settle(store, started(store, ttl=ttl), Held("look"))
     clock.advance(1000)
-    assert store.depths() == [Depth("mail", "default", 0, 0, 2, 0, 0.0)]
+    assert store.inspect.depths() == [Depth("mail", "default", 0, 0, 2, 0, 0.0)]
 
 
 @pytest.mark.parametrize("suspect", [False, True])
-def test_what_is_past_its_ttl_waits_for_nothing(store: Store, raw: Raw, clock: SettableClock, suspect: bool) -> None:
+def test_expired_job_is_not_counted_as_waiting(store: Store, raw: Raw, clock: SettableClock, suspect: bool) -> None:
     """No claim could take it."""
     job = stored(store, ttl=10.0)
     if suspect:
         lose(raw, job.id)
     clock.advance(10)
-    assert store.depths() == []
+    assert store.inspect.depths() == []
 
 
 def test_a_paused_queue_waits_for_its_time(store: Store, raw: Raw, clock: SettableClock) -> None:
@@ -72,12 +76,16 @@ def test_a_paused_queue_waits_for_its_time(store: Store, raw: Raw, clock: Settab
     stored(store, delay=50)
     raw("INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'default', updated_at, 'olga' FROM {jobs} LIMIT 1")
     clock.advance(5)
-    assert store.depths() == [Depth("mail", "default", 0, 2, 0, 0, 0.0)]
+    assert store.inspect.depths() == [Depth("mail", "default", 0, 2, 0, 0, 0.0)]
 
 
-def test_whatever_lives_runs(store: Store) -> None:
+def test_every_live_execution_counts_as_running(store: Store) -> None:
     """Leased, begun, committed and handed over."""
     claimed(store, "deliver")
     settle(store, started(store, "fetch"), Handed("x1", 5.0))
     settle(store, started(store), Returned("1", boundary=True))
-    assert [(depth.kind, depth.running) for depth in store.depths()] == [("deliver", 1), ("fetch", 1), ("mail", 1)]
+    assert [(depth.kind, depth.running) for depth in store.inspect.depths()] == [
+        ("deliver", 1),
+        ("fetch", 1),
+        ("mail", 1),
+    ]

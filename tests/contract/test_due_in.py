@@ -1,18 +1,18 @@
-"""due_in: when a claim could next take something. Only read, never promised."""
+"""due_in: the time until a claim can next return a job. It only reads."""
 
 from collections.abc import Callable
 
 import pytest
 
-from interlock.outcome import Errored
-from interlock.store import Store
-from interlock.stores import OpenStore
-from tests.contract.kit import claim, claimed, many, settle, stored, taken, ways
+from interlock.core.outcome import Errored
+from interlock.store import OpenStore
+from interlock.store.contract import Store
+from tests.contract.kit import claim, claim_rules, claimed, many, settle, stored, taken
 from tests.kit import Place, Raw, SettableClock
 
 
 def due_in(store: Store, *kinds: str, queues: tuple[str, ...] = ("default",)) -> float | None:
-    return store.due_in(ways(*(kinds or ("mail",))), queues)
+    return store.queue.due_in(claim_rules(*(kinds or ("mail",))), queues)
 
 
 def lose(raw: Raw, id: str) -> None:
@@ -28,7 +28,9 @@ def test_nothing_waits(store: Store) -> None:
 
 @pytest.mark.parametrize("ttl", [None, 500.0])
 @pytest.mark.parametrize("suspect", [False, True])
-def test_seconds_until_the_soonest_is_due(store: Store, raw: Raw, clock: SettableClock, ttl: float | None, suspect: bool) -> None:
+def test_seconds_until_the_soonest_is_due(
+    store: Store, raw: Raw, clock: SettableClock, ttl: float | None, suspect: bool
+) -> None:
     """Zero from its moment on, however long that is ago; with or without a TTL, also where a lease was lost."""
     soon, later = stored(store, delay=60.5, ttl=ttl), stored(store, delay=90, ttl=ttl, priority=9)
     if suspect:
@@ -51,12 +53,14 @@ def test_only_what_the_worker_knows_and_serves(store: Store) -> None:
     stored(store, queue="elsewhere")
     resting = settle(store, claimed(store, "paint"), Errored("busy", retryable=True, after=7)).job
     assert due_in(store) is None
-    assert store.due_in([way for way in ways("paint") if way.state != resting.state], ["default"]) is None
+    assert (
+        store.queue.due_in([rule for rule in claim_rules("paint") if rule.state != resting.state], ["default"]) is None
+    )
     assert due_in(store, "paint") == pytest.approx(7)
     assert due_in(store, "paint", "chore") == 0.0
     assert due_in(store, queues=("default", "elsewhere")) == 0.0
-    assert store.due_in([], ["default"]) is None
-    assert store.due_in(ways("mail"), []) is None
+    assert store.queue.due_in([], ["default"]) is None
+    assert store.queue.due_in(claim_rules("mail"), []) is None
 
 
 def _held(store: Store, raw: Raw, id: str) -> None:
@@ -68,12 +72,14 @@ def _asked_to_stop(store: Store, raw: Raw, id: str) -> None:
 
 
 def _cancelled(store: Store, raw: Raw, id: str) -> None:
-    assert store.take([taken(store.get(id))]) == []
+    assert store.transitions.take([taken(store.inspect.get(id))]) == []
 
 
 @pytest.mark.parametrize("obstacle", [_held, _asked_to_stop, _cancelled])
 @pytest.mark.parametrize("ttl", [None, 60.0])
-def test_what_no_claim_takes_does_not_count(store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None) -> None:
+def test_what_no_claim_takes_does_not_count(
+    store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None
+) -> None:
     """What is held, asked to stop or gone."""
     obstacle(store, raw, stored(store, ttl=ttl).id)
     assert due_in(store) is None
@@ -101,18 +107,22 @@ def test_a_paused_queue_does_not_count(store: Store, raw: Raw) -> None:
 def test_it_agrees_with_the_claim(store: Store, raw: Raw, clock: SettableClock) -> None:
     """Whenever it says zero a claim takes something, and after as many seconds as it says, too."""
     for delay in (0, 3, 3, 8):
-        store.enqueue([*many(1, delay=delay), *many(1, "chore", delay=delay, ttl=9.0), *many(1, delay=delay, priority=4)])
+        store.queue.enqueue(
+            [*many(1, delay=delay), *many(1, "chore", delay=delay, ttl=9.0), *many(1, delay=delay, priority=4)]
+        )
     seen = 0
     while (wait := due_in(store, "mail", "chore")) is not None:
         if wait:
-            assert store.claim("ann", ways("mail", "chore"), ["default"], 1) == []
+            assert store.queue.claim("ann", claim_rules("mail", "chore"), ["default"], 1) == []
             clock.advance(wait)
-        seen += len(store.claim("ann", ways("mail", "chore"), ["default"], 1))
+        seen += len(store.queue.claim("ann", claim_rules("mail", "chore"), ["default"], 1))
     assert seen == 12
 
 
 def test_it_only_reads(place: Place, store: OpenStore, raw: Raw) -> None:
-    """On SQLite it does not ask for the write lock, on PostgreSQL it locks no row: a writer in its transaction is not waited for."""
+    """On SQLite it does not ask for the write lock, on PostgreSQL it locks no row: a writer in its transaction is not
+    waited for.
+    """
     stored(store)
     with raw.transaction() as rival:
         rival.execute(raw.words("UPDATE {jobs} SET held_at = updated_at, held_reason = 'x', updated_at = {later}"))

@@ -1,4 +1,4 @@
-"""enqueue: a job comes in, whole or not at all."""
+"""enqueue: a call stores all of its jobs or none."""
 
 import json
 from contextvars import Context
@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from interlock.errors import InterlockError
-from interlock.records import NewJob
-from interlock.store import Store, Tx
+from interlock.store.contract import Store, Tx
+from interlock.store.types import NewJob
 from tests.contract.kit import LIFECYCLES, check, claim, make, many, stored
 from tests.kit import EPOCH, Raw, SettableClock
 
@@ -20,28 +20,60 @@ def test_a_job_begins_in_its_initial_state(store: Store, kind: str) -> None:
     assert (job.state, job.phase, job.version, job.attempt) == (LIFECYCLES[job.lifecycle].initial, "pending", 0, 0)
     assert (job.tries, job.tries_left, job.lease_losses, job.lifecycle_version) == (5, 5, 0, 1)
     assert (job.created_at, job.updated_at, job.due_at, job.finished_at) == (EPOCH, EPOCH, EPOCH, None)
-    assert store.executions(job.id) == []
+    assert store.inspect.executions(job.id) == []
     check(store, job.id)
 
 
-def test_its_history_begins_with_its_birth(store: Store) -> None:
+def test_history_begins_with_the_enqueue(store: Store) -> None:
     """The audit of a new job has one entry: who stored it, and where it begins."""
     job = stored(store, actor="shop")
-    (birth,) = store.history(job.id)
-    assert (birth.version, birth.n, birth.event, birth.from_state, birth.to_state, birth.actor, birth.at) == (0, 0, "enqueue", None, "PENDING", "shop", EPOCH)
+    (birth,) = store.inspect.history(job.id)
+    assert (birth.version, birth.n, birth.event, birth.from_state, birth.to_state, birth.actor, birth.at) == (
+        0,
+        0,
+        "enqueue",
+        None,
+        "PENDING",
+        "shop",
+        EPOCH,
+    )
 
 
-def test_what_is_given_is_kept(store: Store, other: Store) -> None:
+def test_every_field_of_a_new_job_is_stored(store: Store, other: Store) -> None:
     """Every field of a new job reads back as it was given, also in another process."""
     parent = stored(store)
-    payload = {"text": "naïve ☃ \U0001f600 'quoted' \"twice\" \\ {x} $1 %s :name", "n": [1, 2.5, None, True], "nested": {"": [[]]}}
+    payload = {
+        "text": "naïve ☃ \U0001f600 'quoted' \"twice\" \\ {x} $1 %s :name",
+        "n": [1, 2.5, None, True],
+        "nested": {"": [[]]},
+    }
     job = stored(
-        store, payload=json.dumps(payload, ensure_ascii=False), queue="slow", priority=-3, tags='{"customer":"Ü"}', trace='{"traceparent":"00-1"}',
-        idempotency_key="i'1", unique_key='u"1', scheduled_for=EPOCH, redrive_of=parent.id)
-    read = other.get(job.id)
+        store,
+        payload=json.dumps(payload, ensure_ascii=False),
+        queue="slow",
+        priority=-3,
+        tags='{"customer":"Ü"}',
+        trace='{"traceparent":"00-1"}',
+        idempotency_key="i'1",
+        unique_key='u"1',
+        scheduled_for=EPOCH,
+        redrive_of=parent.id,
+    )
+    read = other.inspect.get(job.id)
     assert read == job
-    assert (read.payload, read.queue, read.priority, read.tags, read.trace) == (payload, "slow", -3, {"customer": "Ü"}, {"traceparent": "00-1"})
-    assert (read.idempotency_key, read.unique_key, read.scheduled_for, read.redrive_of) == ("i'1", 'u"1', EPOCH, parent.id)
+    assert (read.payload, read.queue, read.priority, read.tags, read.trace) == (
+        payload,
+        "slow",
+        -3,
+        {"customer": "Ü"},
+        {"traceparent": "00-1"},
+    )
+    assert (read.idempotency_key, read.unique_key, read.scheduled_for, read.redrive_of) == (
+        "i'1",
+        'u"1',
+        EPOCH,
+        parent.id,
+    )
 
 
 def test_durations_are_added_to_the_stores_clock(store: Store, clock: SettableClock) -> None:
@@ -58,32 +90,48 @@ def test_a_given_time_is_kept_to_the_microsecond(store: Store) -> None:
     assert stored(store, run_at=at).due_at == at
 
 
-def test_answers_stand_in_the_order_asked(store: Store) -> None:
+def test_enqueue_returns_jobs_in_request_order(store: Store) -> None:
     """However the keys sort, and whether new or found, the nth answer is of the nth job."""
-    first = store.enqueue([make(idempotency_key=key) for key in "MBX"])
+    first = store.queue.enqueue([make(idempotency_key=key) for key in "MBX"])
     asked = [make(idempotency_key=key) for key in "ZBYMAX"]
-    answers = store.enqueue(asked)
+    answers = store.queue.enqueue(asked)
     assert [each.created for each in answers] == [True, False, True, False, True, False]
-    assert [each.id for each in answers] == [asked[0].id, first[1].id, asked[2].id, first[0].id, asked[4].id, first[2].id]
+    assert [each.id for each in answers] == [
+        asked[0].id,
+        first[1].id,
+        asked[2].id,
+        first[0].id,
+        asked[4].id,
+        first[2].id,
+    ]
 
 
-def test_nothing_asked_is_nothing_stored(store: Store, raw: Raw) -> None:
-    """An empty list is answered with an empty list."""
+def test_empty_enqueue_stores_nothing(store: Store, raw: Raw) -> None:
+    """An empty list returns an empty list."""
     before = raw.dump()
-    assert store.enqueue([]) == []
+    assert store.queue.enqueue([]) == []
     assert raw.dump() == before
 
 
 def test_thousands_are_stored_by_one_call(store: Store) -> None:
     """A list longer than one statement takes is stored whole, in order."""
     asked = many(2501)
-    assert [each.id for each in store.enqueue(asked)] == [each.id for each in asked]
-    assert store.counts() == {"standard": {"PENDING": 2501}}
+    assert [each.id for each in store.queue.enqueue(asked)] == [each.id for each in asked]
+    assert store.inspect.counts() == {"standard": {"PENDING": 2501}}
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"lifecycle_version": 2}, {"lifecycle": "unheard_of"}, {"state": "RUNNING"}, {"state": "nowhere"}, {"tries": 0}, {"payload": "not JSON"}],
-    ids=["unregistered version", "unregistered lifecycle", "not initial", "no state", "no tries", "no JSON"])
+    "wrong",
+    [
+        {"lifecycle_version": 2},
+        {"lifecycle": "unheard_of"},
+        {"state": "RUNNING"},
+        {"state": "nowhere"},
+        {"tries": 0},
+        {"payload": "not JSON"},
+    ],
+    ids=["unregistered version", "unregistered lifecycle", "not initial", "no state", "no tries", "no JSON"],
+)
 def test_one_bad_job_keeps_the_whole_call_out(store: Store, raw: Raw, wrong: dict[str, object]) -> None:
     """What the database refuses to begin leaves nothing of its call behind, and no half of a transaction open."""
     before = raw.dump()
@@ -91,21 +139,21 @@ def test_one_bad_job_keeps_the_whole_call_out(store: Store, raw: Raw, wrong: dic
     for name, value in wrong.items():
         setattr(bad, name, value)
     with pytest.raises(Exception):  # noqa: B017, PT011 - each dialect has its own error; that nothing is stored is the promise
-        store.enqueue([make(), bad, make()])
+        store.queue.enqueue([make(), bad, make()])
     assert raw.dump() == before
-    assert store.enqueue([make()])[0].created
+    assert store.queue.enqueue([make()])[0].created
 
 
 def test_admit_sees_each_new_job_in_its_transaction(store: Store, raw: Raw) -> None:
     """`admit` is called once for each job that is new, and what it writes lands with the jobs."""
     raw("CREATE TABLE {credits} (job text)")
-    store.enqueue([make(idempotency_key="old")])
+    store.queue.enqueue([make(idempotency_key="old")])
     asked = [make(idempotency_key="old"), make(), make()]
 
     def admit(tx: Tx, job: NewJob) -> None:
         tx.execute(raw.words(f"INSERT INTO {{credits}} VALUES ('{job.id}')"))
 
-    store.enqueue(asked, admit=admit)
+    store.queue.enqueue(asked, admit=admit)
     assert sorted(raw("SELECT job FROM {credits}")) == [(job.id,) for job in asked[1:]]
 
 
@@ -121,7 +169,7 @@ def test_admit_that_raises_keeps_everything_out(store: Store, raw: Raw) -> None:
 
     before = raw.dump()
     with pytest.raises(PermissionError, match="no credit left"):
-        store.enqueue(asked, admit=admit)
+        store.queue.enqueue(asked, admit=admit)
     assert raw.dump() == before
     assert raw("SELECT * FROM {credits}") == []
 
@@ -130,43 +178,46 @@ def test_a_callers_transaction_decides_whether_the_job_exists(store: Store, othe
     """FM_002: the job exists exactly if the caller's transaction commits, and no worker sees it before."""
     before = raw.dump()
     with pytest.raises(ZeroDivisionError), store.transaction() as tx:
-        store.enqueue(many(3), conn=tx)
+        store.queue.enqueue(many(3), conn=tx)
         raise ZeroDivisionError
     assert raw.dump() == before
     with store.transaction() as tx:
-        assert store.enqueue(many(3), conn=tx)[2].created
+        assert store.queue.enqueue(many(3), conn=tx)[2].created
         # As a worker elsewhere: code inside the block reads in its transaction, through whatever store.
-        assert Context().run(other.counts) == {}
-        assert other.counts() == {"standard": {"PENDING": 3}}
+        assert Context().run(other.inspect.counts) == {}
+        assert other.inspect.counts() == {"standard": {"PENDING": 3}}
     assert len(claim(other)) == 3
 
 
-def test_the_callers_own_driver_connection_will_do(store: Store, raw: Raw) -> None:
+def test_driver_connection_is_accepted_as_conn(store: Store, raw: Raw) -> None:
     """A plain connection of the driver serves as `conn`: used, and never committed, rolled back or closed."""
     with pytest.raises(ZeroDivisionError), raw.transaction() as connection:
-        store.enqueue([make()], conn=connection)
+        store.queue.enqueue([make()], conn=connection)
         raise ZeroDivisionError
-    assert store.counts() == {}
+    assert store.inspect.counts() == {}
     with raw.transaction() as connection:
-        store.enqueue([make()], conn=connection)
+        store.queue.enqueue([make()], conn=connection)
         connection.execute("SELECT 1")
-    assert store.counts() == {"standard": {"PENDING": 1}}
+    assert store.inspect.counts() == {"standard": {"PENDING": 1}}
 
 
 def test_a_refused_call_leaves_the_callers_transaction_alive(store: Store) -> None:
-    """If `admit` raises inside the caller's transaction, nothing of the call is stored, and the caller may go on and commit."""
+    """If `admit` raises inside the caller's transaction, nothing of the call is stored, and the caller may go on and
+    commit.
+    """
+
     def refuse(tx: Tx, job: NewJob) -> None:
         raise PermissionError
 
     with store.transaction() as tx:
-        kept = store.enqueue([make()], conn=tx)[0].id
+        kept = store.queue.enqueue([make()], conn=tx)[0].id
         with pytest.raises(PermissionError):
-            store.enqueue(many(2), conn=tx, admit=refuse)
-    assert [job.id for job in store.jobs()] == [kept]
+            store.queue.enqueue(many(2), conn=tx, admit=refuse)
+    assert [job.id for job in store.inspect.jobs()] == [kept]
 
 
 def test_a_conn_that_is_no_connection_gets_a_sentence(store: Store) -> None:
     """Something that is no connection is refused in words, and nothing is stored."""
     with pytest.raises(InterlockError):
-        store.enqueue([make()], conn=object())
-    assert store.counts() == {}
+        store.queue.enqueue([make()], conn=object())
+    assert store.inspect.counts() == {}

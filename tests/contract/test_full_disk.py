@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from interlock import App, Job, SyncRun, Unavailable
-from interlock.events import Trouble
-from interlock.stores.sqlite.library import Library
+from interlock.store.sqlite.library import Library
+from interlock.telemetry.events import WorkerError
 from tests.kit import Place
-from tests.loops.bench import Bench
+from tests.loops.handler_bench import Bench
 
-CODES = {"disk full": "53100", "out of memory": "53200", "configuration limit": "53400", "I/O error": "58030", "read only": "25006"}
+CODES = {
+    "disk full": "53100",
+    "out of memory": "53200",
+    "configuration limit": "53400",
+    "I/O error": "58030",
+    "read only": "25006",
+}
 
 
 class Disk:
@@ -49,7 +55,9 @@ class Disk:
             $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '{code}'; END $$""")
         for table in ("jobs", "executions", "audit"):
             self._place.raw.script(
-                f"CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON {schema}.{table} FOR EACH STATEMENT EXECUTE FUNCTION {schema}.full_disk()")
+                f"CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON {schema}.{table} FOR EACH STATEMENT EXECUTE "
+                f"FUNCTION {schema}.full_disk()"
+            )
 
     def free(self) -> None:
         self._full = False
@@ -111,7 +119,9 @@ def test_enqueue_on_a_full_disk_is_unavailable_and_stores_nothing(bench: Bench, 
 
 @pytest.mark.parametrize("places", ["postgres"], indirect=True)
 @pytest.mark.parametrize("code", CODES.values(), ids=CODES.keys())
-def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavailable(bench: Bench, disk: Disk, code: str) -> None:
+def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavailable(
+    bench: Bench, disk: Disk, code: str
+) -> None:
     kind = big(bench.app)
     bench.migrate()
     with full(disk, code), pytest.raises(Unavailable) as caught:
@@ -151,7 +161,7 @@ def _error_of(disk: Disk, bench: Bench) -> Exception:
 # ---------------------------------------------------------------- workers
 def until_told(bench: Bench, disk: Disk) -> Callable[[], None]:
     """Frees the disk once the worker has said that something is wrong."""
-    return bench.app.events.subscribe(lambda event: disk.free(), Trouble)
+    return bench.app.events.subscribe(lambda event: disk.free(), WorkerError)
 
 
 def test_full_disk_at_the_end_of_a_job_costs_it_no_try(bench: Bench, disk: Disk) -> None:

@@ -1,4 +1,6 @@
-"""Verbs of the app inside its own transactions: each joins the open transaction, or refuses in one sentence; the same on both stores."""
+"""Verbs of the app inside its own transactions: each joins the open transaction, or refuses in one sentence; the same
+on both stores.
+"""
 
 import asyncio
 import contextvars
@@ -69,17 +71,19 @@ class Undo(Exception):
 ENQUEUES: dict[str, Callable[[Shop], Any]] = {
     "enqueue": lambda shop: shop.thank.enqueue(7),
     "using": lambda shop: shop.thank.using(priority=3).enqueue(7),
-    "enqueue_many": lambda shop: shop.app.enqueue_many([shop.thank.call(7)]),
+    "enqueue_many": lambda shop: shop.app.enqueue_many([shop.thank.request(7)]),
     "enqueue_named": lambda shop: shop.app.enqueue_named("thank", {"order": 7}),
     "aenqueue": lambda shop: asyncio.run(shop.thank.aenqueue(7)),
-    "aenqueue_many": lambda shop: asyncio.run(shop.app.aenqueue_many([shop.thank.call(7)])),
+    "aenqueue_many": lambda shop: asyncio.run(shop.app.aenqueue_many([shop.thank.request(7)])),
     "aenqueue_named": lambda shop: asyncio.run(shop.app.aenqueue_named("thank", {"order": 7})),
     "foreign": lambda shop: shop.other.enqueue_named("thank", {"order": 7}),
 }
 
 
 @pytest.mark.parametrize("enqueue", ENQUEUES.values(), ids=ENQUEUES)
-def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_that_commits(shop: Shop, enqueue: Callable[[Shop], Any]) -> None:
+def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_that_commits(
+    shop: Shop, enqueue: Callable[[Shop], Any]
+) -> None:
     """Without conn=, too: other connections see the job only after the commit, and never after a rollback."""
     with pytest.raises(Undo), shop.app.transaction():
         enqueue(shop)
@@ -138,7 +142,9 @@ REFUSED: dict[str, Callable[[Shop, str], Any]] = {
 
 
 @pytest.mark.parametrize(("name", "verb"), REFUSED.items(), ids=REFUSED)
-def test_verb_that_needs_its_own_transaction_refuses_inside_one(shop: Shop, name: str, verb: Callable[[Shop, str], Any]) -> None:
+def test_verb_that_needs_its_own_transaction_refuses_inside_one(
+    shop: Shop, name: str, verb: Callable[[Shop, str], Any]
+) -> None:
     """In one sentence that names it and says what to do; the transaction goes on, and commits."""
     waiting = shop.thank.enqueue(1)
     with shop.app.transaction():
@@ -152,7 +158,9 @@ def test_verb_that_needs_its_own_transaction_refuses_inside_one(shop: Shop, name
 
 @pytest.mark.parametrize("schema", ["the same", "another"])
 def test_two_apps_on_one_database_share_the_transaction(shop: Shop, place: Place, schema: str) -> None:
-    """A kind of another app, whose jobs are in the same database, would otherwise wait for the lock of the block around it."""
+    """A kind of another app, whose jobs are in the same database, would otherwise wait for the lock of the block around
+    it.
+    """
     second: App[Any] = App(place.url, schema=place.schema if schema == "the same" else f"{place.schema}_2")
 
     @second.job()
@@ -172,7 +180,7 @@ def test_two_apps_on_one_database_share_the_transaction(shop: Shop, place: Place
 
 
 @pytest.fixture
-def elsewhere(place: Place, quick_path: Path) -> Iterator[Shop]:
+def ran_elsewhere(place: Place, quick_path: Path) -> Iterator[Shop]:
     """A shop in another database of the same sort."""
     if place.url.startswith("sqlite"):
         shop = Shop(sqlite_place(quick_path))
@@ -184,16 +192,16 @@ def elsewhere(place: Place, quick_path: Path) -> Iterator[Shop]:
     shop.close()
 
 
-def test_app_on_another_database_is_not_touched(shop: Shop, elsewhere: Shop) -> None:
+def test_app_on_another_database_is_not_touched(shop: Shop, ran_elsewhere: Shop) -> None:
     """Its jobs are stored at once, and its verbs run."""
     with pytest.raises(Undo), shop.app.transaction():
-        kept = elsewhere.thank.enqueue(1)
-        elsewhere.app.cancel(kept.id, by="ann")
-        with elsewhere.app.transaction():
-            elsewhere.thank.enqueue(2)
+        kept = ran_elsewhere.thank.enqueue(1)
+        ran_elsewhere.app.cancel(kept.id, by="ann")
+        with ran_elsewhere.app.transaction():
+            ran_elsewhere.thank.enqueue(2)
             shop.thank.enqueue(3)
         raise Undo
-    assert ([job.phase for job in elsewhere.app.jobs()], shop.kinds()) == (["pending", "failed"], [])
+    assert ([job.phase for job in ran_elsewhere.app.jobs()], shop.kinds()) == (["pending", "failed"], [])
 
 
 def test_task_that_outlives_the_transaction_does_not_use_it(shop: Shop) -> None:
@@ -232,11 +240,16 @@ def test_task_that_a_block_starts_does_not_store_its_job_in_the_block(shop: Shop
     assert [job.payload["order"] for job in shop.other.jobs()] == [2]
 
 
-def test_thread_that_is_started_inside_and_waited_for_never_waits_for_ever(shop: Shop, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plain thread knows nothing of the block. On SQLite it would wait for the lock of the thread that waits for it, so its wait is bounded."""
+def test_thread_that_is_started_inside_and_waited_for_never_waits_for_ever(
+    shop: Shop, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain thread knows nothing of the block.
+
+    On SQLite it would wait for the lock of the thread that waits for it, so its wait is bounded.
+    """
     store: Any = shop.app.database.store()
     if hasattr(store, "file"):
-        monkeypatch.setattr(store.file._turn, "_patience", 0.2)
+        monkeypatch.setattr(store.file._turn, "_timeout", 0.2)
     said: list[Exception | str] = []
 
     def work() -> None:

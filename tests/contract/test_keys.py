@@ -2,18 +2,18 @@
 
 import pytest
 
+from interlock.core.outcome import Errored, FailedFinally
 from interlock.errors import KeyReused
-from interlock.outcome import Errored, Failed
-from interlock.store import Store
+from interlock.store.contract import Store
 from tests.contract.kit import claim, claimed, commit, finish, lose, make, settle, started, stored, taken
 from tests.kit import EPOCH, Raw, SettableClock
 
 
 def test_the_same_key_and_payload_is_the_same_job(store: Store, other: Store, raw: Raw) -> None:
     """FM_001: asking again stores nothing and answers with the first job's id, also from another process."""
-    (first,) = store.enqueue([make(idempotency_key="k", payload='{"a":1}')])
+    (first,) = store.queue.enqueue([make(idempotency_key="k", payload='{"a":1}')])
     before = raw.dump()
-    (second,) = other.enqueue([make(idempotency_key="k", payload='{"a":1}')])
+    (second,) = other.queue.enqueue([make(idempotency_key="k", payload='{"a":1}')])
     assert (second.id, first.created, second.created) == (first.id, True, False)
     assert raw.dump() == before
 
@@ -22,21 +22,23 @@ def test_it_is_the_same_job_after_it_ended(store: Store) -> None:
     """An idempotency key outlives its job's work."""
     lease = claimed(store, idempotency_key="k")
     finish(store, lease)
-    assert store.enqueue([make(idempotency_key="k")])[0].id == lease.job.id
+    assert store.queue.enqueue([make(idempotency_key="k")])[0].id == lease.job.id
 
 
 def test_the_same_key_with_another_payload_is_an_error(store: Store, raw: Raw) -> None:
     """`KeyReused`, and nothing of the call is stored, not even the jobs beside it."""
-    store.enqueue([make(idempotency_key="k", payload='{"a":1}')])
+    store.queue.enqueue([make(idempotency_key="k", payload='{"a":1}')])
     before = raw.dump()
     with pytest.raises(KeyReused, match="'k'"):
-        store.enqueue([make(), make(idempotency_key="k", payload='{"a":2}'), make(unique_key="u")])
+        store.queue.enqueue([make(), make(idempotency_key="k", payload='{"a":2}'), make(unique_key="u")])
     assert raw.dump() == before
 
 
 def test_a_key_twice_in_one_call_is_one_job(store: Store) -> None:
     """The second of two equals in a list gets the first one's id."""
-    answers = store.enqueue([make(idempotency_key="k"), make(), make(idempotency_key="k"), make(unique_key="u"), make(unique_key="u")])
+    answers = store.queue.enqueue(
+        [make(idempotency_key="k"), make(), make(idempotency_key="k"), make(unique_key="u"), make(unique_key="u")]
+    )
     assert [each.created for each in answers] == [True, True, False, True, False]
     assert answers[2].id == answers[0].id
     assert answers[4].id == answers[3].id
@@ -45,56 +47,56 @@ def test_a_key_twice_in_one_call_is_one_job(store: Store) -> None:
 def test_a_key_twice_in_one_call_with_two_payloads_is_an_error(store: Store) -> None:
     """A list that contradicts itself is stored not at all."""
     with pytest.raises(KeyReused):
-        store.enqueue([make(idempotency_key="k", payload="1"), make(idempotency_key="k", payload="2")])
-    assert store.counts() == {}
+        store.queue.enqueue([make(idempotency_key="k", payload="1"), make(idempotency_key="k", payload="2")])
+    assert store.inspect.counts() == {}
 
 
 @pytest.mark.parametrize("key", ["idempotency_key", "unique_key"])
 def test_keys_belong_to_their_kind(store: Store, key: str) -> None:
     """Two kinds may use the same word."""
-    assert all(each.created for each in store.enqueue([make("mail", **{key: "k"}), make("chore", **{key: "k"})]))
+    assert all(each.created for each in store.queue.enqueue([make("mail", **{key: "k"}), make("chore", **{key: "k"})]))
 
 
-def test_the_two_kinds_of_key_do_not_meet(store: Store) -> None:
+def test_unique_and_idempotency_keys_do_not_collide(store: Store) -> None:
     """A unique key is not an idempotency key, though it be the same word."""
-    assert all(each.created for each in store.enqueue([make(idempotency_key="k"), make(unique_key="k")]))
+    assert all(each.created for each in store.queue.enqueue([make(idempotency_key="k"), make(unique_key="k")]))
 
 
-def test_the_active_job_is_the_answer_to_a_unique_key(store: Store) -> None:
+def test_unique_key_returns_its_active_job(store: Store) -> None:
     """While it waits, while it runs and while it is past its commit, whatever the payload."""
     lease = started(store, unique_key="u", payload="1")
-    assert store.enqueue([make(unique_key="u", payload="2")])[0].id == lease.job.id
+    assert store.queue.enqueue([make(unique_key="u", payload="2")])[0].id == lease.job.id
     commit(store, lease)
-    assert store.enqueue([make(unique_key="u", payload="3")])[0].id == lease.job.id
+    assert store.queue.enqueue([make(unique_key="u", payload="3")])[0].id == lease.job.id
 
 
 @pytest.mark.parametrize("end", ["finished", "failed", "cancelled"])
 def test_a_unique_key_is_free_once_its_job_ended(store: Store, end: str) -> None:
     """However it ended."""
     if end == "cancelled":
-        assert store.take([taken(stored(store, unique_key="u"))]) == []
+        assert store.transitions.take([taken(stored(store, unique_key="u"))]) == []
     else:
         lease = claimed(store, unique_key="u")
-        finish(store, lease) if end == "finished" else settle(store, lease, Failed("broken"))
-    assert store.enqueue([make(unique_key="u")])[0].created
+        finish(store, lease) if end == "finished" else settle(store, lease, FailedFinally("broken"))
+    assert store.queue.enqueue([make(unique_key="u")])[0].created
 
 
 def test_the_idempotency_key_answers_first(store: Store) -> None:
     """Where the two keys are held by two jobs, the idempotency key's holder is the answer."""
-    first, second = store.enqueue([make(idempotency_key="k"), make(unique_key="u")])
-    (answer,) = store.enqueue([make(idempotency_key="k", unique_key="u")])
+    first, second = store.queue.enqueue([make(idempotency_key="k"), make(unique_key="u")])
+    (answer,) = store.queue.enqueue([make(idempotency_key="k", unique_key="u")])
     assert (answer.id, answer.created) == (first.id, False)
     assert answer.id != second.id
 
 
-def test_a_key_that_its_state_releases_makes_a_new_job(store: Store) -> None:
+def test_key_freed_by_a_state_makes_a_new_job(store: Store) -> None:
     """Entering a state that the kind lists frees the key; the old job keeps its word but no longer holds it."""
     lease = claimed(store, "paint", idempotency_key="k")
-    old = settle(store, lease, Failed("broken")).job
-    assert (old.state, old.key_released, old.idempotency_key) == ("dead_letter", True, "k")
-    (new,) = store.enqueue([make("paint", idempotency_key="k", payload='{"other":1}')])
+    old = settle(store, lease, FailedFinally("broken")).job
+    assert (old.state, old.key_freed, old.idempotency_key) == ("dead_letter", True, "k")
+    (new,) = store.queue.enqueue([make("paint", idempotency_key="k", payload='{"other":1}')])
     assert new.created
-    assert store.enqueue([make("paint", idempotency_key="k", payload='{"other":1}')])[0].id == new.id
+    assert store.queue.enqueue([make("paint", idempotency_key="k", payload='{"other":1}')])[0].id == new.id
 
 
 def test_a_key_whose_job_rests_makes_it_due_now(store: Store) -> None:
@@ -104,35 +106,35 @@ def test_a_key_whose_job_rests_makes_it_due_now(store: Store) -> None:
     assert resting.state == "failed"
     assert resting.due_at > EPOCH
     assert claim(store, "paint") == []
-    (answer,) = store.enqueue([make("paint", idempotency_key="k", resting=("failed",))])
+    (answer,) = store.queue.enqueue([make("paint", idempotency_key="k", resting=("failed",))])
     assert (answer.id, answer.created) == (lease.job.id, False)
-    assert store.get(answer.id).due_at == EPOCH
+    assert store.inspect.get(answer.id).due_at == EPOCH
     assert [each.job.id for each in claim(store, "paint")] == [answer.id]
 
 
 def test_a_key_does_not_hasten_a_job_that_does_not_rest(store: Store, clock: SettableClock) -> None:
     """A delayed job stays delayed, and one that lost its lease is left alone."""
     delayed = stored(store, "paint", idempotency_key="k", delay=60)
-    store.enqueue([make("paint", idempotency_key="k", resting=("failed",))])
-    assert store.get(delayed.id).due_at == delayed.due_at
+    store.queue.enqueue([make("paint", idempotency_key="k", resting=("failed",))])
+    assert store.inspect.get(delayed.id).due_at == delayed.due_at
     clock.advance(61)
     (lease,) = claim(store, "paint")
     clock.advance(31)
     lose(store, "paint")
-    assert store.enqueue([make("paint", idempotency_key="k", resting=())])[0].id == lease.job.id
+    assert store.queue.enqueue([make("paint", idempotency_key="k", resting=())])[0].id == lease.job.id
 
 
-def test_a_pruned_job_gives_its_key_back(store: Store, clock: SettableClock) -> None:
-    """With the job its keys end."""
+def test_pruning_a_job_frees_its_key(store: Store, clock: SettableClock) -> None:
+    """The keys of a pruned job are free."""
     finish(store, claimed(store, idempotency_key="k"))
     clock.advance(100)
-    assert store.prune(phase="succeeded", age=50, limit=10) == 1
-    assert store.enqueue([make(idempotency_key="k", payload='{"new":1}')])[0].created
+    assert store.retention.prune(phase="succeeded", age=50, limit=10) == 1
+    assert store.queue.enqueue([make(idempotency_key="k", payload='{"new":1}')])[0].created
 
 
 def test_a_key_that_was_rolled_back_is_free(store: Store) -> None:
     """A key taken in a transaction that did not commit was never taken."""
     with pytest.raises(ZeroDivisionError), store.transaction() as tx:
-        store.enqueue([make(idempotency_key="k")], conn=tx)
+        store.queue.enqueue([make(idempotency_key="k")], conn=tx)
         raise ZeroDivisionError
-    assert store.enqueue([make(idempotency_key="k", payload='{"a":2}')])[0].created
+    assert store.queue.enqueue([make(idempotency_key="k", payload='{"a":2}')])[0].created

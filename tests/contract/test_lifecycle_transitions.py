@@ -1,4 +1,4 @@
-"""Each of the lifecycles, arrow by arrow, through the real stores: what is drawn walks, what is not drawn is refused."""
+"""Every lifecycle on the real stores: allowed transitions work, all others are refused."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -6,23 +6,58 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.lifecycle_checks import EVENTS
+from interlock.core.machine import Arrow
+from interlock.core.outcome import (
+    Advanced,
+    CancelRequested,
+    Errored,
+    FailedFinally,
+    Finished,
+    Handed,
+    Held,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    Returned,
+    Snoozed,
+    Started,
+)
+from interlock.core.projection import phase_of
+from interlock.core.transition import Take
 from interlock.errors import TransitionRefused
-from interlock.lifecycle import EVENTS, Lifecycle
-from interlock.machine import Arrow
-from interlock.move import Take
-from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
-from interlock.projection import phase_of
-from interlock.records import Lease, Way
-from interlock.store import Store
-from tests.contract.kit import KIND_OF, LIFECYCLES, again, check, claim, decided, forged, make, taken, walked, ways
+from interlock.store.contract import Store
+from interlock.store.types import ClaimRule, Lease
+from tests.contract.kit import (
+    KIND_OF,
+    LIFECYCLES,
+    again,
+    check,
+    claim,
+    claim_rules,
+    decided,
+    forged,
+    make,
+    taken,
+    walked,
+)
 from tests.kit import Raw
 
 Action = Outcome | str
 """An outcome that the holder reports, or one of: claim, cancel, expire, reject."""
 TAKES = ("cancel", "expire", "reject")
 RAISES: dict[str, Outcome] = {
-    "start": Started(), "succeed": Returned("1", boundary=False), "retry": Errored("busy", retryable=True, after=0), "lose": Lost(), "fail": Failed("broken"),
-    "bury": Failed("broken"), "reject": Rejected("no"), "cancel": Cancelled(None, "olga")}
+    "start": Started(),
+    "succeed": Returned("1", boundary=False),
+    "retry": Errored("busy", retryable=True, after=0),
+    "lose": Lost(),
+    "fail": FailedFinally("broken"),
+    "bury": FailedFinally("broken"),
+    "reject": Rejected("no"),
+    "cancel": CancelRequested(None, "olga"),
+}
 
 
 @dataclass
@@ -36,23 +71,23 @@ class Walker:
 
     @property
     def place(self) -> tuple[str, str, str | None]:
-        job = self.store.get(self.id)
+        job = self.store.inspect.get(self.id)
         return job.state, job.phase, self.lease.status if self.lease else None
 
     def can(self, action: Action) -> bool:
         """Claims and takes are for jobs that wait, outcomes for jobs that are held."""
-        waits = self.store.get(self.id).phase == "pending"
-        return waits if isinstance(action, str) else self.lease is not None
+        sleeper = self.store.inspect.get(self.id).phase == "pending"
+        return sleeper if isinstance(action, str) else self.lease is not None
 
     def step(self, action: Action) -> None:
         """Do it; `TransitionRefused` where the lifecycle says no. The store must accept what was decided."""
         if action == "claim":
             (self.lease,) = claim(self.store, KIND_OF[self.lifecycle.name], 1)
         elif isinstance(action, str):
-            assert self.store.take([taken(self.store.get(self.id), action)]) == []
+            assert self.store.transitions.take([taken(self.store.inspect.get(self.id), action)]) == []
         else:
             assert self.lease is not None
-            assert self.store.move([decided(self.lease, action)]) == []
+            assert self.store.transitions.move([decided(self.lease, action)]) == []
             self.lease = again(self.store, self.lease)
             if self.lease.status in ("DONE", "ABORTED"):
                 self.lease = None
@@ -60,16 +95,29 @@ class Walker:
 
 def actions(lifecycle: Lifecycle) -> list[Action]:
     outcomes = [
-        Started(), *(Advanced(state) for state in lifecycle.states), Returned("1", boundary=False), Returned("1", boundary=True), Finished(),
-        Finished("gave up"), Errored("busy", retryable=True, after=0), Errored("bad", retryable=False), Failed("broken"), Rejected("no"), Lost(),
-        Released("stopping"), Snoozed(0.0, "later"), Cancelled(None, "olga"), Handed("outside-1", 0.0)]
+        Started(),
+        *(Advanced(state) for state in lifecycle.states),
+        Returned("1", boundary=False),
+        Returned("1", boundary=True),
+        Finished(),
+        Finished("gave up"),
+        Errored("busy", retryable=True, after=0),
+        Errored("bad", retryable=False),
+        FailedFinally("broken"),
+        Rejected("no"),
+        Lost(),
+        Released("stopping"),
+        Snoozed(0.0, "later"),
+        CancelRequested(None, "olga"),
+        Handed("outside-1", 0.0),
+    ]
     return ["claim", *TAKES, *outcomes]
 
 
 def walk(store: Store, lifecycle: Lifecycle, route: tuple[Action, ...]) -> Walker:
     """A fresh job, led along a route. It does not stay due, so that the next claim finds the next job."""
     job = make(KIND_OF[lifecycle.name], priority=_newest())
-    walker = Walker(store, lifecycle, store.enqueue([job])[0].id)
+    walker = Walker(store, lifecycle, store.queue.enqueue([job])[0].id)
     for action in route:
         walker.step(action)
     return walker
@@ -80,7 +128,9 @@ def _newest(counter: Iterator[int] = iter(range(10**9))) -> int:  # noqa: B008 -
 
 
 def routes(store: Store, lifecycle: Lifecycle) -> dict[tuple[str, str, str | None], tuple[Action, ...]]:
-    """The shortest way to every situation that a job of this lifecycle can come to; every step of the search is walked in the store."""
+    """The shortest way to every situation that a job of this lifecycle can come to; every step of the search is walked
+    in the store.
+    """
     start = walk(store, lifecycle, ())
     found: dict[tuple[str, str, str | None], tuple[Action, ...]] = {start.place: ()}
     queue = deque(found)
@@ -118,21 +168,25 @@ def lifecycle(request: pytest.FixtureRequest) -> Lifecycle:
     return LIFECYCLES[request.param]
 
 
-def test_every_drawn_arrow_walks_and_no_other(store: Store, lifecycle: Lifecycle) -> None:
-    """Whatever is done to jobs of a lifecycle, in every situation they can come to, all of its arrows appear in the audit, and nothing else does."""
+def test_jobs_take_every_allowed_transition_and_no_other(store: Store, lifecycle: Lifecycle) -> None:
+    """Whatever is done to jobs of a lifecycle, in every situation they can come to, all of its arrows appear in the
+    audit, and nothing else does.
+    """
     found = routes(store, lifecycle)
     assert {state for state, _, _ in found} >= set(lifecycle.states) - lifecycle.resting - {"queued"}
     seen = {arrow for job in _all(store) for arrow in walked(store, job)}
     assert seen == {(arrow.source, arrow.event, arrow.target) for arrow in lifecycle.arrows}
-    assert set(store.counts()[lifecycle.name]) >= lifecycle.finals
+    assert set(store.inspect.counts()[lifecycle.name]) >= lifecycle.finals
 
 
 def _all(store: Store) -> list[str]:
-    return [dossier.job_id for page in store.dossiers() for dossier in page]
+    return [record.job_id for page in store.inspect.job_records() for record in page]
 
 
-def test_every_undrawn_event_is_refused_by_decide(store: Store, lifecycle: Lifecycle) -> None:
-    """In each situation an event that is not drawn there is refused, or turned into another one that is drawn; it is never walked itself."""
+def test_decide_refuses_every_event_that_the_lifecycle_does_not_allow(store: Store, lifecycle: Lifecycle) -> None:
+    """In each situation an event that is not allowed there is refused, or turned into another one that is allowed; it
+    is never walked itself.
+    """
     for (state, phase, status), route in known_routes(store, lifecycle).items():
         walker = walk(store, lifecycle, route)
         for event in EVENTS:
@@ -147,16 +201,18 @@ def test_every_undrawn_event_is_refused_by_decide(store: Store, lifecycle: Lifec
                 assert (state, event) not in {(arrow.source, arrow.event) for arrow in move.path}
             elif phase == "pending" and event in TAKES:
                 with pytest.raises(TransitionRefused):
-                    taken(store.get(walker.id), event)
+                    taken(store.inspect.get(walker.id), event)
         for stage in lifecycle.states:
             if walker.lease and stage != state and not lifecycle.advance(state, stage):
                 with pytest.raises(TransitionRefused):
                     decided(walker.lease, Advanced(stage))
 
 
-def test_every_undrawn_arrow_is_refused_by_the_database(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
-    """A holder that makes up a move to a state which no arrow leads to is refused by the database, with its words, and nothing changes."""
-    held = {(hop.source, hop.target) for hop in lifecycle.hops() if hop.attempts == 0}
+def test_database_refuses_every_other_move(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
+    """A holder that makes up a move to a state which no arrow leads to is refused by the database, with its words, and
+    nothing changes.
+    """
+    held = {(change.source, change.target) for change in lifecycle.state_changes() if change.attempts == 0}
     refused = 0
     for (state, _, _), route in known_routes(store, lifecycle).items():
         walker = walk(store, lifecycle, route)
@@ -166,8 +222,12 @@ def test_every_undrawn_arrow_is_refused_by_the_database(store: Store, raw: Raw, 
         for target in [*lifecycle.states, "nowhere"]:
             if target == state or (state, target) in held:
                 continue
-            success = {"to_status": "DONE", "ended_by": "succeed"} if target in lifecycle.successes and walker.lease.status != "LEASED" else {}
-            (refusal,) = store.move([forged(walker.lease, target, "lose", **success)])
+            success = (
+                {"to_status": "DONE", "ended_by": "succeed"}
+                if target in lifecycle.successes and walker.lease.status != "LEASED"
+                else {}
+            )
+            (refusal,) = store.transitions.move([forged(walker.lease, target, "lose", **success)])
             assert refusal.error, (state, target)
             assert "interlock refuses" in refusal.error
             refused += 1
@@ -175,49 +235,67 @@ def test_every_undrawn_arrow_is_refused_by_the_database(store: Store, raw: Raw, 
     assert refused >= 2
 
 
-def test_every_undrawn_take_is_refused_by_the_database(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
-    """Nobody carries a waiting job along an arrow that is not drawn, nor an ended one anywhere."""
+def test_database_refuses_every_other_take(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
+    """Nobody carries a waiting job along an arrow that is not allowed, nor an ended one anywhere."""
     for (state, phase, _), route in known_routes(store, lifecycle).items():
         walker = walk(store, lifecycle, route)
         if walker.lease is not None:
             continue
-        job, before = store.get(walker.id), raw.dump()
+        job, before = store.inspect.get(walker.id), raw.dump()
         for target in [*lifecycle.states, "nowhere"]:
-            if target == state or any((arrow.source, arrow.target) == (state, target) and arrow.event in TAKES for arrow in lifecycle.arrows):
+            if target == state or any(
+                (arrow.source, arrow.target) == (state, target) and arrow.event in TAKES for arrow in lifecycle.arrows
+            ):
                 continue
             ends = "failed" if target not in lifecycle.states else phase_of(lifecycle, target, live=False)
-            (refusal,) = store.take([Take(job.id, job.version, job.attempt, job.kind, Arrow(state, "cancel", target), ends, "operator:olga")])
+            (refusal,) = store.transitions.take(
+                [
+                    Take(
+                        job.id,
+                        job.version,
+                        job.attempt,
+                        job.kind,
+                        Arrow(state, "cancel", target),
+                        ends,
+                        "operator:olga",
+                    )
+                ]
+            )
             assert bool(refusal.error) == (phase == "pending"), (state, target)
         assert raw.dump() == before
 
 
-def test_every_undrawn_claim_is_refused_by_the_database(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
+def test_database_refuses_every_other_claim(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
     """A worker that makes up a way in gets no job, and the job and its executions stay as they were."""
-    drawn = {(hop.source, hop.target) for hop in lifecycle.hops() if hop.attempts == 1}
-    (way,) = (way for way in ways(KIND_OF[lifecycle.name]) if way.state == lifecycle.initial)
+    drawn = {(change.source, change.target) for change in lifecycle.state_changes() if change.attempts == 1}
+    (rule,) = (rule for rule in claim_rules(KIND_OF[lifecycle.name]) if rule.state == lifecycle.initial)
     for target in lifecycle.states:
-        if target == way.state or (way.state, target) in drawn:
+        if target == rule.state or (rule.state, target) in drawn:
             continue
         walker = walk(store, lifecycle, ())
         before = raw.dump()
-        assert store.claim("ann", [_along(way, target)], ["default"], 1) == []
+        assert store.queue.claim("ann", [_along(rule, target)], ["default"], 1) == []
         after = raw.dump()
         assert (after["jobs"], after["executions"]) == (before["jobs"], before["executions"])
         assert walker.place == (lifecycle.initial, "pending", None)
 
 
-def _along(way: Way, target: str) -> Way:
-    return replace(way, path=(Arrow(way.state, "claim", target),))
+def _along(rule: ClaimRule, target: str) -> ClaimRule:
+    return replace(rule, path=(Arrow(rule.state, "claim", target),))
 
 
-def test_a_path_that_does_not_join_is_refused_whole(store: Store, raw: Raw) -> None:
+def test_disconnected_path_is_refused_as_a_whole(store: Store, raw: Raw) -> None:
     """Of a move of two arrows the first is not written if the second cannot be."""
     walker = walk(store, LIFECYCLES["image"], ("claim",))
     assert walker.lease is not None
-    move = decided(walker.lease, Failed("broken"))
-    for second in (Arrow("failed", "bury", "completed"), Arrow("queued", "bury", "dead_letter"), Arrow("failed", "bury", "nowhere")):
+    move = decided(walker.lease, FailedFinally("broken"))
+    for second in (
+        Arrow("failed", "bury", "completed"),
+        Arrow("queued", "bury", "dead_letter"),
+        Arrow("failed", "bury", "nowhere"),
+    ):
         before = raw.dump()
-        assert len(store.move([replace(move, path=(move.path[0], second), state=second.target)])) == 1
+        assert len(store.transitions.move([replace(move, path=(move.path[0], second), state=second.target)])) == 1
         assert raw.dump() == before
 
 
@@ -225,7 +303,7 @@ def test_a_held_job_waits_where_its_lifecycle_lets_it(store: Store, lifecycle: L
     """An operator's hold leads a job back along drawn arrows, or ends it where none leads back."""
     walker = walk(store, lifecycle, ("claim",))
     assert walker.lease is not None
-    assert store.move([decided(walker.lease, Held("look"))]) == []
+    assert store.transitions.move([decided(walker.lease, Held("look"))]) == []
     check(store, walker.id)
-    job = store.get(walker.id)
+    job = store.inspect.get(walker.id)
     assert (job.held_at is not None) == (job.phase == "pending")

@@ -1,4 +1,4 @@
-"""A database that goes away in the middle: every verb says `Unavailable`, nothing is half done, and all goes on when it is back."""
+"""A lost database connection: every method raises `Unavailable`, nothing is half done, and work resumes."""
 
 import sqlite3
 import threading
@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from interlock.core.job import Job
+from interlock.core.outcome import Returned
 from interlock.errors import Unavailable
-from interlock.job import Job
-from interlock.outcome import Returned
-from interlock.stores.postgres.pool import Pool
-from interlock.stores.postgres.store import PostgresStore
-from interlock.stores.sqlite.store import SqliteStore
+from interlock.store.postgres.pool import Pool
+from interlock.store.postgres.store import PostgresStore
+from interlock.store.sqlite.store import SqliteStore
 from tests.contract.kit import FACTS, LIFECYCLES, claimed, decided, finish, make, stored, taken
 from tests.kit import Place, Raw, postgres_place, sqlite_place
 
@@ -32,7 +32,7 @@ def place(postgres_url: str) -> Iterator[Place]:
 def store(place: Place) -> PostgresStore:
     store = place.open()
     assert isinstance(store, PostgresStore)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     return store
 
 
@@ -66,18 +66,25 @@ def test_connections_that_died_idle_are_replaced(store: PostgresStore, raw: Raw)
 
 Verb = Callable[[PostgresStore, Any, Job], object]
 VERBS: dict[str, Verb] = {
-    "move": lambda store, lease, _: store.move([decided(lease, Returned("1", boundary=False))]),
-    "commit": lambda store, lease, _: store.commit(decided(lease, Returned("1", boundary=False)), lambda tx, job: None),
-    "take": lambda store, _, job: store.take([taken(job)]),
-    "ask": lambda store, lease, _: store.ask(lease.fence, "charge", "h"),
-    "remark": lambda store, lease, _: store.remark(lease.job.id, attempt=1, event="seen", actor="ann", reason=None),
-    "enqueue": lambda store, _, job: store.enqueue([make(idempotency_key="k"), make()]),
+    "move": lambda store, lease, _: store.transitions.move([decided(lease, Returned("1", boundary=False))]),
+    "commit": lambda store, lease, _: store.transitions.commit(
+        decided(lease, Returned("1", boundary=False)), lambda tx, job: None
+    ),
+    "take": lambda store, _, job: store.transitions.take([taken(job)]),
+    "ask": lambda store, lease, _: store.receipts.begin_effect(lease.fence, "charge", "h"),
+    "remark": lambda store, lease, _: store.control.add_note(
+        lease.job.id, attempt=1, event="seen", actor="ann", reason=None
+    ),
+    "enqueue": lambda store, _, job: store.queue.enqueue([make(idempotency_key="k"), make()]),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw, place: Place, verb: str) -> None:
-    """From the driver's own error. Nothing was done, no row was blamed for it, and the same verb works when it is sent again."""
+    """From the driver's own error.
+
+    Nothing was done, no row was blamed for it, and the same verb works when it is sent again.
+    """
     lease = claimed(store)
     waiting = stored(store)
     raised: list[Exception] = []
@@ -90,10 +97,12 @@ def test_a_verb_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw,
 
     with psycopg.connect(place.url) as other:
         other.execute(f"SELECT 1 FROM {place.schema}.jobs, {place.schema}.executions FOR UPDATE")
-        store.enqueue([make(idempotency_key="k")], conn=other)
+        store.queue.enqueue([make(idempotency_key="k")], conn=other)
         thread = threading.Thread(target=work)
         thread.start()
-        while thread.is_alive() and not (blocked := raw("SELECT pid FROM pg_locks WHERE NOT granted AND pid <> :own", own=other.info.backend_pid)):
+        while thread.is_alive() and not (
+            blocked := raw("SELECT pid FROM pg_locks WHERE NOT granted AND pid <> :own", own=other.info.backend_pid)
+        ):
             pass
         end(raw, blocked[0][0])
         thread.join()
@@ -122,7 +131,9 @@ def wrap(tx: Any) -> None:
 
 @pytest.mark.parametrize("then", [swallow, touch, wrap])
 @pytest.mark.parametrize("whose", ["our transaction", "the caller's"])
-def test_a_commit_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw, whose: str, then: Callable[[Any], None]) -> None:
+def test_a_commit_whose_connection_is_lost_says_so(
+    store: PostgresStore, raw: Raw, whose: str, then: Callable[[Any], None]
+) -> None:
     """Whatever its function makes of it; nothing is stored, and the commit can be sent again."""
     lease = claimed(store)
     move = decided(lease, Returned("1", boundary=True))
@@ -134,9 +145,9 @@ def test_a_commit_whose_connection_is_lost_says_so(store: PostgresStore, raw: Ra
         then(tx)
 
     with pytest.raises(Unavailable, match="lost"):
-        store.commit(move, body, transaction=transaction)
+        store.transitions.commit(move, body, transaction=transaction)
     assert raw.dump() == before
-    assert store.commit(move, lambda tx, job: None, transaction=transaction) is None
+    assert store.transitions.commit(move, lambda tx, job: None, transaction=transaction) is None
 
 
 def test_a_function_that_fails_of_itself_is_told_so(store: PostgresStore, raw: Raw) -> None:
@@ -147,10 +158,10 @@ def test_a_function_that_fails_of_itself_is_told_so(store: PostgresStore, raw: R
         raise PermissionError("no")
 
     with pytest.raises(PermissionError, match="no"):
-        store.commit(decided(claimed(store), Returned("1", boundary=True)), body)
+        store.transitions.commit(decided(claimed(store), Returned("1", boundary=True)), body)
 
 
-def test_another_database_that_is_lost_is_its_users_own_affair(store: PostgresStore, raw: Raw, place: Place) -> None:
+def test_error_of_another_database_is_raised_unchanged(store: PostgresStore, raw: Raw, place: Place) -> None:
     """What a function raises of a connection of its own goes through as it is, as long as ours is there."""
     lease = claimed(store)
 
@@ -160,25 +171,25 @@ def test_another_database_that_is_lost_is_its_users_own_affair(store: PostgresSt
             theirs.execute("SELECT 1")
 
     with pytest.raises(psycopg.errors.AdminShutdown):
-        store.commit(decided(lease, Returned("1", boundary=True)), body)
+        store.transitions.commit(decided(lease, Returned("1", boundary=True)), body)
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
 def test_a_transaction_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw) -> None:
     """Nothing of the block is stored."""
     with pytest.raises(Unavailable), store.transaction() as tx:
-        store.enqueue([make()], conn=tx)
+        store.queue.enqueue([make()], conn=tx)
         end(raw, pid_of(tx))
-    assert store.jobs() == []
+    assert store.inspect.jobs() == []
 
 
 def test_a_callers_own_connection_raises_its_own_errors(store: PostgresStore, raw: Raw, place: Place) -> None:
     with pytest.raises(psycopg.OperationalError), psycopg.connect(place.url) as connection:
         end(raw, pid_of(connection))
-        store.enqueue([make()], conn=connection)
+        store.queue.enqueue([make()], conn=connection)
 
 
-# ---------------------------------------------------------------- a server that is away
+# ---------------------------------------------------------------- a server that is unreachable
 @pytest.fixture
 def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], None]]]:
     """A store on a database of its own, and a switch that lets nobody in there, and throws everybody out."""
@@ -189,58 +200,63 @@ def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], No
         def switch(here: bool) -> None:
             admin.execute(f"ALTER DATABASE interlock_away ALLOW_CONNECTIONS {here}")
             if not here:
-                admin.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = 'interlock_away'")
+                admin.execute(
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = 'interlock_away'"
+                )
 
         url = psycopg.conninfo.make_conninfo(postgres_url, dbname="interlock_away")
         store = PostgresStore(url)
-        store.pool = Pool(url, patience=0.01)
-        store.migrate(list(LIFECYCLES.values()), FACTS)
+        store.session.pool = Pool(url, check_after=0.01)
+        store.registry.migrate(list(LIFECYCLES.values()), FACTS)
         yield store, switch
         store.close()
         admin.execute("DROP DATABASE interlock_away WITH (FORCE)")
 
 
-def test_a_server_that_is_away_is_said_at_once_and_found_again_at_once(away: tuple[PostgresStore, Callable[[bool], None]]) -> None:
+def test_a_server_that_is_away_is_said_at_once_and_found_again_at_once(
+    away: tuple[PostgresStore, Callable[[bool], None]],
+) -> None:
     """With the cause, at every verb, however often; and the first verb after it is back works."""
     store, switch = away
     lease = claimed(store)
     for _ in range(2):
         switch(False)
         for _ in range(3):
-            with pytest.raises(Unavailable, match=r"does not let us in: .*not currently accepting connections"):
-                store.get(lease.job.id)
+            with pytest.raises(Unavailable, match=r"refused the connection: .*not currently accepting connections"):
+                store.inspect.get(lease.job.id)
         with pytest.raises(Unavailable):
-            store.move([decided(lease, Returned("1", boundary=False))])
+            store.transitions.move([decided(lease, Returned("1", boundary=False))])
         switch(True)
-        assert store.get(lease.job.id).state == "RUNNING"
+        assert store.inspect.get(lease.job.id).state == "RUNNING"
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_who_waits_in_a_crowd_is_not_told_that_the_server_is_away(
-    away: tuple[PostgresStore, Callable[[bool], None]], monkeypatch: pytest.MonkeyPatch,
+def test_waiting_for_a_pooled_connection_is_not_reported_as_an_outage(
+    away: tuple[PostgresStore, Callable[[bool], None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A connection that is only lent is waited for; one that cannot be had because the server went meanwhile is not."""
     store, switch = away
     answers: list[object] = []
     looked = threading.Event()
-    knock: Callable[[Pool], None] = getattr(Pool, "_knock")  # noqa: B009 - to see that it was called
+    knock: Callable[[Pool], None] = getattr(Pool, "_check_server")  # noqa: B009 - to see that it was called
 
     def knocking(pool: Pool) -> None:
         knock(pool)
         looked.set()
 
-    monkeypatch.setattr(Pool, "_knock", knocking)
+    monkeypatch.setattr(Pool, "_check_server", knocking)
 
     def ask() -> None:
         try:
-            answers.append(store.counts())
+            answers.append(store.inspect.counts())
         except Unavailable as error:
             answers.append(str(error))
 
     for here in (True, False):
         with ExitStack() as crowd:
             for _ in range(16):
-                crowd.enter_context(store.pool.begin())
+                crowd.enter_context(store.session.pool.begin())
             if not here:
                 switch(False)
                 crowd.pop_all()
@@ -251,7 +267,7 @@ def test_who_waits_in_a_crowd_is_not_told_that_the_server_is_away(
         thread.join()
     switch(True)
     assert answers[0] == {}
-    assert "does not let us in" in str(answers[1])
+    assert "refused the connection" in str(answers[1])
 
 
 # ---------------------------------------------------------------- SQLite
@@ -260,7 +276,7 @@ def file_store(tmp_path: Path) -> Iterator[SqliteStore]:
     place = sqlite_place(tmp_path)
     store = place.open()
     assert isinstance(store, SqliteStore)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     yield store
     place.close()
 
@@ -272,16 +288,16 @@ def test_a_full_disk_says_so(file_store: SqliteStore) -> None:
     conn = file_store.file.connection()
     conn.execute("PRAGMA max_page_count = 1")
     verbs: list[Callable[[], object]] = [
-        lambda: file_store.move([decided(lease, Returned(big, boundary=False))]),
-        lambda: file_store.enqueue([make(payload=big)]),
-        lambda: file_store.remember(lease.fence, "link", "h", big),
-        lambda: file_store.commit(decided(lease, Returned(big, boundary=False)), lambda tx, job: None),
+        lambda: file_store.transitions.move([decided(lease, Returned(big, boundary=False))]),
+        lambda: file_store.queue.enqueue([make(payload=big)]),
+        lambda: file_store.receipts.record_step(lease.fence, "link", "h", big),
+        lambda: file_store.transitions.commit(decided(lease, Returned(big, boundary=False)), lambda tx, job: None),
     ]
     for verb in verbs:
         with pytest.raises(Unavailable, match="full"):
             verb()
     conn.execute("PRAGMA max_page_count = 100000")
-    assert file_store.jobs()[0].state == "RUNNING"
+    assert file_store.inspect.jobs()[0].state == "RUNNING"
     assert verbs[0]() == []
 
 
@@ -289,7 +305,7 @@ def test_a_file_that_is_no_database_says_so(file_store: SqliteStore) -> None:
     """Reading too."""
     file_store.close()
     Path(file_store.file.path).write_bytes(b"nothing of ours " * 500)
-    for verb in (lambda: file_store.get("x"), lambda: file_store.enqueue([make()])):
+    for verb in (lambda: file_store.inspect.get("x"), lambda: file_store.queue.enqueue([make()])):
         with pytest.raises(Unavailable, match="not a database"):
             verb()
 
@@ -308,5 +324,5 @@ def test_what_a_function_raises_of_a_file_of_its_own_goes_through(file_store: Sq
 
     for body, why in ((missing, "no such table"), (full, "full")):
         with pytest.raises(sqlite3.OperationalError, match=why):
-            file_store.commit(decided(lease, Returned("1", boundary=False)), body)
+            file_store.transitions.commit(decided(lease, Returned("1", boundary=False)), body)
     assert finish(file_store, lease).job.state == "SUCCEEDED"

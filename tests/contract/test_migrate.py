@@ -1,101 +1,124 @@
-"""migrate, migration, version_of, lifecycle, hooks: what is declared, and when the database knows it."""
+"""migrate and the registry: which lifecycles, kinds and hooks the database knows."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from interlock.core.lifecycle import Lifecycle
 from interlock.errors import InterlockError, NotFound, NotMigrated
-from interlock.lifecycle import Lifecycle
-from interlock.records import KindFacts
-from interlock.store import Store
-from tests.contract.kit import FACTS, LIFECYCLES, claimed, finish, hooks_of, make, ways
+from interlock.store.contract import Store
+from interlock.store.types import KindFacts
+from tests.conftest import Places
+from tests.contract.kit import FACTS, LIFECYCLES, claim_rules, claimed, finish, hooks_of, make
 from tests.kit import Place, Raw
 
 ALL = list(LIFECYCLES.values())
-SHORT = Lifecycle("short", transitions=[("NEW", "claim", "BUSY"), ("BUSY", "succeed", "OK"), ("BUSY", "fail", "BAD"), ("BUSY", "lose", "NEW")])
-LONGER = Lifecycle("short", transitions=[*((a.source, a.event, a.target) for a in SHORT.arrows), ("NEW", "cancel", "GONE")])
+SHORT = Lifecycle(
+    "short",
+    transitions=[("NEW", "claim", "BUSY"), ("BUSY", "succeed", "OK"), ("BUSY", "fail", "BAD"), ("BUSY", "lose", "NEW")],
+)
+LONGER = Lifecycle(
+    "short", transitions=[*((a.source, a.event, a.target) for a in SHORT.arrows), ("NEW", "cancel", "GONE")]
+)
+
+
+@pytest.fixture
+def places(empty_places: Places) -> Places:
+    """Databases in which nothing was migrated."""
+    return empty_places
 
 
 def test_every_lifecycle_begins_at_version_one(place: Place) -> None:
     """What is registered first has version 1, and the answer says so."""
-    assert dict(place.open().migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
+    assert dict(place.open().registry.migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
 
 
 def test_running_it_again_changes_nothing(store: Store, raw: Raw) -> None:
     """A second migration with the same declarations leaves the database as it is."""
     before = raw.dump()
-    assert dict(store.migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
+    assert dict(store.registry.migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
     assert raw.dump() == before
 
 
 def test_running_it_again_keeps_the_clock_and_the_jobs(store: Store, other: Store) -> None:
     """A migration beside a running job disturbs nothing of it."""
     lease = claimed(store)
-    other.migrate([*ALL, SHORT], FACTS)
-    assert store.now() == other.now()
+    other.registry.migrate([*ALL, SHORT], FACTS)
+    assert store.inspect.now() == other.inspect.now()
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
 def test_a_changed_lifecycle_gets_the_next_version(store: Store) -> None:
     """Arrow for arrow the same keeps its version, whatever came later; a changed one gets the next."""
-    assert store.migrate([SHORT], []).versions["short"] == 1
-    assert store.migrate([LONGER], []).versions["short"] == 2
-    assert store.migrate([SHORT], []).versions["short"] == 1
-    assert (store.version_of(SHORT), store.version_of(LONGER)) == (1, 2)
+    assert store.registry.migrate([SHORT], []).versions["short"] == 1
+    assert store.registry.migrate([LONGER], []).versions["short"] == 2
+    assert store.registry.migrate([SHORT], []).versions["short"] == 1
+    assert (store.registry.version_of(SHORT), store.registry.version_of(LONGER)) == (1, 2)
 
 
 def test_the_order_in_which_arrows_are_drawn_does_not_count(store: Store, raw: Raw) -> None:
     """The same arrows in another order are the same version."""
-    store.migrate([SHORT], [])
+    store.registry.migrate([SHORT], [])
     before = raw.dump()
-    turned = Lifecycle("short", transitions=[(a.source, a.event, a.target) for a in reversed(SHORT.arrows)], initial="NEW")
-    assert store.migrate([turned], []).versions["short"] == 1
+    turned = Lifecycle(
+        "short", transitions=[(a.source, a.event, a.target) for a in reversed(SHORT.arrows)], initial="NEW"
+    )
+    assert store.registry.migrate([turned], []).versions["short"] == 1
     assert raw.dump() == before
 
 
 def test_a_registered_lifecycle_reads_back(store: Store, other: Store) -> None:
-    """A lifecycle that only another app's code knows is read from the database, equal to the one that was registered."""
-    store.migrate([SHORT], [])
-    store.migrate([LONGER], [])
-    assert (other.lifecycle("short", 1), other.lifecycle("short", 2)) == (SHORT, LONGER)
+    """A lifecycle that only another app's code knows is read from the database, equal to the one that was
+    registered.
+    """
+    store.registry.migrate([SHORT], [])
+    store.registry.migrate([LONGER], [])
+    assert (other.registry.lifecycle("short", 1), other.registry.lifecycle("short", 2)) == (SHORT, LONGER)
 
 
 def test_an_unknown_lifecycle_is_not_found(store: Store) -> None:
     """Neither a name nor a version is made up."""
     for name, version in (("short", 1), ("standard", 2)):
         with pytest.raises(NotFound, match=name):
-            store.lifecycle(name, version)
+            store.registry.lifecycle(name, version)
 
 
 def test_an_unregistered_lifecycle_names_the_command(store: Store) -> None:
     """The version of a lifecycle that nobody registered: the sentence says what to run."""
     with pytest.raises(NotMigrated, match="interlock migrate"):
-        store.version_of(SHORT)
-    store.migrate([SHORT], [])
+        store.registry.version_of(SHORT)
+    store.registry.migrate([SHORT], [])
     with pytest.raises(NotMigrated, match="interlock migrate"):
-        store.version_of(LONGER)
+        store.registry.version_of(LONGER)
 
 
 def test_an_empty_database_is_refused_by_every_verb(place: Place) -> None:
-    """Before its first migration a database is empty, and verbs name the command instead of failing on a missing table."""
+    """Before its first migration a database is empty, and verbs name the command instead of failing on a missing
+    table.
+    """
     store = place.open()
-    assert store.is_empty()
+    assert store.registry.is_empty()
     verbs = [
-        lambda: store.enqueue([make()]), lambda: store.claim("ann", ways("mail"), ["default"], 1), lambda: store.adopt("ann", ["mail"], 30.0, 1),
-        lambda: store.get(make().id), store.counts, lambda: store.version_of(SHORT)]
+        lambda: store.queue.enqueue([make()]),
+        lambda: store.queue.claim("ann", claim_rules("mail"), ["default"], 1),
+        lambda: store.leases.adopt("ann", ["mail"], 30.0, 1),
+        lambda: store.inspect.get(make().id),
+        store.inspect.counts,
+        lambda: store.registry.version_of(SHORT),
+    ]
     for verb in verbs:
         with pytest.raises(NotMigrated, match="interlock migrate"):
             verb()
-    assert store.is_empty()
-    store.migrate(ALL, FACTS)
-    assert not store.is_empty()
+    assert store.registry.is_empty()
+    store.registry.migrate(ALL, FACTS)
+    assert not store.registry.is_empty()
 
 
 def test_a_database_newer_than_the_code_is_refused(store: Store, other: Store, raw: Raw) -> None:
     """Old code does not touch a newer schema."""
     raw("UPDATE {schema_version} SET version = version + 1")
     before = raw.dump()
-    for verb in (lambda: other.migrate([SHORT], []), lambda: other.enqueue([make()])):
+    for verb in (lambda: other.registry.migrate([SHORT], []), lambda: other.queue.enqueue([make()])):
         with pytest.raises(InterlockError, match="newer"):
             verb()
     assert raw.dump() == before
@@ -104,39 +127,45 @@ def test_a_database_newer_than_the_code_is_refused(store: Store, other: Store, r
 def test_an_older_database_is_brought_up_to_date(place: Place, raw: Raw) -> None:
     """As it was before work could be handed over; until it is, every verb says what to run."""
     store = place.open()
-    store.migrate(ALL, FACTS)
+    store.registry.migrate(ALL, FACTS)
     new = {table: sorted(raw.columns(table)) for table in ("kinds", "executions")}
-    for table, name in (("kinds", "check_every"), ("kinds", "check_batch"), ("kinds", "outside_failures"), ("kinds", "outside_error"),
-                        ("kinds", "outside_down_at"), ("executions", "committed_holder")):
+    for table, name in (
+        ("kinds", "check_every"),
+        ("kinds", "check_batch"),
+        ("kinds", "external_failures"),
+        ("kinds", "external_error"),
+        ("kinds", "external_down_at"),
+        ("executions", "committed_holder"),
+    ):
         raw(f"ALTER TABLE {{{table}}} DROP COLUMN {name}")
     raw("DROP INDEX {jobs_stopping}")
     raw("UPDATE {schema_version} SET version = 1")
     store.close()
     with pytest.raises(NotMigrated, match=r"version 1, older than this code; run: interlock migrate"):
-        store.counts()
-    assert any("to version 2" in note for note in store.migrate(ALL, FACTS).notes)
+        store.inspect.counts()
+    assert any("to version 2" in note for note in store.registry.migrate(ALL, FACTS).notes)
     assert {table: sorted(raw.columns(table)) for table in new} == new
-    assert (store.migrate(ALL, FACTS).notes, store.outside()) == ((), [])
-    assert store.get(finish(store, claimed(store)).job.id).phase == "succeeded"
+    assert (store.registry.migrate(ALL, FACTS).notes, store.external.work()) == ((), [])
+    assert store.inspect.get(finish(store, claimed(store)).job.id).phase == "succeeded"
 
 
 def test_the_printed_migration_makes_a_working_database(place: Place) -> None:
     """What `migration` prints, run elsewhere, is what `migrate` would have made."""
-    place.raw.script(place.open().migration(ALL, FACTS))
+    place.raw.script(place.open().registry.migration_sql(ALL, FACTS))
     place.freeze()
     store = place.open()
-    assert store.version_of(LIFECYCLES["image"]) == 1
+    assert store.registry.version_of(LIFECYCLES["image"]) == 1
     assert finish(store, claimed(store)).job.state == "SUCCEEDED"
     before = place.raw.dump()
-    store.migrate(ALL, FACTS)
+    store.registry.migrate(ALL, FACTS)
     assert place.raw.dump() == before
 
 
 def test_hooks_are_those_that_migrate_last_wrote(store: Store, other: Store) -> None:
     """Which states have hooks is known to processes that do not have the code."""
-    store.migrate(ALL, [KindFacts("paint", "image", ("dead_letter", "completed"))])
+    store.registry.migrate(ALL, [KindFacts("paint", "image", ("dead_letter", "completed"))])
     assert hooks_of(other, "paint") == {"dead_letter", "completed"}
-    store.migrate(ALL, [KindFacts("paint", "image", ("completed",))])
+    store.registry.migrate(ALL, [KindFacts("paint", "image", ("completed",))])
     assert hooks_of(other, "paint") == {"completed"}
     assert hooks_of(other, "mail") == frozenset()
 
@@ -144,7 +173,7 @@ def test_hooks_are_those_that_migrate_last_wrote(store: Store, other: Store) -> 
 def test_a_migration_leaves_limits_alone(store: Store, raw: Raw) -> None:
     """What an operator set on a kind outlives the next deploy."""
     raw("UPDATE {kinds} SET max_running = 7 WHERE name = 'mail'")
-    store.migrate(ALL, FACTS)
+    store.registry.migrate(ALL, FACTS)
     assert raw("SELECT max_running FROM {kinds} WHERE name = 'mail'") == [(7,)]
 
 
@@ -152,6 +181,8 @@ def test_many_may_migrate_at_once(place: Place) -> None:
     """Eight processes that deploy together all succeed, and agree on the versions."""
     stores = [place.open(real_time=True) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda store: store.migrate([*ALL, SHORT], FACTS), stores))
-    assert {tuple(sorted(answer.versions.items())) for answer in answers} == {tuple(sorted(dict.fromkeys([*LIFECYCLES, "short"], 1).items()))}
+        answers = list(pool.map(lambda store: store.registry.migrate([*ALL, SHORT], FACTS), stores))
+    assert {tuple(sorted(answer.versions.items())) for answer in answers} == {
+        tuple(sorted(dict.fromkeys([*LIFECYCLES, "short"], 1).items()))
+    }
     assert place.raw("SELECT count(*) FROM {lifecycles}") == [(7,)]

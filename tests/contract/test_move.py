@@ -1,17 +1,42 @@
-"""move: what happened is written, fenced, or nothing is."""
+"""move: a fenced write of what happened to a job."""
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 
 import pytest
 
-from interlock.job import Job
-from interlock.move import Policy
-from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
-from interlock.store import Store
-from tests.contract.kit import again, check, claim, claimed, commit, decided, finish, many, refused, settle, started, walked
-from tests.kit import EPOCH, Raw, SettableClock
+from interlock.core.outcome import (
+    Advanced,
+    CancelRequested,
+    Errored,
+    FailedFinally,
+    Finished,
+    Handed,
+    Held,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    Returned,
+    Snoozed,
+    Started,
+)
+from interlock.core.transition import Policy
+from interlock.store.contract import Store
+from tests.contract.kit import (
+    again,
+    check,
+    claim,
+    claimed,
+    commit,
+    decided,
+    finish,
+    many,
+    settle,
+    started,
+    walked,
+)
+from tests.kit import EPOCH, SettableClock
 
 
 # ---------------------------------------------------------------- what each outcome writes
@@ -20,15 +45,24 @@ def test_work_begins(store: Store, clock: SettableClock) -> None:
     lease = claimed(store, "deliver")
     clock.advance(2)
     assert settle(store, lease, Started()).job.state == "DOWNLOADING"
-    (execution,) = store.executions(lease.job.id)
-    assert (execution.status, execution.state, execution.started_at) == ("IN_PROGRESS", "DOWNLOADING", EPOCH + timedelta(seconds=2))
+    (execution,) = store.inspect.executions(lease.job.id)
+    assert (execution.status, execution.state, execution.started_at) == (
+        "IN_PROGRESS",
+        "DOWNLOADING",
+        EPOCH + timedelta(seconds=2),
+    )
     check(store, lease.job.id)
 
 
 def test_a_job_advances_to_a_stage(store: Store) -> None:
     """A named stage is an arrow like any other; the execution lives on in it."""
     lease = settle(store, started(store, "deliver"), Advanced("STREAMING"))
-    assert (lease.job.state, lease.job.phase, lease.status, lease.job.version) == ("STREAMING", "running", "IN_PROGRESS", 3)
+    assert (lease.job.state, lease.job.phase, lease.status, lease.job.version) == (
+        "STREAMING",
+        "running",
+        "IN_PROGRESS",
+        3,
+    )
     check(store, lease.job.id)
 
 
@@ -38,10 +72,26 @@ def test_success_at_once_has_all_its_stamps(store: Store, clock: SettableClock) 
     clock.advance(3)
     job = finish(store, lease, '{"size":7}').job
     now = EPOCH + timedelta(seconds=3)
-    assert (job.state, job.phase, job.result, job.finished_at, job.updated_at) == ("SUCCEEDED", "succeeded", {"size": 7}, now, now)
-    (execution,) = store.executions(job.id)
-    assert (execution.status, execution.ended_by, execution.state, execution.result) == ("DONE", "succeed", "RUNNING", {"size": 7})
-    assert (execution.leased_at, execution.started_at, execution.committed_at, execution.finished_at) == (EPOCH, EPOCH, now, now)
+    assert (job.state, job.phase, job.result, job.finished_at, job.updated_at) == (
+        "SUCCEEDED",
+        "succeeded",
+        {"size": 7},
+        now,
+        now,
+    )
+    (execution,) = store.inspect.executions(job.id)
+    assert (execution.status, execution.ended_by, execution.state, execution.result) == (
+        "DONE",
+        "succeed",
+        "RUNNING",
+        {"size": 7},
+    )
+    assert (execution.leased_at, execution.started_at, execution.committed_at, execution.finished_at) == (
+        EPOCH,
+        EPOCH,
+        now,
+        now,
+    )
     check(store, job.id)
 
 
@@ -51,18 +101,26 @@ def test_a_commit_boundary_keeps_the_value_and_the_lease(store: Store, clock: Se
     clock.advance(20)
     half = commit(store, lease, '"value"')
     assert (half.job.state, half.job.phase, half.job.result, half.status) == ("RUNNING", "running", None, "COMMITTED")
-    (execution,) = store.executions(lease.job.id)
-    assert (execution.result, execution.committed_at, execution.ended_by) == ("value", EPOCH + timedelta(seconds=20), None)
+    (execution,) = store.inspect.executions(lease.job.id)
+    assert (execution.result, execution.committed_at, execution.ended_by) == (
+        "value",
+        EPOCH + timedelta(seconds=20),
+        None,
+    )
     assert execution.lease_expires_at == EPOCH + timedelta(seconds=50)
     clock.advance(5)
     done = settle(store, half, Finished())
     assert (done.job.state, done.job.result, done.job.phase) == ("SUCCEEDED", "value", "succeeded")
-    (execution,) = store.executions(lease.job.id)
-    assert (execution.status, execution.committed_at, execution.finished_at) == ("DONE", EPOCH + timedelta(seconds=20), EPOCH + timedelta(seconds=25))
+    (execution,) = store.inspect.executions(lease.job.id)
+    assert (execution.status, execution.committed_at, execution.finished_at) == (
+        "DONE",
+        EPOCH + timedelta(seconds=20),
+        EPOCH + timedelta(seconds=25),
+    )
     check(store, lease.job.id)
 
 
-def test_a_result_may_be_nothing(store: Store) -> None:
+def test_handler_may_return_none(store: Store) -> None:
     """A handler that returns None has succeeded with null."""
     assert finish(store, claimed(store), "null").job.result is None
 
@@ -70,24 +128,36 @@ def test_a_result_may_be_nothing(store: Store) -> None:
 def test_an_error_that_may_be_tried_again_spends_a_try(store: Store) -> None:
     """The job waits again, due after its backoff, with the error to read."""
     job = settle(store, claimed(store), Errored("Traceback\nTimeoutError: slow", retryable=True)).job
-    assert (job.state, job.phase, job.tries_left, job.last_error) == ("PENDING", "pending", 2, "Traceback\nTimeoutError: slow")
+    assert (job.state, job.phase, job.tries_left, job.last_error) == (
+        "PENDING",
+        "pending",
+        2,
+        "Traceback\nTimeoutError: slow",
+    )
     assert (job.due_at, job.finished_at, job.lease_losses) == (EPOCH + timedelta(seconds=10), None, 0)
-    assert store.history(job.id)[-1].reason == "TimeoutError: slow"
+    assert store.inspect.history(job.id)[-1].reason == "TimeoutError: slow"
     check(store, job.id)
 
 
-@pytest.mark.parametrize(("outcome", "state"), [(Failed("no"), "FAILED"), (Rejected("no"), "REJECTED"), (Cancelled("no", "olga"), "CANCELLED"),
-                                                (Errored("no", retryable=False), "FAILED")])
-def test_an_end_without_success_is_an_end(store: Store, outcome: Outcome, state: str) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        (FailedFinally("no"), "FAILED"),
+        (Rejected("no"), "REJECTED"),
+        (CancelRequested("no", "olga"), "CANCELLED"),
+        (Errored("no", retryable=False), "FAILED"),
+    ],
+)
+def test_failed_job_has_ended(store: Store, outcome: Outcome, state: str) -> None:
     """The job has failed, says why, and no execution of it lives."""
     job = settle(store, claimed(store), outcome).job
     assert (job.state, job.phase, job.finished_at, job.result) == (state, "failed", EPOCH, None)
-    assert store.executions(job.id)[0].status == "ABORTED"
-    assert store.history(job.id)[-1].reason == "no"
+    assert store.inspect.executions(job.id)[0].status == "ABORTED"
+    assert store.inspect.history(job.id)[-1].reason == "no"
     check(store, job.id)
 
 
-def test_tries_run_out(store: Store) -> None:
+def test_last_retryable_error_fails_the_job(store: Store) -> None:
     """The last retryable error fails the job, and nothing of it can be claimed again."""
     job = settle(store, claimed(store, tries=1), Errored("busy", retryable=True)).job
     assert (job.state, job.tries_left) == ("FAILED", 0)
@@ -97,10 +167,10 @@ def test_tries_run_out(store: Store) -> None:
 def test_a_failure_that_may_not_rest_is_buried_at_once(store: Store) -> None:
     """running --> failed --> dead_letter: two arrows in one transaction, and the execution ended by the last."""
     lease = claimed(store, "paint")
-    job = settle(store, lease, Failed("broken")).job
+    job = settle(store, lease, FailedFinally("broken")).job
     assert (job.state, job.phase, job.version) == ("dead_letter", "failed", 3)
     assert walked(store, job.id)[1:] == [("running", "fail", "failed"), ("failed", "bury", "dead_letter")]
-    (execution,) = store.executions(job.id)
+    (execution,) = store.inspect.executions(job.id)
     assert (execution.status, execution.state, execution.ended_by) == ("ABORTED", "failed", "bury")
     check(store, job.id)
 
@@ -113,11 +183,16 @@ def test_a_lost_lease_is_counted(store: Store) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Released("stopping"), Snoozed(45.0, "later")])
-def test_a_job_given_back_spends_no_try(store: Store, outcome: Released | Snoozed) -> None:
+def test_returned_job_keeps_its_tries_and_waits(store: Store, outcome: Released | Snoozed) -> None:
     """It waits again, after the time that was asked for, and no loss is counted."""
     job = settle(store, claimed(store), outcome).job
     wait = outcome.after if isinstance(outcome, Snoozed) else 0.0
-    assert (job.phase, job.tries_left, job.lease_losses, job.due_at) == ("pending", 3, 0, EPOCH + timedelta(seconds=wait))
+    assert (job.phase, job.tries_left, job.lease_losses, job.due_at) == (
+        "pending",
+        3,
+        0,
+        EPOCH + timedelta(seconds=wait),
+    )
     check(store, job.id)
 
 
@@ -126,7 +201,7 @@ def test_an_end_without_an_arrow_is_a_remark(store: Store) -> None:
     lease = claimed(store, "fetch")
     job = settle(store, settle(store, lease, Started(walks=False)), Errored("busy", retryable=True)).job
     assert (job.state, job.phase, job.version, job.attempt, job.tries_left) == ("queued", "pending", 0, 1, 2)
-    last = store.history(job.id)[-1]
+    last = store.inspect.history(job.id)[-1]
     assert (last.event, last.to_state, last.reason) == ("retry", None, "busy")
     assert last.n > 0
     check(store, job.id)
@@ -137,7 +212,7 @@ def test_a_held_job_waits_for_an_operator(store: Store) -> None:
     job = settle(store, claimed(store), Held("did it happen?")).job
     assert (job.phase, job.held_reason, job.held_at) == ("pending", "did it happen?", EPOCH)
     assert claim(store) == []
-    assert ("hold", "did it happen?") in [(entry.event, entry.reason) for entry in store.history(job.id)]
+    assert ("hold", "did it happen?") in [(entry.event, entry.reason) for entry in store.inspect.history(job.id)]
     check(store, job.id)
 
 
@@ -151,9 +226,14 @@ def test_a_lost_lease_may_be_held(store: Store) -> None:
 def test_work_is_handed_outside(store: Store) -> None:
     """The execution lives on under its outside name, held by nobody, and is looked at when its check is due."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
-    (execution,) = store.executions(lease.job.id)
+    (execution,) = store.inspect.executions(lease.job.id)
     due = EPOCH + timedelta(seconds=15)
-    assert (execution.external_id, execution.lease_owner, execution.next_check_at, execution.lease_expires_at) == ("hash-1", "external:fetch", due, due)
+    assert (execution.external_id, execution.lease_owner, execution.next_check_at, execution.lease_expires_at) == (
+        "hash-1",
+        "external:fetch",
+        due,
+        due,
+    )
     assert (execution.status, lease.job.phase) == ("IN_PROGRESS", "running")
 
 
@@ -162,7 +242,7 @@ def test_an_ended_execution_keeps_its_error(store: Store, clock: SettableClock) 
     settle(store, claimed(store), Errored("first", retryable=True, after=0))
     (lease,) = claim(store)
     job = finish(store, lease).job
-    assert [each.error for each in store.executions(job.id)] == ["first", None]
+    assert [each.error for each in store.inspect.executions(job.id)] == ["first", None]
     assert job.last_error == "first"
 
 
@@ -175,87 +255,25 @@ def test_what_the_handler_had_to_show_is_kept(store: Store) -> None:
         (Returned("1", boundary=True), {"progress": '[4.0, 4.0, "done"]'}, ((4.0, 4.0, "done"), {"n": 7})),
         (Finished(), {"usage": '{"n": 9}'}, ((4.0, 4.0, "done"), {"n": 9})),
     ):
-        assert store.move([replace(decided(again(store, lease), outcome), **shown)]) == []
-        (execution,) = store.executions(lease.job.id)
+        assert store.transitions.move([replace(decided(again(store, lease), outcome), **shown)]) == []
+        (execution,) = store.inspect.executions(lease.job.id)
         assert (execution.progress, execution.usage) == kept
-        assert store.get(lease.job.id).progress == kept[0]
+        assert store.inspect.get(lease.job.id).progress == kept[0]
 
 
 def test_each_job_of_a_batch_keeps_its_own_usage(store: Store) -> None:
     """Those that have something to show, those that have not, and one that walks two arrows."""
-    store.enqueue([*many(4), *many(1, "paint")])
+    store.queue.enqueue([*many(4), *many(1, "paint")])
     moves = [decided(lease, Returned(str(n), boundary=False)) for n, lease in enumerate(claim(store))]
     (buried,) = claim(store, "paint")
-    moves = [replace(moves[0], usage='{"n": 0}'), moves[1], replace(moves[2], progress='[2, null, "it\'s \\"ü\\""]'), replace(moves[3], usage='{"n": 3}')]
-    assert store.move([*moves, replace(decided(buried, Failed("broken")), usage='{"n": 4}')]) == []
-    kept = [store.executions(move.job_id)[0] for move in [*moves, decided(buried, Failed("broken"))]]
+    moves = [
+        replace(moves[0], usage='{"n": 0}'),
+        moves[1],
+        replace(moves[2], progress='[2, null, "it\'s \\"ü\\""]'),
+        replace(moves[3], usage='{"n": 3}'),
+    ]
+    assert store.transitions.move([*moves, replace(decided(buried, FailedFinally("broken")), usage='{"n": 4}')]) == []
+    kept = [store.inspect.executions(move.job_id)[0] for move in [*moves, decided(buried, FailedFinally("broken"))]]
     assert [execution.usage for execution in kept] == [{"n": 0}, None, None, {"n": 3}, {"n": 4}]
     assert [execution.progress for execution in kept] == [None, None, (2, None, 'it\'s "ü"'), None, None]
     assert [execution.result for execution in kept] == [0, 1, 2, 3, None]
-
-
-# ---------------------------------------------------------------- possession
-def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> None:
-    """A lease that ended long ago still moves its job, until someone has adopted it."""
-    lease = claimed(store, lease=30.0)
-    clock.advance(100_000)
-    assert finish(store, lease).job.state == "SUCCEEDED"
-
-
-def test_a_refusal_says_what_stands_there(store: Store) -> None:
-    """Who holds it, how far it is, how it ended, and in which state and version the job is."""
-    lease = claimed(store)
-    job = finish(store, lease).job
-    refusal = refused(store, decided(lease, Failed("late")))
-    assert (refusal.attempt, refusal.holder, refusal.status, refusal.ended_by, refusal.state) == (1, 1, "DONE", "succeed", "SUCCEEDED")
-    assert (refusal.version, refusal.error) == (job.version, None)
-
-
-def test_a_job_that_never_was_is_refused(store: Store, raw: Raw) -> None:
-    """A move of an unknown job or attempt is answered with attempt 0."""
-    lease = claimed(store)
-    before = raw.dump()
-    move = decided(lease, Failed("broken"))
-    assert refused(store, replace(move, attempt=2)).attempt == 0
-    unknown = many(1)[0].id
-    assert refused(store, replace(move, job_id=unknown)).attempt == 0
-    assert raw.dump() == before
-
-
-@pytest.mark.parametrize("changes", [
-    {"holder": 2}, {"holder": 0}, {"from_status": "LEASED"}, {"from_status": "COMMITTED"}, {"source": "PENDING"}, {"attempt": 2}], ids=str)
-def test_each_part_of_the_fence_counts(store: Store, raw: Raw, changes: dict[str, object]) -> None:
-    """A move that is wrong in one part of what it matches changes nothing."""
-    lease = claimed(store)
-    before = raw.dump()
-    move = replace(decided(lease, Returned("1", boundary=True)), **changes)
-    refused(store, move)
-    assert raw.dump() == before
-
-
-def test_a_refusal_does_not_touch_the_others(store: Store) -> None:
-    """The rest of the batch stands."""
-    store.enqueue(many(3))
-    leases = claim(store)
-    finish(store, leases[1])
-    (refusal,) = store.move([decided(lease, Failed("broken")) for lease in leases])
-    assert refusal.job_id == leases[1].job.id
-    assert [store.get(lease.job.id).state for lease in leases] == ["FAILED", "SUCCEEDED", "FAILED"]
-
-
-def test_nothing_to_move_is_nothing_moved(store: Store, raw: Raw) -> None:
-    """An empty list is answered with an empty list."""
-    before = raw.dump()
-    assert store.move([]) == []
-    assert raw.dump() == before
-
-
-def test_a_moved_job_is_fresh(store: Store, clock: SettableClock) -> None:
-    """`updated_at` grows with every write to the job, also when the clock stands still."""
-    lease = claimed(store, "deliver")
-    seen: list[Job] = [lease.job]
-    for outcome in (Started(), Advanced("STREAMING"), Returned("1", boundary=False)):
-        lease = settle(store, lease, outcome)
-        seen.append(lease.job)
-    assert [a.updated_at < b.updated_at for a, b in pairwise(seen)] == [True] * 3
-    assert again(store, lease).job.version == 4

@@ -10,15 +10,15 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.outcome import FailedFinally, Returned
 from interlock.errors import InterlockError, Unavailable, UsageError
-from interlock.lifecycle import Lifecycle
-from interlock.outcome import Failed, Returned
-from interlock.records import NewJob
-from interlock.stores import OpenStore, open_store
-from interlock.stores.again import again
-from interlock.stores.enqueue import Statement
-from interlock.stores.postgres.pool import TRIES, asks_again
-from interlock.stores.postgres.store import PostgresStore
+from interlock.store import OpenStore, open_store
+from interlock.store.enqueue_plan import Statement
+from interlock.store.postgres.pool import TRIES, should_retry
+from interlock.store.postgres.store import PostgresStore
+from interlock.store.retry import retry
+from interlock.store.types import NewJob
 from tests.contract.kit import FACTS, LIFECYCLES, claim, decided, finish, make, many, stored
 from tests.kit import Place, postgres_place
 
@@ -34,34 +34,36 @@ def place(postgres_url: str) -> Iterator[Place]:
 def store(place: Place) -> PostgresStore:
     store = place.open(real_time=True)
     assert isinstance(store, PostgresStore)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     return store
 
 
 class Meddling:
     """A dialect between whose insert and look something happens, once; and, if asked, before its second insert."""
 
-    def __init__(self, store: PostgresStore, meddle: Callable[[], object], later: Callable[[], object] = lambda: None) -> None:
-        self._real, self._meddle, self._later = store.dialect, [meddle], [later, lambda: None]
+    def __init__(
+        self, store: PostgresStore, meddle: Callable[[], object], later: Callable[[], object] = lambda: None
+    ) -> None:
+        self._real, self._meddle, self._later = store.session.dialect, [meddle], [later, lambda: None]
 
     def insert(self, jobs: Sequence[NewJob]) -> Any:
         self._later.pop()()
         return self._real.insert(jobs)
 
-    def holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
+    def key_holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
         if self._meddle:
             self._meddle.pop()()
-        return self._real.holders(jobs, tried)
+        return self._real.key_holders(jobs, tried)
 
-    def hasten(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
-        return self._real.hasten(ids, resting)
+    def make_due(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
+        return self._real.make_due(ids, resting)
 
 
 # ---------------------------------------------------------------- protocol 21
 def dead_lettered(store: OpenStore) -> None:
     """Bury the job that runs, which releases its key."""
     (lease,) = claim(store, "paint")
-    assert store.move([decided(lease, Failed("broken"))]) == []
+    assert store.transitions.move([decided(lease, FailedFinally("broken"))]) == []
 
 
 def test_a_job_whose_idempotency_key_is_released_meanwhile_is_stored(store: PostgresStore, place: Place) -> None:
@@ -70,10 +72,10 @@ def test_a_job_whose_idempotency_key_is_released_meanwhile_is_stored(store: Post
     stored(other, "paint", unique_key="u")
     finish(other, *claim(other, "paint"))
     stored(other, "paint", idempotency_key="k")
-    store.dialect = Meddling(store, lambda: dead_lettered(other))
-    (answer,) = store.enqueue([make("paint", idempotency_key="k", unique_key="u")])
+    store.session.dialect = Meddling(store, lambda: dead_lettered(other))
+    (answer,) = store.queue.enqueue([make("paint", idempotency_key="k", unique_key="u")])
     assert answer.created
-    assert store.get(answer.id).phase == "pending"
+    assert store.inspect.get(answer.id).phase == "pending"
 
 
 def test_a_holder_that_ends_meanwhile_is_the_answer(store: PostgresStore, place: Place) -> None:
@@ -82,21 +84,25 @@ def test_a_holder_that_ends_meanwhile_is_the_answer(store: PostgresStore, place:
     old = stored(other, unique_key="u")
     finish(other, *claim(other))
     holder = stored(other, unique_key="u")
-    store.dialect = Meddling(store, lambda: finish(other, *claim(other)))
-    (answer,) = store.enqueue([make(unique_key="u")])
+    store.session.dialect = Meddling(store, lambda: finish(other, *claim(other)))
+    (answer,) = store.queue.enqueue([make(unique_key="u")])
     assert (answer.id, answer.created) == (holder.id, False) != (old.id, False)
 
 
 def test_a_list_that_goes_round_again_names_no_job_of_the_round_before(store: PostgresStore, place: Place) -> None:
-    """What was found through a round that is undone is not there any more: a rival takes the key before the next one."""
+    """What was found through a round that is undone is not there any more: a rival takes the key before the next
+    one.
+    """
     other = place.open(real_time=True)
     stored(other, "paint", idempotency_key="k")
     rival = make("paint", unique_key="a")
-    store.dialect = Meddling(store, lambda: dead_lettered(other), lambda: other.enqueue([rival]))
-    answers = store.enqueue([make("paint", unique_key="a"), make("paint", unique_key="a"), make("paint", idempotency_key="k")])
+    store.session.dialect = Meddling(store, lambda: dead_lettered(other), lambda: other.queue.enqueue([rival]))
+    answers = store.queue.enqueue(
+        [make("paint", unique_key="a"), make("paint", unique_key="a"), make("paint", idempotency_key="k")]
+    )
     assert [(answer.id, answer.created) for answer in answers[:2]] == [(rival.id, False)] * 2
     assert answers[2].created
-    assert store.get(answers[2].id).phase == "pending"
+    assert store.inspect.get(answers[2].id).phase == "pending"
 
 
 def test_long_lists_of_the_same_keys_in_opposite_order_wait_for_each_other(store: PostgresStore, place: Place) -> None:
@@ -106,7 +112,7 @@ def test_long_lists_of_the_same_keys_in_opposite_order_wait_for_each_other(store
     found: list[list[str]] = []
 
     def enqueue(order: Sequence[str]) -> None:
-        answers = place.open(real_time=True).enqueue([make(idempotency_key=key) for key in order])
+        answers = place.open(real_time=True).queue.enqueue([make(idempotency_key=key) for key in order])
         found.append([answer.id for _, answer in sorted(zip(order, answers, strict=True))])
 
     callers = [threading.Thread(target=enqueue, args=(order,)) for order in (keys, keys[::-1], keys, keys[::-1])]
@@ -126,13 +132,13 @@ def test_under_repeatable_read_the_caller_gets_the_databases_own_error(store: Po
         connection.execute("SELECT 1")
         stored(place.open(real_time=True), idempotency_key="k")
         with pytest.raises(psycopg.errors.SerializationFailure):
-            store.enqueue([make(idempotency_key="k")], conn=connection)
+            store.queue.enqueue([make(idempotency_key="k")], conn=connection)
 
 
 # ---------------------------------------------------------------- protocol 2
-def test_a_holder_that_finishes_while_a_keeper_sweeps_stops_nobody(store: PostgresStore, place: Place) -> None:
+def test_holder_that_finishes_during_a_sweep_does_not_stop_the_sweep(store: PostgresStore, place: Place) -> None:
     """The sweep has found four ended leases when one of them finishes: it adopts the other three."""
-    store.enqueue(many(4))
+    store.queue.enqueue(many(4))
     leases = claim(store, lease=0.0)
     raw = place.raw
     raw.script(f"""CREATE OR REPLACE FUNCTION {place.schema}.clock() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS
@@ -140,33 +146,47 @@ def test_a_holder_that_finishes_while_a_keeper_sweeps_stops_nobody(store: Postgr
     adopted: list[str] = []
     with psycopg.connect(place.url, autocommit=True) as gate:
         gate.execute("SELECT pg_advisory_lock(4711)")
-        keeper = threading.Thread(target=lambda: adopted.extend(lease.job.id for lease in store.adopt("keeper", ["mail"], 30.0, 10)))
-        keeper.start()
+        maintenance = threading.Thread(
+            target=lambda: adopted.extend(
+                lease.job.id for lease in store.leases.adopt("maintenance", ["mail"], 30.0, 10)
+            )
+        )
+        maintenance.start()
         while not raw("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted"):
             pass
-        done = "status = 'DONE', committed_at = clock_timestamp(), finished_at = clock_timestamp(), ended_by = 'succeed'"
+        done = (
+            "status = 'DONE', committed_at = clock_timestamp(), finished_at = clock_timestamp(), ended_by = 'succeed'"
+        )
         raw(f"UPDATE {{executions}} SET {done} WHERE job_id = :id", id=leases[0].job.id)
         gate.execute("SELECT pg_advisory_unlock(4711)")
-        keeper.join()
+        maintenance.join()
     assert sorted(adopted) == sorted(lease.job.id for lease in leases[1:])
 
 
 # ---------------------------------------------------------------- protocol 9, 11, 18
-def test_a_database_that_is_unwell_makes_no_row_unstorable(store: PostgresStore, place: Place) -> None:
+def test_read_only_server_fails_no_row(store: PostgresStore, place: Place) -> None:
     """Protocol 9: a server that only reads refuses everything, so nothing is to be failed for it."""
     stored(store)
     (lease,) = claim(store)
     separator = "&" if "?" in place.url else "?"
-    reader = open_store(f"{place.url}{separator}options=-c%20default_transaction_read_only%3Don", place.schema, place.clock)
+    reader = open_store(
+        f"{place.url}{separator}options=-c%20default_transaction_read_only%3Don", place.schema, place.clock
+    )
     with pytest.raises(Unavailable):
-        reader.move([decided(lease, Returned("1", boundary=False))])
+        reader.transitions.move([decided(lease, Returned("1", boundary=False))])
     reader.close()
-    assert store.move([decided(lease, Returned("1", boundary=False))]) == []
+    assert store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
 def test_a_deadlock_is_tried_again_in_place() -> None:
-    """Protocol 11: also a serialization failure and a lock that was not had in time; anything else goes through at once."""
-    for error in (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
+    """Protocol 11: also a serialization failure and a lock that was not had in time; anything else goes through at
+    once.
+    """
+    for error in (
+        psycopg.errors.DeadlockDetected,
+        psycopg.errors.SerializationFailure,
+        psycopg.errors.LockNotAvailable,
+    ):
         raised = [error(), error()]
 
         def work(raised: list[psycopg.Error] = raised) -> str:
@@ -174,7 +194,7 @@ def test_a_deadlock_is_tried_again_in_place() -> None:
                 raise raised.pop()
             return "done"
 
-        assert again(work, asks_again, TRIES) == "done"
+        assert retry(work, should_retry, tries=TRIES) == "done"
     calls: list[int] = []
 
     def broken() -> None:
@@ -182,7 +202,7 @@ def test_a_deadlock_is_tried_again_in_place() -> None:
         raise psycopg.errors.UndefinedTable
 
     with pytest.raises(psycopg.errors.UndefinedTable):
-        again(broken, asks_again, TRIES)
+        retry(broken, should_retry, tries=TRIES)
     assert calls == [1]
 
 
@@ -192,9 +212,15 @@ def test_our_planner_switches_never_reach_the_callers_code(store: PostgresStore)
     (lease,) = claim(store)
     seen: list[str] = []
     move = decided(lease, Returned("1", boundary=True))
-    assert store.commit(move, lambda tx, _: seen.append(tx.execute("SHOW enable_seqscan").fetchone()[0])) is None
+    assert (
+        store.transitions.commit(move, lambda tx, _: seen.append(tx.execute("SHOW enable_seqscan").fetchone()[0]))
+        is None
+    )
     with store.transaction() as tx:
-        seen += [tx.execute(f"SHOW {name}").fetchone()[0] for name in ("enable_seqscan", "enable_hashjoin", "lock_timeout", "plan_cache_mode")]
+        seen += [
+            tx.execute(f"SHOW {name}").fetchone()[0]
+            for name in ("enable_seqscan", "enable_hashjoin", "lock_timeout", "plan_cache_mode")
+        ]
     assert seen == ["on", "on", "on", "0", "auto"]
 
 
@@ -202,17 +228,17 @@ def test_our_planner_switches_never_reach_the_callers_code(store: PostgresStore)
 def test_a_block_that_swallows_an_error_is_not_taken_for_stored(store: PostgresStore) -> None:
     """The server answers the COMMIT of a failed transaction with a rollback and no error."""
     with pytest.raises(InterlockError, match="nothing of the block was stored"), store.transaction() as tx:
-        store.enqueue([make()], conn=tx)
+        store.queue.enqueue([make()], conn=tx)
         with suppress(psycopg.errors.DivisionByZero):
             tx.execute("SELECT 1 / 0")
-    assert store.jobs() == []
+    assert store.inspect.jobs() == []
 
 
 def test_an_async_connection_is_checked_like_any_other(store: PostgresStore, place: Place, postgres_url: str) -> None:
     """One to another database is refused; one with its own row factory serves."""
-    elsewhere = postgres_place(postgres_url)
-    elsewhere.open().migrate(list(LIFECYCLES.values()), FACTS)
-    foreign = elsewhere.open()
+    ran_elsewhere = postgres_place(postgres_url)
+    ran_elsewhere.open().registry.migrate(list(LIFECYCLES.values()), FACTS)
+    foreign = ran_elsewhere.open()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS interlock_elsewhere")
         admin.execute("CREATE DATABASE interlock_elsewhere")
@@ -220,28 +246,31 @@ def test_an_async_connection_is_checked_like_any_other(store: PostgresStore, pla
     async def ask() -> str:
         async with await psycopg.AsyncConnection.connect(place.url, dbname="interlock_elsewhere") as connection:
             with pytest.raises(UsageError, match="another database"):
-                await foreign.aenqueue([make()], conn=connection)
+                await foreign.queue.aenqueue([make()], conn=connection)
         async with await psycopg.AsyncConnection.connect(place.url, row_factory=dict_row) as connection:
-            return (await store.aenqueue([make()], conn=connection))[0].id
+            return (await store.queue.aenqueue([make()], conn=connection))[0].id
 
     id = asyncio.run(ask())
-    assert [job.id for job in store.jobs()] == [id]
-    elsewhere.close()
+    assert [job.id for job in store.inspect.jobs()] == [id]
+    ran_elsewhere.close()
 
 
 def test_a_server_that_lets_nobody_in_is_said_in_a_sentence(place: Place) -> None:
     """At once, with the cause; a pool would say after half a minute that it got no connection."""
-    with pytest.raises(Unavailable, match=r"does not let us in: .*nobody_here.*Is the server running"):
-        open_store(place.url.replace("/postgres", "/nobody_here", 1), place.schema, place.clock).counts()
+    with pytest.raises(Unavailable, match=r"refused the connection: .*nobody_here.*Is the server running"):
+        open_store(place.url.replace("/postgres", "/nobody_here", 1), place.schema, place.clock).inspect.counts()
 
 
 def test_going_back_two_versions_locks_no_producer_out(store: PostgresStore, place: Place) -> None:
     """What is migrated to now is accepted, however old its registration is."""
     drawn = [("new", "claim", "run"), ("run", "succeed", "done"), ("run", "fail", "bad"), ("run", "retry", "new")]
-    versions = [Lifecycle("step", transitions=[*drawn, *extra]) for extra in ([], [("new", "cancel", "off")], [("new", "expire", "late")])]
+    versions = [
+        Lifecycle("step", transitions=[*drawn, *extra])
+        for extra in ([], [("new", "cancel", "off")], [("new", "expire", "late")])
+    ]
     for version in versions:
-        store.migrate([version], FACTS)
+        store.registry.migrate([version], FACTS)
     place.raw.disable("lifecycles_update")
     place.raw("UPDATE {lifecycles} SET registered_at = registered_at - interval '9 days'")
-    assert store.migrate([versions[0]], FACTS).versions == {"step": 1}
-    assert store.enqueue([make(lifecycle=versions[0], version=1)])[0].created
+    assert store.registry.migrate([versions[0]], FACTS).versions == {"step": 1}
+    assert store.queue.enqueue([make(lifecycle=versions[0], version=1)])[0].created

@@ -8,13 +8,13 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from threading import Barrier, Event
 from typing import Any
 
-from interlock.job import Job
-from interlock.outcome import Failed, Returned
-from interlock.records import NewJob
-from interlock.store import Store
-from interlock.verify import verify
+from interlock.core.job import Job
+from interlock.core.outcome import FailedFinally, Returned
+from interlock.operate.verify import verify
+from interlock.store.contract import Store
+from interlock.store.types import NewJob
 from tests.contract.kit import check, claim, claimed, decided, make, many, stored, taken
-from tests.contract.racers import adopt_all, claim_all
+from tests.contract.race_processes import adopt_all, claim_all
 from tests.kit import Place
 
 THREADS = 64
@@ -26,7 +26,7 @@ failed = Event()
 """Set by the first of a race to fail, so that the others need not go on."""
 
 
-def together(n: int, work: Callable[[int], Any]) -> list[Any]:
+def settle_batch(n: int, work: Callable[[int], Any]) -> list[Any]:
     """`work(0) ... work(n - 1)` in as many threads, begun at one moment; the first exception of any goes through."""
     barrier = Barrier(n)
     failed.clear()
@@ -66,19 +66,23 @@ def test_64_threads_with_1000_idempotency_keys_make_1000_jobs(live: Store, place
     def enqueue(number: int) -> dict[str, tuple[str, bool]]:
         answers: dict[str, tuple[str, bool]] = {}
         for bite in bites(keys, number):
-            found = stores[number % 4].enqueue([make(idempotency_key=key, payload=f'{{"key":"{key}"}}') for key in bite])
+            found = stores[number % 4].queue.enqueue(
+                [make(idempotency_key=key, payload=f'{{"key":"{key}"}}') for key in bite]
+            )
             answers |= {key: (each.id, each.created) for key, each in zip(bite, found, strict=True)}
         return answers
 
-    answers = together(THREADS, enqueue)
-    assert live.counts() == {"standard": {"PENDING": KEYS}}
+    answers = settle_batch(THREADS, enqueue)
+    assert live.inspect.counts() == {"standard": {"PENDING": KEYS}}
     ids = {key: {each[key][0] for each in answers} for key in keys}
     assert all(len(found) == 1 for found in ids.values())
     assert sum(created for each in answers for _, created in each.values()) == KEYS
 
 
 def test_unique_keys_race_jobs_that_are_claimed_and_finished(live: Store, place: Place) -> None:
-    """However fast their holders end: every caller gets an answer, no key has two active jobs, and every stored job was somebody's."""
+    """However fast their holders end: every caller gets an answer, no key has two active jobs, and every stored job was
+    somebody's.
+    """
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     keys = [f"key {n}" for n in range(KEYS)]
     over = Event()
@@ -87,26 +91,33 @@ def test_unique_keys_race_jobs_that_are_claimed_and_finished(live: Store, place:
         finished = 0
         while not over.is_set():
             leases = claim(stores[number % 4], limit=50, by=f"w{number}")
-            moves = [decided(lease, Returned("1", boundary=False) if n % 2 else Failed("x")) for n, lease in enumerate(leases)]
-            assert stores[number % 4].move(moves) == []
+            moves = [
+                decided(lease, Returned("1", boundary=False) if n % 2 else FailedFinally("x"))
+                for n, lease in enumerate(leases)
+            ]
+            assert stores[number % 4].transitions.move(moves) == []
             finished += len(moves)
             over.wait(0.005 if leases else 0.02)
         return finished
 
     def enqueue(number: int) -> list[tuple[str, bool]]:
         store = stores[number % 4]
-        return [(each.id, each.created) for bite in bites(keys, number) for each in store.enqueue([make(unique_key=key) for key in bite])]
+        return [
+            (each.id, each.created)
+            for bite in bites(keys, number)
+            for each in store.queue.enqueue([make(unique_key=key) for key in bite])
+        ]
 
     with ThreadPoolExecutor(4) as workers:
         working = [workers.submit(work, number) for number in range(4)]
         try:
-            answers = together(THREADS, enqueue)
+            answers = settle_batch(THREADS, enqueue)
         finally:
             over.set()
         finished = sum(task.result() for task in working)
     created = {id for answer in answers for id, new in answer if new}
     assert {id for answer in answers for id, _ in answer} == created
-    assert sum(live.counts()["standard"].values()) == len(created) >= KEYS
+    assert sum(live.inspect.counts()["standard"].values()) == len(created) >= KEYS
     assert finished > 0
     active = "SELECT 1 FROM {jobs} WHERE phase IN ('pending', 'running') GROUP BY unique_key HAVING count(*) > 1"
     assert place.raw(active) == []
@@ -120,38 +131,43 @@ def test_one_key_that_changes_hands_all_the_time_makes_no_caller_fail(live: Stor
     def work(number: int) -> None:
         while not over.is_set():
             leases = claim(stores[number], limit=5, by=f"w{number}")
-            assert stores[number].move([decided(lease, Returned("1", boundary=False)) for lease in leases]) == []
+            assert (
+                stores[number].transitions.move([decided(lease, Returned("1", boundary=False)) for lease in leases])
+                == []
+            )
 
     def enqueue(number: int) -> list[str]:
-        return [stores[number % 4].enqueue([make(unique_key="u")])[0].id for _ in range(40)]
+        return [stores[number % 4].queue.enqueue([make(unique_key="u")])[0].id for _ in range(40)]
 
     with ThreadPoolExecutor(4) as workers:
         working = [workers.submit(work, number) for number in range(4)]
         try:
-            answers = together(16, enqueue)
+            answers = settle_batch(16, enqueue)
         finally:
             over.set()
         for task in working:
             task.result()
-    assert {id for answer in answers for id in answer} == {job.id for job in live.jobs(limit=10_000)}
+    assert {id for answer in answers for id in answer} == {job.id for job in live.inspect.jobs(limit=10_000)}
 
 
 # ---------------------------------------------------------------- claims
 def test_8_processes_claim_10000_jobs_once_each(live: Store, place: Place) -> None:
     """FM_004: each job is claimed exactly once, and no bite is bigger than was asked for."""
-    live.enqueue(many(10_000))
+    live.queue.enqueue(many(10_000))
     answers = processes(8, claim_all, place.url, place.schema)
     assert all(len(ids) <= limit for answer in answers for limit, ids in answer)
     claims = Counter(id for answer in answers for _, ids in answer for id in ids)
     assert len(claims) == 10_000
     assert set(claims.values()) == {1}
-    assert place.raw("SELECT count(*), min(attempt), max(attempt), max(holder) FROM {executions}") == [(10_000, 1, 1, 1)]
-    assert live.counts() == {"standard": {"RUNNING": 10_000}}
+    assert place.raw("SELECT count(*), min(attempt), max(attempt), max(holder) FROM {executions}") == [
+        (10_000, 1, 1, 1)
+    ]
+    assert live.inspect.counts() == {"standard": {"RUNNING": 10_000}}
 
 
 def test_8_processes_adopt_2000_executions_once_each(live: Store, place: Place) -> None:
-    """Keepers that sweep together take each ended lease once."""
-    live.enqueue(many(2000))
+    """Maintenance that sweep together take each ended lease once."""
+    live.queue.enqueue(many(2000))
     assert len(claim(live, limit=2000, by="dead", lease=0.0)) == 2000
     adoptions = Counter(id for answer in processes(8, adopt_all, place.url, place.schema) for id in answer)
     assert len(adoptions) == 2000
@@ -163,8 +179,8 @@ def test_a_limit_holds_under_concurrent_claims(live: Store, place: Place) -> Non
     """Sixteen claimers of a kind that may run ten at once get ten between them."""
     place.raw("UPDATE {kinds} SET max_running = 10 WHERE name = 'mail'")
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
-    live.enqueue(many(200))
-    got = together(16, lambda number: [len(claim(stores[number % 4], limit=7, by=f"w{number}")) for _ in range(3)])
+    live.queue.enqueue(many(200))
+    got = settle_batch(16, lambda number: [len(claim(stores[number % 4], limit=7, by=f"w{number}")) for _ in range(3)])
     assert sum(map(sum, got)) == 10
 
 
@@ -176,10 +192,15 @@ def test_many_settle_one_job_and_one_succeeds(live: Store, place: Place) -> None
         lease = claimed(live, lease=0.0)
         holders = [lease]
         while len(holders) < 8:
-            holders += live.adopt("k", ["mail"], 0.0, 1)
-        refusals = together(8, lambda number: stores[number % 4].move([decided(holders[number], Returned(f"{number}", boundary=False))]))  # noqa: B023 - joined in the loop
+            holders += live.leases.adopt("k", ["mail"], 0.0, 1)
+        refusals = settle_batch(
+            8,
+            lambda number: stores[number % 4].transitions.move(
+                [decided(holders[number], Returned(f"{number}", boundary=False))]  # noqa: B023 - called in this round
+            ),
+        )
         assert [bool(refused) for refused in refusals] == [True] * 7 + [False]
-        assert live.get(lease.job.id).result == 7
+        assert live.inspect.get(lease.job.id).result == 7
         check(live, lease.job.id)
 
 
@@ -193,10 +214,10 @@ def test_cancel_expire_and_claim_race_and_one_wins(live: Store, place: Place) ->
         def go(number: int) -> bool:
             if number == 0:
                 return bool(claim(stores[0], limit=1))
-            return not stores[number].take([taken(job, "cancel" if number == 1 else "expire")])  # noqa: B023 - joined in the loop
+            return not stores[number].transitions.take([taken(job, "cancel" if number == 1 else "expire")])  # noqa: B023 - joined in the loop
 
-        assert sum(together(3, go)) == 1
-        ways_taken[live.get(job.id).state] += 1
+        assert sum(settle_batch(3, go)) == 1
+        ways_taken[live.inspect.get(job.id).state] += 1
         check(live, job.id)
     assert set(ways_taken) <= {"RUNNING", "CANCELLED", "EXPIRED"}
 
@@ -210,8 +231,8 @@ def test_enqueues_in_callers_transactions_race_without_error(live: Store, place:
         for _ in range(5):
             with store.transaction() as tx:
                 jobs: list[NewJob] = [make(idempotency_key="k")]
-                answers += store.enqueue(jobs, conn=tx)
+                answers += store.queue.enqueue(jobs, conn=tx)
         return {each.id for each in answers}.pop()
 
-    assert len(set(together(12, enqueue))) == 1
+    assert len(set(settle_batch(12, enqueue))) == 1
     assert verify(live).ok

@@ -1,4 +1,4 @@
-"""get, jobs, executions, history, counts, dossiers, now: what is stored can be read."""
+"""get, jobs, executions, history, counts, records, now: what is stored can be read."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from interlock.core.outcome import Errored, Returned
 from interlock.errors import NotFound
-from interlock.outcome import Errored, Returned
-from interlock.store import Store
-from interlock.verify import verify
+from interlock.operate.verify import verify
+from interlock.store.contract import Store
 from tests.contract.kit import claim, claimed, decided, finish, make, many, settle, stored
 from tests.kit import EPOCH, Raw, SettableClock
 
@@ -18,37 +18,49 @@ def test_a_job_that_is_not_there_is_not_found(store: Store) -> None:
     """Neither an unknown id nor something that is no id."""
     for id in (make().id, "nonsense"):
         with pytest.raises(NotFound, match=id):
-            store.get(id)
-        assert store.executions(id) == []
-        assert store.history(id) == []
+            store.inspect.get(id)
+        assert store.inspect.executions(id) == []
+        assert store.inspect.history(id) == []
 
 
 def test_jobs_are_listed_newest_first(store: Store) -> None:
     """In the reverse order of their making."""
-    ids = [each.id for each in store.enqueue(many(5))]
-    assert [job.id for job in store.jobs()] == ids[::-1]
+    ids = [each.id for each in store.queue.enqueue(many(5))]
+    assert [job.id for job in store.inspect.jobs()] == ids[::-1]
 
 
 def test_pages_follow_each_other_without_gap_or_repetition(store: Store) -> None:
     """`after` is the last id of the page before; jobs that come in meanwhile do not disturb."""
-    ids = [each.id for each in store.enqueue(many(25))]
+    ids = [each.id for each in store.queue.enqueue(many(25))]
     seen: list[str] = []
     after = None
-    while page := store.jobs(limit=10, after=after):
+    while page := store.inspect.jobs(limit=10, after=after):
         seen += [job.id for job in page]
         after = page[-1].id
-        store.enqueue(many(1))
+        store.queue.enqueue(many(1))
     assert seen == ids[::-1]
 
 
 def test_filters_hold_together(store: Store) -> None:
     """Every given filter must fit."""
-    store.enqueue([make("mail", queue="a"), make("mail", queue="b"), make("chore", queue="a")])
+    store.queue.enqueue([make("mail", queue="a"), make("mail", queue="b"), make("chore", queue="a")])
     claim(store, queues=("b",))
     found = {
-        "kind": store.jobs(kind="mail"), "queue": store.jobs(queue="a"), "both": store.jobs(kind="mail", queue="a"),
-        "state": store.jobs(state="RUNNING"), "phase": store.jobs(phase="pending"), "none": store.jobs(kind="chore", phase="running")}
-    assert {name: len(jobs) for name, jobs in found.items()} == {"kind": 2, "queue": 2, "both": 1, "state": 1, "phase": 2, "none": 0}
+        "kind": store.inspect.jobs(kind="mail"),
+        "queue": store.inspect.jobs(queue="a"),
+        "both": store.inspect.jobs(kind="mail", queue="a"),
+        "state": store.inspect.jobs(state="RUNNING"),
+        "phase": store.inspect.jobs(phase="pending"),
+        "none": store.inspect.jobs(kind="chore", phase="running"),
+    }
+    assert {name: len(jobs) for name, jobs in found.items()} == {
+        "kind": 2,
+        "queue": 2,
+        "both": 1,
+        "state": 1,
+        "phase": 2,
+        "none": 0,
+    }
 
 
 def test_tags_are_filtered_by_what_is_asked(store: Store) -> None:
@@ -56,11 +68,11 @@ def test_tags_are_filtered_by_what_is_asked(store: Store) -> None:
     first = stored(store, tags='{"customer":"Ü\\"1","plan":"pro"}')
     stored(store, tags='{"customer":"2","plan":"pro"}')
     stored(store)
-    assert [job.id for job in store.jobs(tags={"customer": 'Ü"1'})] == [first.id]
-    assert len(store.jobs(tags={"plan": "pro"})) == 2
-    assert store.jobs(tags={"plan": "pro", "customer": "3"}) == []
-    assert len(store.jobs(tags={})) == 3
-    assert store.get(first.id).tags == {"customer": 'Ü"1', "plan": "pro"}
+    assert [job.id for job in store.inspect.jobs(tags={"customer": 'Ü"1'})] == [first.id]
+    assert len(store.inspect.jobs(tags={"plan": "pro"})) == 2
+    assert store.inspect.jobs(tags={"plan": "pro", "customer": "3"}) == []
+    assert len(store.inspect.jobs(tags={})) == 3
+    assert store.inspect.get(first.id).tags == {"customer": 'Ü"1', "plan": "pro"}
 
 
 def test_executions_stand_by_attempt(store: Store) -> None:
@@ -68,52 +80,61 @@ def test_executions_stand_by_attempt(store: Store) -> None:
     job = stored(store, tries=5)
     for _ in range(4):
         settle(store, claim(store)[0], Errored("busy", retryable=True, after=0))
-    assert [each.attempt for each in store.executions(job.id)] == [1, 2, 3, 4]
+    assert [each.attempt for each in store.inspect.executions(job.id)] == [1, 2, 3, 4]
 
 
 def test_a_history_is_in_order(store: Store) -> None:
     """By version, remarks behind their arrow, counted from zero."""
     lease = claimed(store)
-    store.remark(lease.job.id, attempt=1, event="note", actor="ann", reason=None)
+    store.control.add_note(lease.job.id, attempt=1, event="note", actor="ann", reason=None)
     finish(store, lease)
-    store.remark(lease.job.id, attempt=1, event="note", actor="ann", reason=None)
-    history = store.history(lease.job.id)
+    store.control.add_note(lease.job.id, attempt=1, event="note", actor="ann", reason=None)
+    history = store.inspect.history(lease.job.id)
     assert [(entry.seq, entry.version, entry.n, entry.event) for entry in history] == [
-        (0, 0, 0, "enqueue"), (1, 1, 0, "claim"), (2, 1, 1, "note"), (3, 2, 0, "succeed"), (4, 2, 1, "note")]
+        (0, 0, 0, "enqueue"),
+        (1, 1, 0, "claim"),
+        (2, 1, 1, "note"),
+        (3, 2, 0, "succeed"),
+        (4, 2, 1, "note"),
+    ]
 
 
 def test_counts_are_per_lifecycle_and_state(store: Store) -> None:
     """Only what is there is counted."""
-    assert store.counts() == {}
-    store.enqueue([*many(3), *many(2, "paint")])
+    assert store.inspect.counts() == {}
+    store.queue.enqueue([*many(3), *many(2, "paint")])
     finish(store, claim(store, limit=1)[0])
-    assert store.counts() == {"standard": {"PENDING": 2, "SUCCEEDED": 1}, "image": {"queued": 2}}
+    assert store.inspect.counts() == {"standard": {"PENDING": 2, "SUCCEEDED": 1}, "image": {"queued": 2}}
 
 
 def test_now_is_the_clock_that_decides(store: Store, other: Store, clock: SettableClock) -> None:
     """Aware, and the same for every process."""
-    assert store.now() == EPOCH
+    assert store.inspect.now() == EPOCH
     clock.advance(1.5)
-    assert store.now() == other.now() == clock.now()
-    assert store.now().utcoffset() is not None
+    assert store.inspect.now() == other.inspect.now() == clock.now()
+    assert store.inspect.now().utcoffset() is not None
 
 
-def test_dossiers_hold_everything_in_pages(store: Store, clock: SettableClock) -> None:
+def test_records_hold_everything_in_pages(store: Store, clock: SettableClock) -> None:
     """Each job once with its executions and history, also the pruned ones, in pages no longer than asked."""
-    store.enqueue(many(7))
+    store.queue.enqueue(many(7))
     gone = finish(store, claim(store, limit=1)[0]).job.id
     clock.advance(100)
-    store.prune(phase="succeeded", age=1.0, limit=9)
+    store.retention.prune(phase="succeeded", age=1.0, limit=9)
     leases = claim(store, limit=2)
-    pages = list(store.dossiers(size=3))
+    pages = list(store.inspect.job_records(size=3))
     assert all(len(page) <= 3 for page in pages)
-    found = {dossier.job_id: dossier for page in pages for dossier in page}
+    found = {record.job_id: record for page in pages for record in page}
     assert len(found) == sum(map(len, pages)) == 7
     assert (found[gone].job, found[gone].executions, len(found[gone].audit)) == (None, [], 3)
     for lease in leases:
-        dossier = found[lease.job.id]
-        assert dossier.job is not None
-        assert (dossier.job.state, dossier.executions, dossier.audit) == ("RUNNING", store.executions(lease.job.id), store.history(lease.job.id))
+        record = found[lease.job.id]
+        assert record.job is not None
+        assert (record.job.state, record.executions, record.audit) == (
+            "RUNNING",
+            store.inspect.executions(lease.job.id),
+            store.inspect.history(lease.job.id),
+        )
 
 
 BIG, MANY = 300_000, 40
@@ -133,32 +154,34 @@ def peak_of(work: Callable[[], object]) -> int:
 
 def test_lists_without_payloads_and_verification_hold_none(store: Store) -> None:
     """Neither reads them: a thousand jobs of a page may have a gigabyte of payloads and results."""
-    store.enqueue([make(payload=f'{{"text":"{n}{"x" * BIG}"}}') for n in range(MANY)])
+    store.queue.enqueue([make(payload=f'{{"text":"{n}{"x" * BIG}"}}') for n in range(MANY)])
     text = '"' + "y" * BIG + '"'
-    store.move([decided(lease, Returned(text, boundary=False)) for lease in claim(store, limit=MANY // 2)])
-    whole = store.jobs(limit=MANY)
+    store.transitions.move([decided(lease, Returned(text, boundary=False)) for lease in claim(store, limit=MANY // 2)])
+    whole = store.inspect.jobs(limit=MANY)
     assert {len(job.payload["text"]) for job in whole} >= {BIG + 1}
-    assert store.jobs(limit=MANY, payloads=False) == [replace(job, payload={}, result=None) for job in whole]
-    all_of_it = peak_of(lambda: store.jobs(limit=MANY))
+    assert store.inspect.jobs(limit=MANY, payloads=False) == [replace(job, payload={}, result=None) for job in whole]
+    all_of_it = peak_of(lambda: store.inspect.jobs(limit=MANY))
     assert all_of_it > MANY * BIG
-    assert peak_of(lambda: store.jobs(limit=MANY, payloads=False)) < all_of_it / 10
+    assert peak_of(lambda: store.inspect.jobs(limit=MANY, payloads=False)) < all_of_it / 10
     assert peak_of(lambda: verify(store)) < all_of_it / 10
     assert verify(store).ok
 
 
-def test_dossiers_of_nothing_are_nothing(store: Store) -> None:
+def test_empty_database_has_no_records(store: Store) -> None:
     """An empty database has no pages."""
-    assert [dossier for page in store.dossiers() for dossier in page] == []
+    assert [record for page in store.inspect.job_records() for record in page] == []
 
 
 def test_the_view_shows_a_running_jobs_heartbeat(store: Store, raw: Raw) -> None:
     """`jobs_now` is a contract with users' own SQL: the job beside its present execution."""
     lease = claimed(store, by="ann")
-    assert raw("SELECT state, execution_status, lease_owner FROM {jobs_now} WHERE id = :id", id=lease.job.id) == [("RUNNING", "IN_PROGRESS", "ann")]
+    assert raw("SELECT state, execution_status, lease_owner FROM {jobs_now} WHERE id = :id", id=lease.job.id) == [
+        ("RUNNING", "IN_PROGRESS", "ann")
+    ]
 
 
 def test_a_closed_store_opens_again(store: Store) -> None:
     """After `close` the next verb opens new connections."""
     job = stored(store)
     store.close()
-    assert store.get(job.id) == job
+    assert store.inspect.get(job.id) == job

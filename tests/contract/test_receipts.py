@@ -1,4 +1,4 @@
-"""Receipts: what is remembered of steps and outside calls, fenced, and never undone."""
+"""Receipts: fenced records of steps and external calls."""
 
 import threading
 from dataclasses import replace
@@ -6,12 +6,21 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from interlock.ids import uuid7
-from interlock.outcome import Errored, Finished
-from interlock.records import Fence, Lease, NewJob, Receipt
-from interlock.store import Store
-from interlock.stores import OpenStore
-from tests.contract.kit import FACTS, LIFECYCLES, claim, claimed, commit, decided, fail, finish, lose, make, settle, stored
+from interlock.core.ids import uuid7
+from interlock.core.outcome import Errored
+from interlock.store.contract import Store
+from interlock.store.types import Fence, Lease, Receipt
+from tests.contract.kit import (
+    FACTS,
+    LIFECYCLES,
+    claim,
+    claimed,
+    commit,
+    fail,
+    finish,
+    lose,
+    settle,
+)
 from tests.kit import Raw, SettableClock, postgres_place
 
 NOBODY = Fence("no-such-job", 1, 1)
@@ -19,14 +28,14 @@ NOBODY = Fence("no-such-job", 1, 1)
 
 def the(store: Store, id: str) -> Receipt:
     """The one receipt of a job."""
-    (receipt,) = store.receipts(id)
+    (receipt,) = store.receipts.for_job(id)
     return receipt
 
 
 def adopted(store: Store, clock: SettableClock, lease: Lease) -> Lease:
     """The same execution in another's hand."""
     clock.advance(31)
-    (found,) = store.adopt("keeper", [lease.job.kind], 30.0, 1)
+    (found,) = store.leases.adopt("maintenance", [lease.job.kind], 30.0, 1)
     assert found.job.id == lease.job.id
     return found
 
@@ -34,7 +43,7 @@ def adopted(store: Store, clock: SettableClock, lease: Lease) -> Lease:
 def doubtful(store: Store, name: str = "charge") -> Lease:
     """A job that asked for an outside call and does not know what became of it."""
     lease = claimed(store)
-    assert store.ask(lease.fence, name, "h1")
+    assert store.receipts.begin_effect(lease.fence, name, "h1")
     return lease
 
 
@@ -42,20 +51,22 @@ def doubtful(store: Store, name: str = "charge") -> Lease:
 def test_a_step_is_remembered(store: Store, clock: SettableClock) -> None:
     """Its value, who took it, with what, and how long ago by the store's clock."""
     lease = claimed(store)
-    assert store.remember(lease.fence, "link", "h1", '{"url":"u"}')
+    assert store.receipts.record_step(lease.fence, "link", "h1", '{"url":"u"}')
     clock.advance(12.5)
-    assert store.receipts(lease.job.id) == [Receipt("link", "step", 1, 1, "h1", '{"url":"u"}', True, 12.5, None)]
+    assert store.receipts.for_job(lease.job.id) == [
+        Receipt("link", "step", 1, 1, "h1", '{"url":"u"}', True, 12.5, None)
+    ]
 
 
 def test_a_step_may_be_taken_afresh(store: Store, clock: SettableClock) -> None:
     """A later value stands in the place of the older, and is as old as it is."""
     lease = claimed(store)
-    store.remember(lease.fence, "link", "h1", '"old"')
+    store.receipts.record_step(lease.fence, "link", "h1", '"old"')
     clock.advance(31)
     lose(store)
     (again,) = claim(store)
     clock.advance(5)
-    assert store.remember(again.fence, "link", "h2", '"new"')
+    assert store.receipts.record_step(again.fence, "link", "h2", '"new"')
     clock.advance(1)
     assert the(store, lease.job.id) == Receipt("link", "step", 2, 1, "h2", '"new"', True, 1.0, None)
 
@@ -64,10 +75,10 @@ def test_receipts_come_by_name(store: Store) -> None:
     """Of this job and no other; a job that is not there has none."""
     lease = claimed(store)
     for name in ("b", "a", "Z"):
-        store.remember(lease.fence, name, "h", "1")
-    store.remember(claimed(store, "chore").fence, "c", "h", "1")
-    assert [receipt.name for receipt in store.receipts(lease.job.id)] == ["Z", "a", "b"]
-    assert store.receipts(uuid7()) == store.receipts("no-such-job") == []
+        store.receipts.record_step(lease.fence, name, "h", "1")
+    store.receipts.record_step(claimed(store, "chore").fence, "c", "h", "1")
+    assert [receipt.name for receipt in store.receipts.for_job(lease.job.id)] == ["Z", "a", "b"]
+    assert store.receipts.for_job(uuid7()) == store.receipts.for_job("no-such-job") == []
 
 
 # ---------------------------------------------------------------- outside calls
@@ -76,7 +87,7 @@ def test_an_asking_is_a_doubt_until_it_is_answered(store: Store, clock: Settable
     lease = doubtful(store)
     clock.advance(3)
     assert the(store, lease.job.id) == Receipt("charge", "effect", 1, 1, "h1", None, False, 3.0, None)
-    assert store.apply(lease.fence, "charge", '{"id":7}', decided_by="handler")
+    assert store.receipts.record_effect(lease.fence, "charge", '{"id":7}', decided_by="handler")
     clock.advance(2)
     assert the(store, lease.job.id) == Receipt("charge", "effect", 1, 1, "h1", '{"id":7}', True, 2.0, "handler")
 
@@ -84,7 +95,7 @@ def test_an_asking_is_a_doubt_until_it_is_answered(store: Store, clock: Settable
 def test_an_answer_may_be_nothing(store: Store) -> None:
     """It happened, and there is no value."""
     lease = doubtful(store)
-    assert store.apply(lease.fence, "charge", None, decided_by="handler")
+    assert store.receipts.record_effect(lease.fence, "charge", None, decided_by="handler")
     assert (the(store, lease.job.id).applied, the(store, lease.job.id).value) == (True, None)
 
 
@@ -92,78 +103,78 @@ def test_a_doubt_of_before_is_asked_anew(store: Store, clock: SettableClock) -> 
     """The new asking stands in its place, and only who asked last may answer."""
     lease = doubtful(store)
     holder = adopted(store, clock, lease)
-    assert store.ask(holder.fence, "charge", "h2")
+    assert store.receipts.begin_effect(holder.fence, "charge", "h2")
     assert the(store, lease.job.id) == Receipt("charge", "effect", 1, 2, "h2", None, False, 0.0, None)
-    assert not store.apply(lease.fence, "charge", "1", decided_by="handler")
-    assert not store.unask(lease.fence, "charge")
-    assert store.apply(holder.fence, "charge", "2", decided_by="handler")
+    assert not store.receipts.record_effect(lease.fence, "charge", "1", decided_by="handler")
+    assert not store.receipts.discard_effect(lease.fence, "charge")
+    assert store.receipts.record_effect(holder.fence, "charge", "2", decided_by="handler")
 
 
 def test_a_receipt_is_never_asked_for_again(store: Store, clock: SettableClock, raw: Raw) -> None:
     """Not by its own holder, and not by a later one: what happened has happened."""
     lease = doubtful(store)
-    store.apply(lease.fence, "charge", '"paid"', decided_by="handler")
+    store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
     holder = adopted(store, clock, lease)
     before = raw.dump()
-    assert not store.ask(lease.fence, "charge", "h1")
-    assert not store.ask(holder.fence, "charge", "h1")
-    assert not store.unask(lease.fence, "charge")
-    assert not store.apply(lease.fence, "charge", '"twice"', decided_by="handler")
+    assert not store.receipts.begin_effect(lease.fence, "charge", "h1")
+    assert not store.receipts.begin_effect(holder.fence, "charge", "h1")
+    assert not store.receipts.discard_effect(lease.fence, "charge")
+    assert not store.receipts.record_effect(lease.fence, "charge", '"twice"', decided_by="handler")
     assert raw.dump() == before
 
 
 def test_an_answer_sent_again_is_there(store: Store, clock: SettableClock, raw: Raw) -> None:
     """Protocol 10: an ambiguous reply is settled by sending the same again; it keeps its first time."""
     lease = doubtful(store)
-    assert store.apply(lease.fence, "charge", '{"b":1,"a":2}', decided_by="handler")
+    assert store.receipts.record_effect(lease.fence, "charge", '{"b":1,"a":2}', decided_by="handler")
     before = raw.dump()
     clock.advance(5)
-    assert store.apply(lease.fence, "charge", '{"b":1,"a":2}', decided_by="handler")
+    assert store.receipts.record_effect(lease.fence, "charge", '{"b":1,"a":2}', decided_by="handler")
     assert raw.dump() == before
 
 
 def test_an_asking_sent_again_is_one_asking(store: Store) -> None:
     """Whose reply was lost asks the same way again."""
     lease = doubtful(store)
-    assert store.ask(lease.fence, "charge", "h1")
-    assert len(store.receipts(lease.job.id)) == 1
+    assert store.receipts.begin_effect(lease.fence, "charge", "h1")
+    assert len(store.receipts.for_job(lease.job.id)) == 1
 
 
 def test_an_asking_that_surely_did_not_happen_is_forgotten(store: Store) -> None:
     """No doubt is left, and it can be asked anew."""
     lease = doubtful(store)
-    assert store.unask(lease.fence, "charge")
-    assert store.receipts(lease.job.id) == []
-    assert not store.unask(lease.fence, "charge")
-    assert not store.apply(lease.fence, "charge", "1", decided_by="handler")
-    assert store.ask(lease.fence, "charge", "h1")
+    assert store.receipts.discard_effect(lease.fence, "charge")
+    assert store.receipts.for_job(lease.job.id) == []
+    assert not store.receipts.discard_effect(lease.fence, "charge")
+    assert not store.receipts.record_effect(lease.fence, "charge", "1", decided_by="handler")
+    assert store.receipts.begin_effect(lease.fence, "charge", "h1")
 
 
 def test_a_step_and_an_outside_call_do_not_share_a_name(store: Store, raw: Raw) -> None:
     """Neither takes the place of the other, known or in doubt."""
     lease = claimed(store)
-    store.remember(lease.fence, "link", "h", "1")
-    store.ask(lease.fence, "charge", "h")
+    store.receipts.record_step(lease.fence, "link", "h", "1")
+    store.receipts.begin_effect(lease.fence, "charge", "h")
     before = raw.dump()
-    assert not store.ask(lease.fence, "link", "h")
-    assert not store.remember(lease.fence, "charge", "h", "1")
-    assert not store.apply(lease.fence, "link", "2", decided_by="handler")
+    assert not store.receipts.begin_effect(lease.fence, "link", "h")
+    assert not store.receipts.record_step(lease.fence, "charge", "h", "1")
+    assert not store.receipts.record_effect(lease.fence, "link", "2", decided_by="handler")
     assert raw.dump() == before
 
 
 # ---------------------------------------------------------------- the fence
 @pytest.mark.parametrize("status", ["LEASED", "IN_PROGRESS", "COMMITTED"])
-def test_whoever_lives_remembers(store: Store, status: str) -> None:
+def test_live_execution_stores_receipts(store: Store, status: str) -> None:
     """Before the start, in the middle and past the commit."""
     lease = claimed(store, "deliver") if status == "LEASED" else claimed(store)
     lease = commit(store, lease) if status == "COMMITTED" else lease
     assert lease.status == status
-    assert store.remember(lease.fence, "link", "h", "1")
-    assert store.ask(lease.fence, "charge", "h")
+    assert store.receipts.record_step(lease.fence, "link", "h", "1")
+    assert store.receipts.begin_effect(lease.fence, "charge", "h")
 
 
 @pytest.mark.parametrize("ended", ["done", "failed", "retried"])
-def test_what_has_ended_asks_for_nothing(store: Store, raw: Raw, ended: str) -> None:
+def test_ended_execution_stores_no_receipt(store: Store, raw: Raw, ended: str) -> None:
     """A zombie gets no leave for an outside call, and its values are not kept."""
     lease = claimed(store)
     if ended == "done":
@@ -174,165 +185,75 @@ def test_what_has_ended_asks_for_nothing(store: Store, raw: Raw, ended: str) -> 
         settle(store, lease, Errored("busy", retryable=True, after=0))
         claim(store)
     before = raw.dump()
-    assert not store.ask(lease.fence, "charge", "h")
-    assert not store.remember(lease.fence, "link", "h", "1")
+    assert not store.receipts.begin_effect(lease.fence, "charge", "h")
+    assert not store.receipts.record_step(lease.fence, "link", "h", "1")
     assert raw.dump() == before
 
 
-def test_another_holder_asks_for_nothing(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_other_holder_stores_no_receipt(store: Store, clock: SettableClock, raw: Raw) -> None:
     """Each part of the fence counts; a job that is not there is nobody's."""
     lease = claimed(store)
     adopted(store, clock, lease)
-    wrong = [lease.fence, replace(lease.fence, holder=3), replace(lease.fence, attempt=2, holder=2), replace(lease.fence, job_id=uuid7(), holder=2), NOBODY]
+    wrong = [
+        lease.fence,
+        replace(lease.fence, holder=3),
+        replace(lease.fence, attempt=2, holder=2),
+        replace(lease.fence, job_id=uuid7(), holder=2),
+        NOBODY,
+    ]
     before = raw.dump()
-    assert [store.ask(fence, "charge", "h") for fence in wrong] == [False] * 5
-    assert [store.remember(fence, "link", "h", "1") for fence in wrong] == [False] * 5
-    assert [store.apply(fence, "charge", "1", decided_by="handler") for fence in wrong] == [False] * 5
-    assert [store.unask(fence, "charge") for fence in wrong] == [False] * 5
+    assert [store.receipts.begin_effect(fence, "charge", "h") for fence in wrong] == [False] * 5
+    assert [store.receipts.record_step(fence, "link", "h", "1") for fence in wrong] == [False] * 5
+    assert [store.receipts.record_effect(fence, "charge", "1", decided_by="handler") for fence in wrong] == [False] * 5
+    assert [store.receipts.discard_effect(fence, "charge") for fence in wrong] == [False] * 5
     assert raw.dump() == before
 
 
 @pytest.mark.parametrize("answer", ["apply", "unask"])
-def test_knowledge_is_not_refused_because_a_lease_ended(store: Store, clock: SettableClock, answer: str) -> None:
-    """Protocol 23: the answer to one's own asking is taken also after the execution was adopted, lost and begun anew."""
+def test_answer_is_stored_after_the_lease_was_lost(store: Store, clock: SettableClock, answer: str) -> None:
+    """Protocol 23: the answer to one's own asking is taken also after the execution was adopted, lost and begun
+    anew.
+    """
     lease = doubtful(store)
     clock.advance(31)
     lose(store)
     claim(store)
     if answer == "apply":
-        assert store.apply(lease.fence, "charge", '"paid"', decided_by="handler")
+        assert store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
         assert the(store, lease.job.id).value == '"paid"'
     else:
-        assert store.unask(lease.fence, "charge")
-        assert store.receipts(lease.job.id) == []
+        assert store.receipts.discard_effect(lease.fence, "charge")
+        assert store.receipts.for_job(lease.job.id) == []
 
 
 def test_an_answer_may_come_after_the_jobs_end(store: Store) -> None:
     """Even a job that has ended learns what its outside call did."""
     lease = doubtful(store)
     fail(store, lease)
-    assert store.apply(lease.fence, "charge", '"paid"', decided_by="handler")
+    assert store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
 
 
 def test_who_adopts_sees_every_asking(postgres_url: str) -> None:
-    """An asking under way holds its execution: an adopter comes after it, and reads it, or comes before it, and it is refused."""
+    """An asking under way holds its execution: an adopter comes after it, and reads it, or comes before it, and it is
+    refused.
+    """
     place = postgres_place(postgres_url)
     store = place.open(real_time=True)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     lease = claimed(store, lease=0.0)
     with psycopg.connect(place.url) as adopter:
-        adopter.execute(f"UPDATE {place.schema}.executions SET holder = 2, lease_owner = 'bob' WHERE job_id = %s", [lease.job.id])
+        adopter.execute(
+            f"UPDATE {place.schema}.executions SET holder = 2, lease_owner = 'bob' WHERE job_id = %s", [lease.job.id]
+        )
         answers: list[bool] = []
-        asking = threading.Thread(target=lambda: answers.append(store.ask(lease.fence, "charge", "h")))
+        asking = threading.Thread(
+            target=lambda: answers.append(store.receipts.begin_effect(lease.fence, "charge", "h"))
+        )
         asking.start()
         while asking.is_alive() and not place.raw("SELECT 1 FROM pg_locks WHERE NOT granted"):
             pass
         adopter.commit()
     asking.join()
     assert answers == [False]
-    assert store.receipts(lease.job.id) == []
+    assert store.receipts.for_job(lease.job.id) == []
     place.close()
-
-
-# ---------------------------------------------------------------- what the database refuses
-@pytest.mark.parametrize("change", [
-    "UPDATE {receipts} SET value = '1'", "UPDATE {receipts} SET applied_at = NULL", "UPDATE {receipts} SET args_hash = 'x'",
-    "UPDATE {receipts} SET kind = 'step'", "UPDATE {receipts} SET name = 'other'", "DELETE FROM {receipts}"])
-def test_what_an_outside_call_answered_never_changes(store: Store, raw: Raw, change: str) -> None:
-    """Whoever sends the statement."""
-    lease = doubtful(store)
-    store.apply(lease.fence, "charge", '"paid"', decided_by="handler")
-    before = raw.dump()
-    with pytest.raises(raw.refusal, match="interlock refuses"):
-        raw(change)
-    assert raw.dump() == before
-
-
-# ---------------------------------------------------------------- redrive
-def old_job(store: Store) -> Lease:
-    """A failed job with a step, an answered call and a doubtful one."""
-    lease = claimed(store, payload='{"n":1}')
-    store.remember(lease.fence, "link", "h1", '"l"')
-    store.ask(lease.fence, "charge", "h2")
-    store.apply(lease.fence, "charge", '"paid"', decided_by="handler")
-    store.ask(lease.fence, "send", "h3")
-    return fail(store, lease)
-
-
-def redrive(old: Lease, **fields: object) -> NewJob:
-    return make(redrive_of=old.job.id, root=old.job.root or old.job.id, **{"inherits": True, **fields})
-
-
-def test_a_redrive_takes_over_the_receipts(store: Store, clock: SettableClock) -> None:
-    """Protocol 25: what is known and what is in doubt, under a fence that no execution has; the old job keeps its own."""
-    old = old_job(store)
-    before = store.receipts(old.job.id)
-    clock.advance(7)
-    new = redrive(old)
-    store.enqueue([new])
-    assert store.receipts(new.id) == [replace(receipt, attempt=0, holder=0, age=7.0) for receipt in before]
-    assert [receipt.age for receipt in store.receipts(old.job.id)] == [7.0] * 3
-    (lease,) = claim(store)
-    assert not store.ask(lease.fence, "charge", "h2")
-    assert not store.apply(lease.fence, "send", "1", decided_by="handler")
-    assert store.ask(lease.fence, "send", "h3")
-
-
-def test_the_root_is_passed_on(store: Store) -> None:
-    """A redrive of a redrive is known outside by the first of them."""
-    old = old_job(store)
-    first = redrive(old)
-    store.enqueue([first])
-    (lease,) = claim(store)
-    second = redrive(fail(store, lease))
-    store.enqueue([second])
-    job = store.get(second.id)
-    assert (old.job.root, job.root, job.redrive_of) == (None, old.job.id, first.id)
-    assert claim(store)[0].job.root == old.job.id
-
-
-def test_a_fresh_redrive_takes_over_nothing(store: Store) -> None:
-    new = redrive(old_job(store), inherits=False)
-    store.enqueue([new])
-    assert store.receipts(new.id) == []
-
-
-def test_only_a_job_that_is_new_inherits(store: Store, raw: Raw) -> None:
-    """A call that finds the holder of its key leaves that one's receipts alone."""
-    old = old_job(store)
-    holder = stored(store, unique_key="u")
-    before = raw.dump()["receipts"]
-    answers = store.enqueue([redrive(old, unique_key="u"), other := redrive(old)])
-    assert [answer.created for answer in answers] == [False, True]
-    assert store.receipts(holder.id) == []
-    assert len(store.receipts(other.id)) == 3
-    assert len(raw.dump()["receipts"]) == len(before) + 3
-
-
-def test_a_redrive_in_the_callers_transaction_takes_over_too(store: OpenStore, raw: Raw) -> None:
-    """Committed with it, or gone with it."""
-    old = old_job(store)
-    with raw.transaction() as connection:
-        kept = store.enqueue([redrive(old)], conn=connection)[0].id
-    with pytest.raises(RuntimeError), raw.transaction() as connection:
-        store.enqueue([redrive(old)], conn=connection)
-        raise RuntimeError
-    assert [receipt.name for receipt in store.receipts(kept)] == ["charge", "link", "send"]
-    assert len(raw("SELECT DISTINCT job_id FROM {receipts}")) == 2
-
-
-@pytest.mark.parametrize("column", ["root", "redrive_of"])
-def test_where_a_job_comes_from_never_changes(store: Store, raw: Raw, column: str) -> None:
-    """Whoever sends the statement."""
-    new = redrive(old_job(store))
-    store.enqueue([new])
-    with pytest.raises(raw.refusal, match="never change"):
-        raw(f"UPDATE {{jobs}} SET {column} = NULL, updated_at = {{later}} WHERE id = :id", id=new.id)
-    assert store.get(new.id).root == new.root
-
-
-def test_a_done_job_keeps_its_receipts(store: Store) -> None:
-    """Until it is pruned."""
-    lease = doubtful(store)
-    assert store.move([decided(commit(store, lease), Finished())]) == []
-    assert the(store, lease.job.id).name == "charge"

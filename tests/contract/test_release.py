@@ -1,11 +1,11 @@
-"""release: an operator ends a hold, and says what became of the outside calls in doubt."""
+"""release: an operator ends a hold and decides about external calls in doubt."""
 
 import pytest
 
-from interlock.ids import uuid7
-from interlock.outcome import Held
-from interlock.records import Decision, Receipt
-from interlock.store import Store
+from interlock.core.ids import uuid7
+from interlock.core.outcome import Held
+from interlock.store.contract import Store
+from interlock.store.types import Decision, Receipt
 from tests.contract.kit import check, claim, claimed, settle, stored
 from tests.kit import EPOCH, Raw, SettableClock
 
@@ -16,14 +16,16 @@ def held(store: Store) -> str:
     """A job that is held over two outside calls in doubt, beside one with a receipt and a remembered step."""
     lease = claimed(store)
     for name in ("charge", "send", "pay"):
-        store.ask(lease.fence, name, "h")
-    store.apply(lease.fence, "pay", '"paid"', decided_by="handler")
-    store.remember(lease.fence, "link", "h", '"l"')
+        store.receipts.begin_effect(lease.fence, name, "h")
+    store.receipts.record_effect(lease.fence, "pay", '"paid"', decided_by="handler")
+    store.receipts.record_step(lease.fence, "link", "h", '"l"')
     return settle(store, lease, Held("did it happen?")).job.id
 
 
 def told(store: Store, id: str) -> dict[str, tuple[str | None, bool, str | None]]:
-    return {receipt.name: (receipt.value, receipt.applied, receipt.decided_by) for receipt in store.receipts(id)}
+    return {
+        receipt.name: (receipt.value, receipt.applied, receipt.decided_by) for receipt in store.receipts.for_job(id)
+    }
 
 
 KNOWN = {"link": ('"l"', True, None), "pay": ('"paid"', True, "handler")}
@@ -33,11 +35,18 @@ def test_a_released_job_is_due_at_once(store: Store, clock: SettableClock) -> No
     """The hold is over, the history says who ended it and why, and the job can be claimed."""
     id = held(store)
     now = clock.advance(60)
-    assert store.release(id, by=OLGA, reason="looked it up")
-    job = store.get(id)
+    assert store.control.release(id, by=OLGA, reason="looked it up")
+    job = store.inspect.get(id)
     assert (job.held_at, job.held_reason, job.due_at, job.updated_at, job.phase) == (None, None, now, now, "pending")
-    last = store.history(id)[-1]
-    assert (last.event, last.actor, last.reason, last.attempt, last.to_state, last.at) == ("release", OLGA, "looked it up", 1, None, now)
+    last = store.inspect.history(id)[-1]
+    assert (last.event, last.actor, last.reason, last.attempt, last.to_state, last.at) == (
+        "release",
+        OLGA,
+        "looked it up",
+        1,
+        None,
+        now,
+    )
     check(store, id)
     assert [lease.job.id for lease in claim(store)] == [id]
 
@@ -45,77 +54,84 @@ def test_a_released_job_is_due_at_once(store: Store, clock: SettableClock) -> No
 def test_a_job_is_fresh_also_when_the_clock_stands_still(store: Store) -> None:
     """`updated_at` grows with every write to the job."""
     id = held(store)
-    before = store.get(id).updated_at
-    store.release(id, by=OLGA, reason="go on")
-    assert store.get(id).updated_at > before
-    assert store.get(id).due_at == EPOCH
+    before = store.inspect.get(id).updated_at
+    store.control.release(id, by=OLGA, reason="go on")
+    assert store.inspect.get(id).updated_at > before
+    assert store.inspect.get(id).due_at == EPOCH
 
 
 def test_without_a_decision_the_doubts_stay(store: Store) -> None:
     """The job runs again, and its handler has to deal with them."""
     id = held(store)
-    before = store.receipts(id)
-    store.release(id, by=OLGA, reason="go on")
-    assert store.receipts(id) == before
-    assert store.history(id)[-1].detail is None
+    before = store.receipts.for_job(id)
+    store.control.release(id, by=OLGA, reason="go on")
+    assert store.receipts.for_job(id) == before
+    assert store.inspect.history(id)[-1].detail is None
 
 
 def test_what_happened_has_a_receipt(store: Store, clock: SettableClock) -> None:
     """Every doubt is settled, with who decided and when; what was known stays as it was."""
     id = held(store)
     clock.advance(5)
-    assert store.release(id, by=OLGA, reason="it is on the bill", decision=Decision(True, '{"id":7}'))
+    assert store.control.release(id, by=OLGA, reason="it is on the bill", decision=Decision(True, '{"id":7}'))
     assert told(store, id) == KNOWN | {"charge": ('{"id":7}', True, OLGA), "send": ('{"id":7}', True, OLGA)}
-    assert {receipt.name: receipt.age for receipt in store.receipts(id)} == {"charge": 0.0, "send": 0.0, "link": 5.0, "pay": 5.0}
-    assert store.history(id)[-1].detail == {"happened": True, "effects": ["charge", "send"]}
+    assert {receipt.name: receipt.age for receipt in store.receipts.for_job(id)} == {
+        "charge": 0.0,
+        "send": 0.0,
+        "link": 5.0,
+        "pay": 5.0,
+    }
+    assert store.inspect.history(id)[-1].detail == {"happened": True, "effects": ["charge", "send"]}
     (lease,) = claim(store)
-    assert not store.ask(lease.fence, "charge", "h")
+    assert not store.receipts.begin_effect(lease.fence, "charge", "h")
 
 
 def test_what_happened_may_have_no_value(store: Store) -> None:
     id = held(store)
-    store.release(id, by=OLGA, reason="it did", decision=Decision(True))
+    store.control.release(id, by=OLGA, reason="it did", decision=Decision(True))
     assert told(store, id)["charge"] == (None, True, OLGA)
 
 
-def test_what_did_not_happen_was_never_asked_for(store: Store) -> None:
+def test_effect_released_as_not_happened_is_forgotten(store: Store) -> None:
     """The doubts are gone, the history keeps their names, and they are asked for anew."""
     id = held(store)
-    assert store.release(id, by=OLGA, reason="not on the bill", decision=Decision(False))
+    assert store.control.release(id, by=OLGA, reason="not on the bill", decision=Decision(False))
     assert told(store, id) == KNOWN
-    assert store.history(id)[-1].detail == {"happened": False, "effects": ["charge", "send"]}
+    assert store.inspect.history(id)[-1].detail == {"happened": False, "effects": ["charge", "send"]}
     (lease,) = claim(store)
-    assert store.ask(lease.fence, "charge", "h")
+    assert store.receipts.begin_effect(lease.fence, "charge", "h")
 
 
 def test_a_decision_over_no_doubt_is_only_told(store: Store) -> None:
     id = settle(store, claimed(store), Held("wait")).job.id
-    assert store.release(id, by=OLGA, reason="go on", decision=Decision(True, "1"))
-    assert (store.receipts(id), store.history(id)[-1].detail) == ([], {"happened": True, "effects": []})
+    assert store.control.release(id, by=OLGA, reason="go on", decision=Decision(True, "1"))
+    assert (store.receipts.for_job(id), store.inspect.history(id)[-1].detail) == ([], {"happened": True, "effects": []})
 
 
 def test_a_late_answer_does_not_take_a_decision_back(store: Store) -> None:
     """The old holder's own word comes too late; the same word is no contradiction."""
     lease = claimed(store)
-    store.ask(lease.fence, "charge", "h")
+    store.receipts.begin_effect(lease.fence, "charge", "h")
     id = settle(store, lease, Held("did it?")).job.id
-    store.release(id, by=OLGA, reason="it did", decision=Decision(True, '"theirs"'))
-    assert not store.apply(lease.fence, "charge", '"ours"', decided_by="handler")
-    assert store.apply(lease.fence, "charge", '"theirs"', decided_by="handler")
-    (receipt,) = store.receipts(id)
+    store.control.release(id, by=OLGA, reason="it did", decision=Decision(True, '"theirs"'))
+    assert not store.receipts.record_effect(lease.fence, "charge", '"ours"', decided_by="handler")
+    assert store.receipts.record_effect(lease.fence, "charge", '"theirs"', decided_by="handler")
+    (receipt,) = store.receipts.for_job(id)
     assert receipt == Receipt("charge", "effect", 1, 1, "h", '"theirs"', True, 0.0, OLGA)
 
 
 @pytest.mark.parametrize("job", ["waiting", "running", "released", "unknown", "no id"])
 def test_a_job_that_is_not_held_is_not_released(store: Store, raw: Raw, job: str) -> None:
     """False, and nothing changed, its doubts included."""
-    id = {"unknown": uuid7(), "no id": "x"}.get(job) or (stored(store).id if job == "waiting" else held(store) if job == "released" else "")
+    id = {"unknown": uuid7(), "no id": "x"}.get(job) or (
+        stored(store).id if job == "waiting" else held(store) if job == "released" else ""
+    )
     if job == "running":
         lease = claimed(store)
-        store.ask(lease.fence, "charge", "h")
+        store.receipts.begin_effect(lease.fence, "charge", "h")
         id = lease.job.id
     if job == "released":
-        assert store.release(id, by=OLGA, reason="first")
+        assert store.control.release(id, by=OLGA, reason="first")
     before = raw.dump()
-    assert not store.release(id, by=OLGA, reason="again", decision=Decision(True, "1"))
+    assert not store.control.release(id, by=OLGA, reason="again", decision=Decision(True, "1"))
     assert raw.dump() == before

@@ -8,16 +8,16 @@ from typing import Any
 import psycopg
 import pytest
 
+from interlock.core.outcome import Errored, FailedFinally, Held, Released, Returned
 from interlock.errors import Unavailable
-from interlock.outcome import Errored, Failed, Held, Released, Returned
-from interlock.records import Lease
-from interlock.store import Store
-from interlock.stores.enqueue import Statement
-from interlock.stores.postgres.pool import TRIES, is_unwell, runner
-from interlock.stores.postgres.store import PostgresStore
-from interlock.verify import verify
-from tests.contract.kit import FACTS, LIFECYCLES, check, claim, claimed, decided, settle, started, stored, ways
-from tests.contract.test_races import together
+from interlock.operate.verify import verify
+from interlock.store.contract import Store
+from interlock.store.enqueue_plan import Statement
+from interlock.store.postgres.pool import TRIES, is_database_error, runner
+from interlock.store.postgres.store import PostgresStore
+from interlock.store.types import Lease
+from tests.contract.kit import FACTS, LIFECYCLES, check, claim, claim_rules, claimed, decided, settle, started, stored
+from tests.contract.test_races import settle_batch
 from tests.kit import Place, postgres_place
 
 
@@ -33,7 +33,7 @@ def crowded(postgres_url: str) -> Iterator[Place]:
 def many_writers(crowded: Place) -> PostgresStore:
     store = crowded.open(real_time=True)
     assert isinstance(store, PostgresStore)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     return store
 
 
@@ -51,8 +51,8 @@ def behind_a_remark(store: PostgresStore, place: Place, job_id: str, work: Calla
 
     worker = threading.Thread(target=run)
     remark = {"id": job_id, "attempt": None, "event": "looked_at", "actor": "rival", "reason": None}
-    with rival.pool.begin() as conn:
-        runner(conn)(Statement(rival.queries["remark"], remark, answers=False))
+    with rival.session.pool.begin() as conn:
+        runner(conn)(Statement(rival.session.queries["add_note"], remark, answers=False))
         holder = conn.info.backend_pid
         worker.start()
         blocked = "SELECT 1 FROM pg_stat_activity WHERE :pid = ANY(pg_blocking_pids(pid))"
@@ -82,48 +82,64 @@ SEEN = """INSERT INTO {audit} (job_id, version, n, at, event, actor)
 
 @pytest.mark.parametrize(("begin", "outcome"), ENDS)
 def test_a_move_that_waited_for_a_remark_is_carried_out(
-    many_writers: PostgresStore, crowded: Place, begin: Callable[[Store], Lease], outcome: Any,
+    many_writers: PostgresStore,
+    crowded: Place,
+    begin: Callable[[Store], Lease],
+    outcome: Any,
 ) -> None:
     """What it says of itself gets the next number, from a snapshot newer than the lock it waited for."""
     store, lease = many_writers, begin(many_writers)
-    assert behind_a_remark(store, crowded, lease.job.id, lambda: store.move([decided(lease, outcome)])) == []
-    assert store.get(lease.job.id).phase == "pending"
+    assert (
+        behind_a_remark(store, crowded, lease.job.id, lambda: store.transitions.move([decided(lease, outcome)])) == []
+    )
+    assert store.inspect.get(lease.job.id).phase == "pending"
     check(store, lease.job.id)
-    assert {entry.event for entry in store.history(lease.job.id)} >= {"looked_at"}
+    assert {entry.event for entry in store.inspect.history(lease.job.id)} >= {"looked_at"}
 
 
 def test_a_batch_with_moves_of_two_arrows_waits_for_a_remark(many_writers: PostgresStore, crowded: Place) -> None:
     """The same where the batch is written step by step."""
     store = many_writers
     lease, buried = downloading(store), claimed(store, "paint")
-    moves = [decided(lease, RETRY), decided(buried, Failed("broken"))]
-    assert behind_a_remark(store, crowded, lease.job.id, lambda: store.move(moves)) == []
-    assert (store.get(lease.job.id).phase, store.get(buried.job.id).state) == ("pending", "dead_letter")
+    moves = [decided(lease, RETRY), decided(buried, FailedFinally("broken"))]
+    assert behind_a_remark(store, crowded, lease.job.id, lambda: store.transitions.move(moves)) == []
+    assert (store.inspect.get(lease.job.id).phase, store.inspect.get(buried.job.id).state) == ("pending", "dead_letter")
 
 
 def test_a_request_to_stop_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
     store, lease = many_writers, running(many_writers)
     id = lease.job.id
-    assert behind_a_remark(store, crowded, id, lambda: store.request_cancel(id, by="operator:olga", reason="x")) is True
-    assert [entry.event for entry in store.history(lease.job.id) if entry.n] == ["looked_at", "cancel_requested"]
+    assert (
+        behind_a_remark(store, crowded, id, lambda: store.control.request_cancel(id, by="operator:olga", reason="x"))
+        is True
+    )
+    assert [entry.event for entry in store.inspect.history(lease.job.id) if entry.n] == [
+        "looked_at",
+        "cancel_requested",
+    ]
 
 
 def test_a_remark_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
     store, job = many_writers, stored(many_writers)
     refused = {"attempt": None, "event": "refused", "actor": "ann", "reason": None}
-    behind_a_remark(store, crowded, job.id, lambda: store.remark(job.id, **refused))  # type: ignore[arg-type]
-    assert [entry.event for entry in store.history(job.id) if entry.n] == ["looked_at", "refused"]
+    behind_a_remark(store, crowded, job.id, lambda: store.control.add_note(job.id, **refused))  # type: ignore[arg-type]
+    assert [entry.event for entry in store.inspect.history(job.id) if entry.n] == ["looked_at", "refused"]
 
 
 def test_a_release_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
     store, lease = many_writers, running(many_writers)
     id = settle(store, lease, HOLD).job.id
-    assert behind_a_remark(store, crowded, id, lambda: store.release(id, by="operator:olga", reason="looked")) is True
-    assert [entry.event for entry in store.history(lease.job.id) if entry.n] == ["hold", "looked_at", "release"]
+    assert (
+        behind_a_remark(store, crowded, id, lambda: store.control.release(id, by="operator:olga", reason="looked"))
+        is True
+    )
+    assert [entry.event for entry in store.inspect.history(lease.job.id) if entry.n] == ["hold", "looked_at", "release"]
 
 
 def test_a_claim_without_an_arrow_is_not_spoiled_by_a_remark(
-    many_writers: PostgresStore, crowded: Place, caplog: pytest.LogCaptureFixture,
+    many_writers: PostgresStore,
+    crowded: Place,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The remark is committed after the claim's snapshot, and before the claim has its lock."""
     store, job = many_writers, stored(many_writers, "fetch")
@@ -141,7 +157,7 @@ def test_a_claim_without_an_arrow_is_not_spoiled_by_a_remark(
         gate.execute("SELECT pg_advisory_unlock(4712)")
         claimer.join()
     assert [lease.job.id for lease in leases] == [job.id]
-    assert [entry.event for entry in store.history(job.id) if entry.n] == ["looked_at", "claim"]
+    assert [entry.event for entry in store.inspect.history(job.id) if entry.n] == ["looked_at", "claim"]
     assert "set aside" not in caplog.text
 
 
@@ -161,31 +177,34 @@ def test_under_repeatable_read_a_commit_beside_a_remark_runs_again(many_writers:
         return connection
 
     crowded.raw(SEEN, id=lease.job.id, n=8)
-    assert store.commit(decided(lease, RETRY), body, transaction=transaction) is None
+    assert store.transitions.commit(decided(lease, RETRY), body, transaction=transaction) is None
     assert calls == [1, 1]
-    assert store.get(lease.job.id).phase == "pending"
+    assert store.inspect.get(lease.job.id).phase == "pending"
 
 
 def test_a_rivals_row_is_told_from_data_that_cannot_be_stored(many_writers: PostgresStore, crowded: Place) -> None:
     """Both refusals carry the database's words; only bad data may cost the job its life."""
     store, rivalled, broken = many_writers, claimed(many_writers, "paint"), running(many_writers)
     crowded.raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=rivalled.job.id)
-    moves = [decided(rivalled, Failed("x")), decided(broken, Returned('{"half":', boundary=False))]
-    refusals = {each.job_id: each for each in store.move(moves)}
+    moves = [decided(rivalled, FailedFinally("x")), decided(broken, Returned('{"half":', boundary=False))]
+    refusals = {each.job_id: each for each in store.transitions.move(moves)}
     assert all(each.error for each in refusals.values())
     assert {id: each.collided for id, each in refusals.items()} == {rivalled.job.id: True, broken.job.id: False}
 
 
 BUSY = [psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable]
 DATA = [
-    psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex, psycopg.errors.NumericValueOutOfRange,
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.errors.StatementTooComplex,
+    psycopg.errors.NumericValueOutOfRange,
     psycopg.DataError,
 ]
 
 
 @pytest.mark.parametrize("error", BUSY)
 def test_a_database_that_others_keep_busy_is_unavailable_and_blames_no_row(
-    many_writers: PostgresStore, error: type[psycopg.Error],
+    many_writers: PostgresStore,
+    error: type[psycopg.Error],
 ) -> None:
     """After the tries in place: whoever reports a finished job sends the same again until it is stored."""
     tried: list[int] = []
@@ -195,26 +214,31 @@ def test_a_database_that_others_keep_busy_is_unavailable_and_blames_no_row(
         raise error
 
     with pytest.raises(Unavailable, match="Nothing was stored; try again later"):
-        many_writers.pool.transact(work)
+        many_writers.session.pool.transact(work)
     assert len(tried) == TRIES
-    assert is_unwell(error())
+    assert is_database_error(error())
 
 
 @pytest.mark.parametrize("error", DATA)
 def test_value_too_large_or_too_deep_fails_only_its_own_job(error: type[psycopg.Error]) -> None:
     """The others of its batch are stored."""
-    assert not is_unwell(error())
+    assert not is_database_error(error())
 
 
 # ---------------------------------------------------------------- raced, on both stores
 def held_and_released(store: Store, job_id: str, rounds: int) -> None:
     """A worker and an operator at one job, turn by turn. A claim steps over a job that is locked this moment."""
     for turn in range(rounds):
-        while not (leases := store.claim("ann", ways("fetch"), ["default"], 1)):
+        while not (leases := store.queue.claim("ann", claim_rules("fetch"), ["default"], 1)):
             pass
-        assert store.move([decided(leases[0], Held("in doubt") if turn % 3 else Released("its worker drains"))]) == []
+        assert (
+            store.transitions.move(
+                [decided(leases[0], Held("in doubt") if turn % 3 else Released("its worker drains"))]
+            )
+            == []
+        )
         if turn % 3:
-            assert store.release(job_id, by="operator:olga", reason="looked")
+            assert store.control.release(job_id, by="operator:olga", reason="looked")
 
 
 def test_moves_beside_remarks_and_releases_all_get_through(live: Store, place: Place) -> None:
@@ -229,12 +253,12 @@ def test_moves_beside_remarks_and_releases_all_get_through(live: Store, place: P
             finally:
                 over.set()
         while not over.is_set():
-            stores[number].remark(job.id, attempt=None, event="seen", actor=f"w{number}", reason=None)
+            stores[number].control.add_note(job.id, attempt=None, event="seen", actor=f"w{number}", reason=None)
 
-    together(4, work)
-    found = live.get(job.id)
+    settle_batch(4, work)
+    found = live.inspect.get(job.id)
     assert (found.phase, found.state, found.attempt) == ("pending", "queued", 60)
-    numbers = [entry.n for entry in live.history(job.id)]
+    numbers = [entry.n for entry in live.inspect.history(job.id)]
     assert numbers == list(range(len(numbers)))
     assert verify(live).ok
 
@@ -249,17 +273,17 @@ def test_a_request_to_stop_beside_remarks_and_a_retry_is_heard_or_too_late(live:
             store, id = stores[number], lease.job.id
             match number:
                 case 0:
-                    return store.move([decided(lease, RETRY)])
+                    return store.transitions.move([decided(lease, RETRY)])
                 case 1:
-                    return store.request_cancel(id, by="operator:olga", reason="enough")
+                    return store.control.request_cancel(id, by="operator:olga", reason="enough")
                 case _:
-                    return store.remark(id, attempt=1, event="refused", actor=f"w{number}", reason=None)
+                    return store.control.add_note(id, attempt=1, event="refused", actor=f"w{number}", reason=None)
 
-        refusals = together(4, work)[0]
+        refusals = settle_batch(4, work)[0]
         assert [refusal.error for refusal in refusals] in ([], [None])
         check(live, lease.job.id)
-        assert live.get(lease.job.id).phase in ("pending", "running")
+        assert live.inspect.get(lease.job.id).phase in ("pending", "running")
         if refusals:
-            settle(live, lease, Failed("enough"))
+            settle(live, lease, FailedFinally("enough"))
         else:
-            live.claim("last", ways("deliver"), ["default"], 1)
+            live.queue.claim("last", claim_rules("deliver"), ["default"], 1)

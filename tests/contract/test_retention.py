@@ -1,18 +1,18 @@
-"""prune and archive: jobs go, and their audit goes after them by one door."""
+"""prune and archive: ended jobs are deleted, and their audit is archived afterwards."""
 
 from contextlib import suppress
 
 import pytest
 
-from interlock.job import AuditEntry
-from interlock.store import Store
+from interlock.core.job import AuditEntry
+from interlock.store.contract import Store
 from tests.contract.kit import claim, claimed, fail, finish, make, many, stored
 from tests.kit import Raw, SettableClock
 
 
 def ended(store: Store, clock: SettableClock, n: int = 1, age: float = 100.0) -> list[str]:
     """Jobs that succeeded `age` seconds ago."""
-    store.enqueue(many(n))
+    store.queue.enqueue(many(n))
     ids = [finish(store, lease).job.id for lease in claim(store, limit=n)]
     clock.advance(age)
     return ids
@@ -24,31 +24,36 @@ def test_only_jobs_that_ended_in_this_phase_long_enough_ago_are_pruned(store: St
     failed = fail(store, claimed(store)).job
     young = ended(store, clock, age=49.0)
     running, waiting = claimed(store).job, stored(store)
-    assert store.prune(phase="succeeded", age=50.0, limit=100) == 1
-    assert {job.id for job in store.jobs()} == {failed.id, *young, running.id, waiting.id}
-    assert old[0] not in {job.id for job in store.jobs()}
+    assert store.retention.prune(phase="succeeded", age=50.0, limit=100) == 1
+    assert {job.id for job in store.inspect.jobs()} == {failed.id, *young, running.id, waiting.id}
+    assert old[0] not in {job.id for job in store.inspect.jobs()}
 
 
 def test_the_oldest_go_first_and_no_more_than_asked(store: Store, clock: SettableClock) -> None:
     """Pruning works in bites."""
     first, second, third = (ended(store, clock, age=10.0)[0] for _ in range(3))
-    assert store.prune(phase="succeeded", age=5.0, limit=2) == 2
-    assert [job.id for job in store.jobs()] == [third]
-    assert store.prune(phase="succeeded", age=5.0, limit=2) == 1
-    assert store.prune(phase="succeeded", age=5.0, limit=2) == 0
-    assert {first, second, third} == {dossier.job_id for page in store.dossiers() for dossier in page}
+    assert store.retention.prune(phase="succeeded", age=5.0, limit=2) == 2
+    assert [job.id for job in store.inspect.jobs()] == [third]
+    assert store.retention.prune(phase="succeeded", age=5.0, limit=2) == 1
+    assert store.retention.prune(phase="succeeded", age=5.0, limit=2) == 0
+    assert {first, second, third} == {record.job_id for page in store.inspect.job_records() for record in page}
 
 
-def test_executions_and_receipts_go_with_the_job_and_the_audit_stays(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_executions_and_receipts_go_with_the_job_and_the_audit_stays(
+    store: Store, clock: SettableClock, raw: Raw
+) -> None:
     """What is left of a pruned job is its history."""
     (id,) = ended(store, clock)
-    history = store.history(id)
-    raw("""INSERT INTO {receipts} (job_id, name, kind, attempt, holder, args_hash, asked_at)
-           SELECT job_id, 'link', 'step', 1, 1, 'x', leased_at FROM {executions} WHERE job_id = :id""", id=id)
-    store.prune(phase="succeeded", age=50.0, limit=9)
-    assert store.executions(id) == []
+    history = store.inspect.history(id)
+    raw(
+        """INSERT INTO {receipts} (job_id, name, kind, attempt, holder, args_hash, begun_at)
+           SELECT job_id, 'link', 'step', 1, 1, 'x', leased_at FROM {executions} WHERE job_id = :id""",
+        id=id,
+    )
+    store.retention.prune(phase="succeeded", age=50.0, limit=9)
+    assert store.inspect.executions(id) == []
     assert raw("SELECT count(*) FROM {receipts}") == [(0,)]
-    assert store.history(id) == history
+    assert store.inspect.history(id) == history
     assert len(history) == 3
 
 
@@ -59,21 +64,23 @@ def test_a_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: s
     stored(store)
     clock.advance(1_000_000)
     with suppress(ValueError):
-        assert store.prune(phase=phase, age=1.0, limit=9) == 0
-    assert sum(store.counts()["standard"].values()) == 2
+        assert store.retention.prune(phase=phase, age=1.0, limit=9) == 0
+    assert sum(store.inspect.counts()["standard"].values()) == 2
 
 
 def test_the_audit_of_jobs_that_are_gone_is_handed_out_and_dropped(store: Store, clock: SettableClock) -> None:
     """Exactly those rows: what was handed out is gone, what stays belongs to jobs that are there or young."""
     old = ended(store, clock, 3)
-    histories = {id: store.history(id) for id in old}
-    store.prune(phase="succeeded", age=50.0, limit=9)
+    histories = {id: store.inspect.history(id) for id in old}
+    store.retention.prune(phase="succeeded", age=50.0, limit=9)
     kept = ended(store, clock, 1)
     out: list[AuditEntry] = []
-    assert store.archive(age=50.0, write=out.extend, limit=9) == 3
-    assert sorted(out, key=lambda e: (e.job_id, e.version, e.n)) == [entry for id in sorted(old) for entry in histories[id]]
-    assert [store.history(id) for id in old] == [[], [], []]
-    assert len(store.history(kept[0])) == 3
+    assert store.retention.archive(age=50.0, write=out.extend, limit=9) == 3
+    assert sorted(out, key=lambda e: (e.job_id, e.version, e.n)) == [
+        entry for id in sorted(old) for entry in histories[id]
+    ]
+    assert [store.inspect.history(id) for id in old] == [[], [], []]
+    assert len(store.inspect.history(kept[0])) == 3
 
 
 def test_the_audit_of_a_job_that_is_there_is_not_archived(store: Store, clock: SettableClock, raw: Raw) -> None:
@@ -82,38 +89,43 @@ def test_the_audit_of_a_job_that_is_there_is_not_archived(store: Store, clock: S
     stored(store)
     clock.advance(1_000_000)
     before = raw.dump()
-    assert store.archive(age=1.0, write=lambda entries: None, limit=9) == 0
+    assert store.retention.archive(age=1.0, write=lambda entries: None, limit=9) == 0
     assert raw.dump() == before
 
 
 def test_a_young_audit_is_not_archived(store: Store, clock: SettableClock) -> None:
     """Its last entry counts."""
     (id,) = ended(store, clock, age=100.0)
-    store.prune(phase="succeeded", age=50.0, limit=9)
-    assert store.archive(age=101.0, write=lambda entries: None, limit=9) == 0
-    assert len(store.history(id)) == 3
+    store.retention.prune(phase="succeeded", age=50.0, limit=9)
+    assert store.retention.archive(age=101.0, write=lambda entries: None, limit=9) == 0
+    assert len(store.inspect.history(id)) == 3
 
 
 def test_a_writer_that_fails_drops_nothing(store: Store, clock: SettableClock, raw: Raw) -> None:
     """What could not be written away is still there, and its exception goes through."""
     ended(store, clock, 2)
-    store.prune(phase="succeeded", age=50.0, limit=9)
+    store.retention.prune(phase="succeeded", age=50.0, limit=9)
     before = raw.dump()
 
     def full(entries: object) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        store.archive(age=1.0, write=full, limit=9)
+        store.retention.archive(age=1.0, write=full, limit=9)
     assert raw.dump() == before
 
 
 def test_archiving_works_in_bites(store: Store, clock: SettableClock) -> None:
     """No more jobs than asked, and each once."""
     ids = ended(store, clock, 5)
-    store.prune(phase="succeeded", age=50.0, limit=9)
+    store.retention.prune(phase="succeeded", age=50.0, limit=9)
     seen: list[str] = []
-    counts = [store.archive(age=1.0, write=lambda entries: seen.extend({entry.job_id for entry in entries}), limit=2) for _ in range(4)]
+    counts = [
+        store.retention.archive(
+            age=1.0, write=lambda entries: seen.extend({entry.job_id for entry in entries}), limit=2
+        )
+        for _ in range(4)
+    ]
     assert (counts, sorted(seen)) == ([2, 2, 1, 0], sorted(ids))
 
 
@@ -121,9 +133,9 @@ def test_an_archived_id_can_not_be_used_again_unseen(store: Store, clock: Settab
     """A pruned and archived job is not found, and a new job with its key is another job."""
     old = finish(store, claimed(store, idempotency_key="k")).job
     clock.advance(100)
-    store.prune(phase="succeeded", age=50.0, limit=9)
-    store.archive(age=50.0, write=lambda entries: None, limit=9)
-    (new,) = store.enqueue([make(idempotency_key="k")])
+    store.retention.prune(phase="succeeded", age=50.0, limit=9)
+    store.retention.archive(age=50.0, write=lambda entries: None, limit=9)
+    (new,) = store.queue.enqueue([make(idempotency_key="k")])
     assert new.created
     assert new.id != old.id
 
@@ -131,6 +143,6 @@ def test_an_archived_id_can_not_be_used_again_unseen(store: Store, clock: Settab
 def test_pruning_leaves_kinds_alone_that_were_not_named(store: Store, clock: SettableClock) -> None:
     """One app's retention must not delete what another app keeps in the same database."""
     (id,) = ended(store, clock)
-    kind = store.get(id).kind
-    assert store.prune(phase="succeeded", age=50.0, limit=9, kinds=["another"]) == 0
-    assert store.prune(phase="succeeded", age=50.0, limit=9, kinds=["another", kind]) == 1
+    kind = store.inspect.get(id).kind
+    assert store.retention.prune(phase="succeeded", age=50.0, limit=9, kinds=["another"]) == 0
+    assert store.retention.prune(phase="succeeded", age=50.0, limit=9, kinds=["another", kind]) == 1

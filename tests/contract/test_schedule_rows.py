@@ -1,12 +1,12 @@
-"""schedule, ticked: what comes round, and how far it has come."""
+"""schedule and ticked: stored schedules and their last tick."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from interlock.records import ScheduleFacts
-from interlock.store import Store
+from interlock.store.contract import Store
+from interlock.store.types import ScheduleFacts
 from tests.kit import EPOCH, PostgresRaw, Raw, SettableClock
 
 NIGHTLY = ScheduleFacts("nightly", "mail", "0 3 * * *", "Europe/Berlin", "last", '{"to":"Ü"}')
@@ -21,62 +21,68 @@ def kept(raw: Raw, name: str = "nightly") -> ScheduleFacts:
 def test_a_new_schedule_begins_now(store: Store, raw: Raw, clock: SettableClock) -> None:
     """Its ticks of before are nobody's."""
     clock.advance(1.5)
-    assert store.schedule(NIGHTLY) == EPOCH + timedelta(seconds=1.5)
+    assert store.schedules.save(NIGHTLY) == EPOCH + timedelta(seconds=1.5)
     assert kept(raw) == NIGHTLY
 
 
 def test_a_known_schedule_goes_on_where_it_was(store: Store, other: Store, clock: SettableClock) -> None:
     """Whoever asks, and however much later."""
-    first = store.schedule(NIGHTLY)
+    first = store.schedules.save(NIGHTLY)
     clock.advance(1000)
-    assert other.schedule(NIGHTLY) == first
-    other.ticked("nightly", EPOCH + timedelta(seconds=500))
-    assert store.schedule(NIGHTLY) == EPOCH + timedelta(seconds=500)
+    assert other.schedules.save(NIGHTLY) == first
+    other.schedules.mark_tick("nightly", EPOCH + timedelta(seconds=500))
+    assert store.schedules.save(NIGHTLY) == EPOCH + timedelta(seconds=500)
 
 
-@pytest.mark.parametrize("change", [{"kind": "chore"}, {"cron": "0 4 * * *"}, {"tz": "UTC"}, {"catch_up": "all"}, {"payload": "{}"}])
-def test_a_changed_declaration_is_kept_and_its_last_tick_stays(store: Store, raw: Raw, clock: SettableClock, change: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"kind": "chore"}, {"cron": "0 4 * * *"}, {"tz": "UTC"}, {"catch_up": "all"}, {"payload": "{}"}]
+)
+def test_a_changed_declaration_is_kept_and_its_last_tick_stays(
+    store: Store, raw: Raw, clock: SettableClock, change: dict[str, str]
+) -> None:
     """All that is declared may change but the name."""
-    store.schedule(NIGHTLY)
-    store.schedule(replace(NIGHTLY, name="another"))
+    store.schedules.save(NIGHTLY)
+    store.schedules.save(replace(NIGHTLY, name="another"))
     clock.advance(1000)
     changed = replace(NIGHTLY, **change)
-    assert store.schedule(changed) == EPOCH
+    assert store.schedules.save(changed) == EPOCH
     assert kept(raw) == changed
     assert kept(raw, "another") == replace(NIGHTLY, name="another")
 
 
 def test_an_unchanged_declaration_writes_nothing(store: Store, raw: Raw) -> None:
-    """It is asked for at every beat, and a write would wake others: a writer's transaction is not waited for on SQLite, and no row is new on PostgreSQL."""
-    store.schedule(NIGHTLY)
+    """It is asked for at every beat, and a write would wake others: a writer's transaction is not waited for on SQLite,
+    and no row is new on PostgreSQL.
+    """
+    store.schedules.save(NIGHTLY)
     if isinstance(raw, PostgresRaw):
         before = raw("SELECT xmin::text, ctid::text FROM {schedules}")
-        store.schedule(NIGHTLY)
+        store.schedules.save(NIGHTLY)
         assert raw("SELECT xmin::text, ctid::text FROM {schedules}") == before
     else:
         with raw.transaction():
-            assert store.schedule(NIGHTLY) == EPOCH
+            assert store.schedules.save(NIGHTLY) == EPOCH
 
 
 def test_a_paused_schedule_has_no_tick(store: Store, raw: Raw) -> None:
     """What is declared is kept all the same; it goes on where it was."""
-    store.schedule(NIGHTLY)
+    store.schedules.save(NIGHTLY)
     raw("UPDATE {schedules} SET paused_at = last_tick")
-    assert store.schedule(replace(NIGHTLY, cron="0 4 * * *")) is None
+    assert store.schedules.save(replace(NIGHTLY, cron="0 4 * * *")) is None
     assert kept(raw).cron == "0 4 * * *"
     raw("UPDATE {schedules} SET paused_at = NULL")
-    assert store.schedule(NIGHTLY) == EPOCH
+    assert store.schedules.save(NIGHTLY) == EPOCH
 
 
 def test_the_last_tick_never_goes_back(store: Store) -> None:
-    """Two keepers that deal with ticks in another order leave the later one; a zone is only a way to say it."""
-    store.schedule(NIGHTLY)
+    """Two maintenance that deal with ticks in another order leave the later one; a zone is only a way to say it."""
+    store.schedules.save(NIGHTLY)
     later = datetime(2026, 1, 2, 5, 0, 0, 250, tzinfo=timezone(timedelta(hours=2)))
-    store.ticked("nightly", later)
-    store.ticked("nightly", EPOCH + timedelta(days=1))
-    assert store.schedule(NIGHTLY) == later == datetime(2026, 1, 2, 3, 0, 0, 250, tzinfo=UTC)
+    store.schedules.mark_tick("nightly", later)
+    store.schedules.mark_tick("nightly", EPOCH + timedelta(days=1))
+    assert store.schedules.save(NIGHTLY) == later == datetime(2026, 1, 2, 3, 0, 0, 250, tzinfo=UTC)
 
 
-def test_a_tick_of_an_unknown_schedule_is_nobodys(store: Store, raw: Raw) -> None:
-    store.ticked("nightly", EPOCH)
+def test_tick_of_an_unknown_schedule_is_ignored(store: Store, raw: Raw) -> None:
+    store.schedules.mark_tick("nightly", EPOCH)
     assert raw("SELECT count(*) FROM {schedules}") == [(0,)]

@@ -1,27 +1,54 @@
-"""FM_024: a holder that the world has left behind changes nothing, whatever it says and however far the job has come."""
+"""FM_024: a stale holder changes nothing, whatever it sends."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from interlock.outcome import Advanced, Cancelled, Errored, Failed, Finished, Handed, Held, Lost, Outcome, Rejected, Released, Returned, Snoozed, Started
-from interlock.records import Beat, Lease
-from interlock.store import Store
+from interlock.core.outcome import (
+    Advanced,
+    CancelRequested,
+    Errored,
+    FailedFinally,
+    Finished,
+    Handed,
+    Held,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    Returned,
+    Snoozed,
+    Started,
+)
+from interlock.store.contract import Store
+from interlock.store.types import Heartbeat, Lease
 from tests.contract.kit import again, check, claim, claimed, close, commit, decided, fail, finish, make, settle, taken
 from tests.kit import Raw, SettableClock
 
 OUTCOMES: list[Outcome] = [
-    Started(), Advanced("RUNNING"), Returned('"late"', boundary=False), Returned('"late"', boundary=True), Errored("late", retryable=True),
-    Errored("late", retryable=False), Failed("late"), Rejected("late"), Lost(), Released("late"), Snoozed(5.0, "late"),
-    Cancelled("late", "olga"), Handed("late", 5.0), Held("late")]
+    Started(),
+    Advanced("RUNNING"),
+    Returned('"late"', boundary=False),
+    Returned('"late"', boundary=True),
+    Errored("late", retryable=True),
+    Errored("late", retryable=False),
+    FailedFinally("late"),
+    Rejected("late"),
+    Lost(),
+    Released("late"),
+    Snoozed(5.0, "late"),
+    CancelRequested("late", "olga"),
+    Handed("late", 5.0),
+    Held("late"),
+]
 PAST_COMMIT: list[Outcome] = [Finished(), Finished("gave up")]
 
 
 # ---------------------------------------------------------------- what has become of the job meanwhile
 def adopted(store: Store, clock: SettableClock, lease: Lease, *, by: str = "bob") -> Lease:
     clock.advance(31)
-    (new,) = store.adopt(by, [lease.job.kind], 30.0, 9)
+    (new,) = store.leases.adopt(by, [lease.job.kind], 30.0, 9)
     assert new.job.id == lease.job.id
     return new
 
@@ -41,7 +68,7 @@ def leased_again(store: Store, clock: SettableClock, lease: Lease) -> None:
 
 def leased_a_third_time(store: Store, clock: SettableClock, lease: Lease) -> None:
     leased_again(store, clock, lease)
-    waiting_again(store, clock, again(store, replace(lease, job=store.get(lease.job.id), holder=1)))
+    waiting_again(store, clock, again(store, replace(lease, job=store.inspect.get(lease.job.id), holder=1)))
     claim(store, lease.job.kind, by="cho")
 
 
@@ -61,7 +88,7 @@ def done(store: Store, clock: SettableClock, lease: Lease) -> None:
 def done_by_another_attempt(store: Store, clock: SettableClock, lease: Lease) -> None:
     committed_by_another_attempt(store, clock, lease)
     clock.advance(31)
-    close(store, store.adopt("cho", [lease.job.kind], 30.0, 9)[0])
+    close(store, store.leases.adopt("cho", [lease.job.kind], 30.0, 9)[0])
 
 
 def failed(store: Store, clock: SettableClock, lease: Lease) -> None:
@@ -70,11 +97,11 @@ def failed(store: Store, clock: SettableClock, lease: Lease) -> None:
 
 def cancelled(store: Store, clock: SettableClock, lease: Lease) -> None:
     waiting_again(store, clock, lease)
-    assert store.take([taken(store.get(lease.job.id))]) == []
+    assert store.transitions.take([taken(store.inspect.get(lease.job.id))]) == []
 
 
 def cancelled_in_hand(store: Store, clock: SettableClock, lease: Lease) -> None:
-    settle(store, adopted(store, clock, lease), Cancelled("new", "olga"))
+    settle(store, adopted(store, clock, lease), CancelRequested("new", "olga"))
 
 
 def held(store: Store, clock: SettableClock, lease: Lease) -> None:
@@ -88,17 +115,34 @@ def outside(store: Store, clock: SettableClock, lease: Lease) -> None:
 def gone(store: Store, clock: SettableClock, lease: Lease) -> None:
     done(store, clock, lease)
     clock.advance(100)
-    assert store.prune(phase="succeeded", age=1.0, limit=9) == 1
+    assert store.retention.prune(phase="succeeded", age=1.0, limit=9) == 1
 
 
 Newer = Callable[[Store, SettableClock, Lease], object]
 NEWER: list[Newer] = [
-    adopted, adopted_by_itself, waiting_again, leased_again, leased_a_third_time, committed, committed_by_another_attempt, done, done_by_another_attempt,
-    failed, cancelled, cancelled_in_hand, held, outside, gone]
+    adopted,
+    adopted_by_itself,
+    waiting_again,
+    leased_again,
+    leased_a_third_time,
+    committed,
+    committed_by_another_attempt,
+    done,
+    done_by_another_attempt,
+    failed,
+    cancelled,
+    cancelled_in_hand,
+    held,
+    outside,
+    gone,
+]
 
 
 def says_everything(store: Store, raw: Raw, lease: Lease, outcomes: list[Outcome]) -> int:
-    """Every settling verb with this stale lease; each is refused and the whole database stays as it is. How many there were."""
+    """Every settling verb with this stale lease; each is refused and the whole database stays as it is.
+
+    How many there were.
+    """
     before, cases = raw.dump(), 0
 
     def unchanged(what: object) -> None:
@@ -109,13 +153,13 @@ def says_everything(store: Store, raw: Raw, lease: Lease, outcomes: list[Outcome
 
     for outcome in outcomes:
         move = decided(lease, outcome)
-        (refusal,) = store.move([move])
+        (refusal,) = store.transitions.move([move])
         assert (refusal.job_id, refusal.error) == (lease.job.id, None), outcome
         unchanged(outcome)
-        assert store.commit(move, body) is not None, outcome
+        assert store.transitions.commit(move, body) is not None, outcome
         unchanged(("commit", outcome))
         cases += 2
-    renewal = store.renew([Beat(lease.fence, 3600.0, progress='[1,2,"late"]')])
+    renewal = store.leases.renew([Heartbeat(lease.fence, 3600.0, progress='[1,2,"late"]')])
     assert (renewal.renewed, renewal.lost, renewal.busy) == ([], [lease.fence], [])
     unchanged("renew")
     return cases + 1
@@ -140,37 +184,45 @@ def test_a_stale_finisher_changes_nothing(store: Store, raw: Raw, clock: Settabl
         close(store, new)
     if newer is gone:
         clock.advance(100)
-        assert store.prune(phase="succeeded", age=1.0, limit=9) == 1
+        assert store.retention.prune(phase="succeeded", age=1.0, limit=9) == 1
     says_everything(store, raw, lease, PAST_COMMIT)
 
 
 @pytest.mark.parametrize("newer", [adopted, waiting_again, leased_again, failed])
-def test_a_stale_holder_that_never_began_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
+def test_a_stale_holder_that_never_began_changes_nothing(
+    store: Store, raw: Raw, clock: SettableClock, newer: Newer
+) -> None:
     """A worker that froze between claim and start finds its job gone, and its start is refused."""
     lease = claimed(store, "deliver", by="ann", lease=30.0)
     assert lease.status == "LEASED"
     newer(store, clock, lease)
-    says_everything(store, raw, lease, [Started(), Failed("late"), Lost(), Released("late"), Snoozed(5.0, "late")])
+    says_everything(
+        store, raw, lease, [Started(), FailedFinally("late"), Lost(), Released("late"), Snoozed(5.0, "late")]
+    )
 
 
-def test_a_stale_holder_of_a_state_that_no_claim_changes_is_refused_too(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """Where state and version stay the same through a claim, attempt and holder alone tell the old hand from the new."""
+def test_stale_holder_is_refused_if_a_claim_changes_no_state(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """Where state and version stay the same through a claim, attempt and holder alone tell the old hand from the
+    new.
+    """
     lease = claimed(store, "fetch", by="ann", lease=30.0, tries=9)
     waiting_again(store, clock, lease)
     (new,) = claim(store, "fetch", by="ann")
     assert (new.job.state, new.job.version) == (lease.job.state, lease.job.version)
-    says_everything(store, raw, lease, [Started(), Failed("late"), Lost(), Released("late"), Cancelled("late", "olga")])
+    says_everything(
+        store, raw, lease, [Started(), FailedFinally("late"), Lost(), Released("late"), CancelRequested("late", "olga")]
+    )
 
 
 def test_a_stale_take_changes_nothing(store: Store, raw: Raw, clock: SettableClock) -> None:
     """An operator's decision of yesterday does not end today's job."""
-    store.enqueue([make(tries=9)])
-    take = taken(store.jobs()[0])
+    store.queue.enqueue([make(tries=9)])
+    take = taken(store.inspect.jobs()[0])
 
     def refused() -> None:
         before = raw.dump()
-        assert len(store.take([take])) == 1
-        assert store.commit(take, lambda tx, job: pytest.fail("called")) is not None
+        assert len(store.transitions.take([take])) == 1
+        assert store.transitions.commit(take, lambda tx, job: pytest.fail("called")) is not None
         assert raw.dump() == before
 
     (lease,) = claim(store, by="ann", lease=30.0)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from interlock.outcome import Returned
-from interlock.records import Beat, Fence, Lease, NewJob, WorkerFacts
-from interlock.store import Store
-from interlock.stores.postgres.pool import SIZE
-from interlock.stores.postgres.store import PostgresStore
-from interlock.stores.sqlite.store import SqliteStore
-from tests.contract.kit import FACTS, LIFECYCLES, claim, decided, make, started, stored, ways
+from interlock.core.outcome import Returned
+from interlock.store.contract import Store
+from interlock.store.postgres.pool import SIZE
+from interlock.store.postgres.store import PostgresStore
+from interlock.store.sqlite.store import SqliteStore
+from interlock.store.types import Fence, Heartbeat, Lease, NewJob, WorkerFacts
+from tests.contract.kit import FACTS, LIFECYCLES, claim, claim_rules, decided, make, started, stored
 from tests.kit import Place, postgres_place, sqlite_place
 
 
@@ -28,7 +28,7 @@ def crowded(postgres_url: str) -> Iterator[PostgresStore]:
     place: Place = postgres_place(postgres_url)
     store = place.open(real_time=True)
     assert isinstance(store, PostgresStore)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     with ExitStack() as transactions:
         for _ in range(SIZE):
             transactions.enter_context(store.transaction()).execute("SELECT 1")
@@ -37,11 +37,11 @@ def crowded(postgres_url: str) -> Iterator[PostgresStore]:
 
 
 def renew(store: Store, lease: Lease) -> bool:
-    return store.renew([Beat(fence(lease), 30.0)]).renewed == [fence(lease)]
+    return store.leases.renew([Heartbeat(fence(lease), 30.0)]).renewed == [fence(lease)]
 
 
 def report_worker(store: Store, _: Lease) -> bool:
-    store.report_worker(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
+    store.workers.report(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
     return True
 
 
@@ -51,27 +51,34 @@ def claim_next(store: Store, _: Lease) -> bool:
 
 
 def report(store: Store, lease: Lease) -> bool:
-    return store.move([decided(lease, Returned("1", boundary=False))]) == []
+    return store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
 def commit(store: Store, lease: Lease) -> bool:
-    return store.commit(decided(lease, Returned("1", boundary=True)), lambda tx, _: tx.execute("SELECT 1")) is None
+    return (
+        store.transitions.commit(decided(lease, Returned("1", boundary=True)), lambda tx, _: tx.execute("SELECT 1"))
+        is None
+    )
 
 
 def maintain(store: Store, _: Lease) -> bool:
-    nothing = store.adopt("keeper", ["mail"], 30.0, 10) == [] and store.due_in(ways("mail"), ["default"]) is None
-    return nothing and store.up_for() is not None
+    nothing = (
+        store.leases.adopt("maintenance", ["mail"], 30.0, 10) == []
+        and store.queue.due_in(claim_rules("mail"), ["default"]) is None
+    )
+    return nothing and store.inspect.uptime() is not None
 
 
 def listen(store: Store, _: Lease) -> bool:
     heard = threading.Event()
-    with closing(store.listen(heard.set)):
+    with closing(store.queue.listen(heard.set)):
         return heard.wait(30)
 
 
 @pytest.mark.parametrize("verb", [renew, report_worker, claim_next, report, commit, maintain, listen])
 def test_worker_gets_a_connection_while_users_hold_all_of_theirs(
-    crowded: PostgresStore, verb: Callable[[Store, Lease], bool],
+    crowded: PostgresStore,
+    verb: Callable[[Store, Lease], bool],
 ) -> None:
     """Protocol 6: renewal has its own connection; and no other verb of a worker waits for a user's transaction."""
     assert verb(crowded, started(crowded))
@@ -82,7 +89,7 @@ def test_renewal_waits_for_no_other_verb(crowded: PostgresStore) -> None:
     lease = started(crowded)
     with ExitStack() as busy:
         for _ in range(SIZE):
-            busy.enter_context(crowded.pool.begin())
+            busy.enter_context(crowded.session.pool.begin())
         assert renew(crowded, lease)
         assert report_worker(crowded, lease)
 
@@ -91,14 +98,14 @@ def test_admission_that_takes_its_time_keeps_no_worker_waiting(postgres_url: str
     """It is a user's code, so it runs on a user's connection."""
     place = postgres_place(postgres_url)
     store = place.open(real_time=True)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     lease, inside, go = started(store), threading.Semaphore(0), threading.Event()
 
     def admit(tx: Any, job: NewJob) -> None:
         inside.release()
         go.wait(120)
 
-    callers = [threading.Thread(target=lambda: store.enqueue([make("chore")], admit=admit)) for _ in range(SIZE)]
+    callers = [threading.Thread(target=lambda: store.queue.enqueue([make("chore")], admit=admit)) for _ in range(SIZE)]
     for caller in callers:
         caller.start()
     for _ in callers:
@@ -117,20 +124,20 @@ def test_renewal_goes_to_the_head_of_the_line(quick_path: Any) -> None:
     place = sqlite_place(quick_path)
     store = place.open(real_time=True)
     assert isinstance(store, SqliteStore)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     lease, order = started(store), list[str]()
 
     def write(name: str) -> None:
         with store.transaction():
             order.append(name)
 
-    def beat() -> None:
+    def heartbeat() -> None:
         assert renew(store, lease)
         order.append("renewal")
 
     with store.transaction():
         threads = []
-        for n, work in enumerate([lambda: write("first"), lambda: write("second"), beat], start=1):
+        for n, work in enumerate([lambda: write("first"), lambda: write("second"), heartbeat], start=1):
             threads.append(threading.Thread(target=work))
             threads[-1].start()
             while store.file.waiting < n:
@@ -147,10 +154,10 @@ def test_renewal_is_not_held_up_by_readers(quick_path: Any, journal: str) -> Non
     place = sqlite_place(quick_path)
     place.url = place.url.replace("sqlite", journal, 1)
     store = place.open(real_time=True)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     lease = started(store)
-    store.enqueue([make() for _ in range(500)])
-    pages = store.dossiers(10)
+    store.queue.enqueue([make() for _ in range(500)])
+    pages = store.inspect.job_records(10)
     next(pages)
     assert renew(store, lease)
     assert sum(len(page) for page in pages) == 491

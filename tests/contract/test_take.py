@@ -1,38 +1,58 @@
-"""take: a waiting job is carried out by someone who never ran it."""
+"""take: a waiting job is moved by someone who never ran it, such as an operator."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from interlock.core.machine import Arrow
+from interlock.core.outcome import Errored, Held, Released
 from interlock.errors import TransitionRefused
-from interlock.machine import Arrow
-from interlock.outcome import Errored, Held, Released
-from interlock.store import Store
+from interlock.store.contract import Store
 from tests.contract.kit import LIFECYCLES, check, claim, claimed, finish, make, many, settle, stored, taken, walked
 from tests.kit import EPOCH, Raw, SettableClock
 
 
-@pytest.mark.parametrize(("kind", "event", "state"), [
-    ("mail", "cancel", "CANCELLED"), ("mail", "expire", "EXPIRED"), ("deliver", "cancel", "CANCELLED"), ("deliver", "expire", "EXPIRED"),
-    ("fetch", "cancel", "canceled"), ("paint", "reject", "rejected")])
+@pytest.mark.parametrize(
+    ("kind", "event", "state"),
+    [
+        ("mail", "cancel", "CANCELLED"),
+        ("mail", "expire", "EXPIRED"),
+        ("deliver", "cancel", "CANCELLED"),
+        ("deliver", "expire", "EXPIRED"),
+        ("fetch", "cancel", "canceled"),
+        ("paint", "reject", "rejected"),
+    ],
+)
 def test_a_waiting_job_ends_at_once(store: Store, kind: str, event: Any, state: str) -> None:
-    """One arrow, one version, one attempt: the taker's own aborted execution, so that the state stays a function of executions."""
+    """One arrow, one version, one attempt: the taker's own aborted execution, so that the state stays a function of
+    executions.
+    """
     job = stored(store, kind)
-    assert store.take([taken(job, event, actor="operator:olga", reason="enough")]) == []
-    after = store.get(job.id)
+    assert store.transitions.take([taken(job, event, actor="operator:olga", reason="enough")]) == []
+    after = store.inspect.get(job.id)
     assert (after.state, after.phase, after.version, after.attempt, after.finished_at) == (state, "failed", 1, 1, EPOCH)
-    (execution,) = store.executions(job.id)
-    assert (execution.status, execution.ended_by, execution.lease_owner, execution.state) == ("ABORTED", event, "operator:olga", job.state)
-    assert (execution.holder, execution.started_at, execution.committed_at, execution.finished_at) == (1, None, None, EPOCH)
-    last = store.history(job.id)[-1]
+    (execution,) = store.inspect.executions(job.id)
+    assert (execution.status, execution.ended_by, execution.lease_owner, execution.state) == (
+        "ABORTED",
+        event,
+        "operator:olga",
+        job.state,
+    )
+    assert (execution.holder, execution.started_at, execution.committed_at, execution.finished_at) == (
+        1,
+        None,
+        None,
+        EPOCH,
+    )
+    last = store.inspect.history(job.id)[-1]
     assert (last.event, last.actor, last.reason, last.attempt) == (event, "operator:olga", "enough", 1)
     check(store, job.id)
 
 
 def test_a_taken_job_is_not_claimed(store: Store) -> None:
     """What was cancelled while it waited never runs."""
-    store.take([taken(stored(store))])
+    store.transitions.take([taken(stored(store))])
     assert claim(store) == []
 
 
@@ -40,46 +60,50 @@ def test_after_its_attempts_the_taker_has_the_next(store: Store) -> None:
     """A job that ran before keeps its executions; the taker's comes after them."""
     lease = claimed(store)
     job = settle(store, lease, Released("stopping")).job
-    assert store.take([taken(job)]) == []
-    assert [(each.attempt, each.ended_by) for each in store.executions(job.id)] == [(1, "lose"), (2, "cancel")]
+    assert store.transitions.take([taken(job)]) == []
+    assert [(each.attempt, each.ended_by) for each in store.inspect.executions(job.id)] == [(1, "lose"), (2, "cancel")]
     check(store, job.id)
 
 
 def test_a_held_job_can_be_taken(store: Store) -> None:
     """An operator may end what waits for an operator; the hold ends with it."""
     job = settle(store, claimed(store), Held("look")).job
-    assert store.take([taken(job)]) == []
-    after = store.get(job.id)
+    assert store.transitions.take([taken(job)]) == []
+    after = store.inspect.get(job.id)
     assert (after.state, after.held_at, after.held_reason) == ("CANCELLED", None, None)
 
 
 def test_a_take_is_fenced_by_the_version_it_was_read_at(store: Store, raw: Raw) -> None:
-    """Claimed, finished, or claimed and waiting again: a take that was decided before changes nothing, and is told what stands."""
+    """Claimed, finished, or claimed and waiting again: a take that was decided before changes nothing, and is told what
+    stands.
+    """
     job = stored(store)
     take = taken(job)
     (lease,) = claim(store)
     before = raw.dump()
-    (refusal,) = store.take([take])
+    (refusal,) = store.transitions.take([take])
     assert (refusal.job_id, refusal.state, refusal.version, refusal.status) == (job.id, "RUNNING", 1, "IN_PROGRESS")
     assert raw.dump() == before
     settle(store, lease, Errored("busy", retryable=True))
     before = raw.dump()
-    assert [each.state for each in store.take([take])] == ["PENDING"]
+    assert [(each.state, each.error) for each in store.transitions.take([take])] == [("PENDING", None)]
     assert raw.dump() == before
 
 
 def test_a_running_job_in_a_waiting_state_is_not_taken(store: Store, raw: Raw) -> None:
-    """Where a claim changes neither state nor version, the phase still tells: a job in somebody's hand is not taken from it."""
+    """Where a claim changes neither state nor version, the phase still tells: a job in somebody's hand is not taken
+    from it.
+    """
     job = stored(store, "fetch")
     take = taken(job)
     claim(store, "fetch")
     before = raw.dump()
-    assert len(store.take([take])) == 1
+    assert len(store.transitions.take([take])) == 1
     assert raw.dump() == before
 
 
 def test_deciding_refuses_what_does_not_wait(store: Store) -> None:
-    """Neither a running nor an ended job, nor one whose state draws no such arrow."""
+    """Neither a running nor an ended job, nor one whose state does not allow this transition."""
     lease = claimed(store)
     with pytest.raises(TransitionRefused):
         taken(lease.job)
@@ -92,73 +116,75 @@ def test_deciding_refuses_what_does_not_wait(store: Store) -> None:
 def test_an_unknown_job_is_refused(store: Store) -> None:
     """A job that never was, or is gone."""
     take = replace(taken(stored(store)), job_id=make().id)
-    (refusal,) = store.take([take])
+    (refusal,) = store.transitions.take([take])
     assert (refusal.job_id, refusal.attempt, refusal.state) == (take.job_id, 0, None)
 
 
 def test_a_refused_take_does_not_touch_the_others(store: Store) -> None:
     """The rest of the batch stands."""
-    jobs = [store.get(each.id) for each in store.enqueue(many(50))]
+    jobs = [store.inspect.get(each.id) for each in store.queue.enqueue(many(50))]
     takes = [taken(job) for job in jobs]
     claimed_ids = {lease.job.id for lease in claim(store, limit=10)}
-    assert {refusal.job_id for refusal in store.take(takes)} == claimed_ids
-    assert store.counts() == {"standard": {"CANCELLED": 40, "RUNNING": 10}}
+    assert {refusal.job_id for refusal in store.transitions.take(takes)} == claimed_ids
+    assert store.inspect.counts() == {"standard": {"CANCELLED": 40, "RUNNING": 10}}
 
 
 def test_a_take_that_the_database_refuses_does_not_touch_the_others(store: Store) -> None:
     """Protocol 9: an undrawn arrow among good ones stands alone, with its error."""
-    jobs = [store.get(each.id) for each in store.enqueue(many(10))]
+    jobs = [store.inspect.get(each.id) for each in store.queue.enqueue(many(10))]
     takes = [taken(job) for job in jobs]
     takes[4] = replace(takes[4], arrow=Arrow("PENDING", "reject", "REJECTED"))
-    (refusal,) = store.take(takes)
+    (refusal,) = store.transitions.take(takes)
     assert refusal.job_id == jobs[4].id
     assert refusal.error
-    assert store.counts() == {"standard": {"CANCELLED": 9, "PENDING": 1}}
+    assert store.inspect.counts() == {"standard": {"CANCELLED": 9, "PENDING": 1}}
 
 
 def test_a_take_releases_the_key_where_its_kind_says_so(store: Store) -> None:
     """The key of a job that was taken into a releasing state makes a new one."""
     job = stored(store, "paint", idempotency_key="k")
-    store.take([replace(taken(job, "reject"), releases_key=True)])
-    assert store.get(job.id).key_released
-    assert store.enqueue([make("paint", idempotency_key="k", payload='{"n":2}')])[0].created
+    store.transitions.take([replace(taken(job, "reject"), frees_key=True)])
+    assert store.inspect.get(job.id).key_freed
+    assert store.queue.enqueue([make("paint", idempotency_key="k", payload='{"n":2}')])[0].created
 
 
 def test_two_takers_end_it_once(store: Store, other: Store) -> None:
     """Cancel and expire that come together: the first stands."""
     job = stored(store, ttl=1.0)
-    assert store.take([taken(job, "expire", actor="keeper")]) == []
-    (refusal,) = other.take([taken(job, "cancel")])
+    assert store.transitions.take([taken(job, "expire", actor="maintenance")]) == []
+    (refusal,) = other.transitions.take([taken(job, "cancel")])
     assert refusal.state == "EXPIRED"
     assert walked(store, job.id) == [("PENDING", "expire", "EXPIRED")]
 
 
-def test_nothing_to_take_is_nothing_taken(store: Store) -> None:
+def test_empty_take_returns_an_empty_list(store: Store) -> None:
     """An empty list is answered with an empty list."""
-    assert store.take([]) == []
+    assert store.transitions.take([]) == []
 
 
-# ---------------------------------------------------------------- which jobs the keeper expires
+# ---------------------------------------------------------------- which jobs the maintenance expires
 def test_expired_names_waiting_jobs_past_their_ttl(store: Store, clock: SettableClock) -> None:
     """The longest ended first, over all known kinds, never more than asked, and neither running nor ended ones."""
-    late, later, young = (stored(store, kind, ttl=ttl).id for kind, ttl in (("deliver", 20.0), ("mail", 10.0), ("mail", 99.0)))
+    late, later, young = (
+        stored(store, kind, ttl=ttl).id for kind, ttl in (("deliver", 20.0), ("mail", 10.0), ("mail", 99.0))
+    )
     running = claimed(store, "paint", ttl=1.0)
     stored(store, "model", ttl=5.0)
     clock.advance(30)
     kinds = ["deliver", "mail", "paint"]
-    assert [job.id for job in store.expired(kinds, 9)] == [later, late]
-    assert [job.id for job in store.expired(kinds, 1)] == [later]
-    assert store.expired([], 9) == []
-    assert young not in [job.id for job in store.expired(kinds, 9)]
-    assert running.job.id not in [job.id for job in store.expired(kinds, 9)]
+    assert [job.id for job in store.inspect.expired(kinds, 9)] == [later, late]
+    assert [job.id for job in store.inspect.expired(kinds, 1)] == [later]
+    assert store.inspect.expired([], 9) == []
+    assert young not in [job.id for job in store.inspect.expired(kinds, 9)]
+    assert running.job.id not in [job.id for job in store.inspect.expired(kinds, 9)]
 
 
 def test_what_expired_names_can_be_expired(store: Store, clock: SettableClock) -> None:
-    """The keeper's pass: read, decide, take; the second pass finds nothing."""
-    store.enqueue(many(5, ttl=10.0))
+    """The maintenance's pass: read, decide, take; the second pass finds nothing."""
+    store.queue.enqueue(many(5, ttl=10.0))
     clock.advance(11)
-    jobs = store.expired(["mail"], 100)
-    assert store.take([taken(job, "expire", actor="keeper") for job in jobs]) == []
-    assert store.expired(["mail"], 100) == []
-    assert store.counts() == {"standard": {"EXPIRED": 5}}
+    jobs = store.inspect.expired(["mail"], 100)
+    assert store.transitions.take([taken(job, "expire", actor="maintenance") for job in jobs]) == []
+    assert store.inspect.expired(["mail"], 100) == []
+    assert store.inspect.counts() == {"standard": {"EXPIRED": 5}}
     assert LIFECYCLES["standard"].phases("EXPIRED") == ("failed",)

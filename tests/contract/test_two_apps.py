@@ -1,12 +1,12 @@
-"""Two apps on one database: each moves only what it knows."""
+"""Two apps on one database: each moves only jobs of its own kinds."""
 
 import pytest
 
-from interlock.outcome import Failed, Lost, Returned
-from interlock.records import KindFacts
-from interlock.store import Store
-from interlock.verify import verify
-from tests.contract.kit import LIFECYCLES, check, claim, claimed, decided, hooks_of, make, stored, taken, ways
+from interlock.core.outcome import FailedFinally, Lost, Returned
+from interlock.operate.verify import verify
+from interlock.store.contract import Store
+from interlock.store.types import KindFacts
+from tests.contract.kit import LIFECYCLES, check, claim, claim_rules, claimed, decided, hooks_of, make, stored, taken
 from tests.kit import Place
 
 COURIER = ([LIFECYCLES["delivery"]], [KindFacts("deliver", "delivery")])
@@ -18,40 +18,44 @@ Apps = tuple[Store, Store]
 def apps(request: pytest.FixtureRequest, place: Place) -> Apps:
     """A courier and a studio, each with its own process, that migrated in either order."""
     courier, studio = place.open(), place.open()
-    for store, declared in ((courier, COURIER), (studio, STUDIO)) if request.param == "courier first" else ((studio, STUDIO), (courier, COURIER)):
-        store.migrate(*declared)
+    for store, declared in (
+        ((courier, COURIER), (studio, STUDIO))
+        if request.param == "courier first"
+        else ((studio, STUDIO), (courier, COURIER))
+    ):
+        store.registry.migrate(*declared)
     place.freeze()
     return courier, studio
 
 
-def test_neither_migration_takes_the_others_arrows(apps: Apps) -> None:
+def test_migration_keeps_the_transitions_of_other_apps(apps: Apps) -> None:
     """Protocol 14: what the database accepts is the union, whoever registered it and in whichever order."""
     courier, studio = apps
     for store, kind in ((courier, "deliver"), (studio, "paint")):
         lease = claimed(store, kind)
-        assert store.move([decided(lease, Failed("broken"))]) == []
+        assert store.transitions.move([decided(lease, FailedFinally("broken"))]) == []
         check(store, lease.job.id)
-    assert courier.counts() == {"delivery": {"FAILED": 1}, "image": {"dead_letter": 1}}
+    assert courier.inspect.counts() == {"delivery": {"FAILED": 1}, "image": {"dead_letter": 1}}
     assert verify(courier).ok
 
 
 def test_each_claims_only_its_kinds(apps: Apps) -> None:
     """Protocol 4: though they share a queue, neither is given the other's jobs."""
     courier, studio = apps
-    courier.enqueue([make("deliver"), make("deliver")])
-    studio.enqueue([make("paint")])
+    courier.queue.enqueue([make("deliver"), make("deliver")])
+    studio.queue.enqueue([make("paint")])
     assert [lease.job.kind for lease in claim(courier, "deliver")] == ["deliver", "deliver"]
     assert [lease.job.kind for lease in claim(studio, "paint")] == ["paint"]
 
 
 def test_each_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
-    """A courier's keeper that buried a studio job would leak its credits."""
+    """A courier's maintenance that buried a studio job would leak its credits."""
     courier, studio = apps
     claimed(courier, "deliver")
     lease = claimed(studio, "paint")
     place.clock.advance(31)
-    assert [each.job.kind for each in courier.adopt("k", ["deliver"], 30.0, 9)] == ["deliver"]
-    assert studio.executions(lease.job.id)[0].holder == 1
+    assert [each.job.kind for each in courier.leases.adopt("k", ["deliver"], 30.0, 9)] == ["deliver"]
+    assert studio.inspect.executions(lease.job.id)[0].holder == 1
 
 
 def test_each_expires_only_its_kinds(apps: Apps, place: Place) -> None:
@@ -60,8 +64,8 @@ def test_each_expires_only_its_kinds(apps: Apps, place: Place) -> None:
     mine = stored(courier, "deliver", ttl=1.0)
     stored(studio, "paint", ttl=1.0)
     place.clock.advance(2)
-    assert [job.id for job in courier.expired(["deliver"], 9)] == [mine.id]
-    assert courier.take([taken(mine, "expire")]) == []
+    assert [job.id for job in courier.inspect.expired(["deliver"], 9)] == [mine.id]
+    assert courier.transitions.take([taken(mine, "expire")]) == []
 
 
 def test_each_knows_the_others_hooks(apps: Apps) -> None:
@@ -75,17 +79,17 @@ def test_a_second_deploy_of_one_does_not_disturb_the_other(apps: Apps, place: Pl
     """Neither its jobs in hand nor its registrations."""
     courier, studio = apps
     lease = claimed(studio, "paint")
-    courier.migrate(*COURIER)
+    courier.registry.migrate(*COURIER)
     assert hooks_of(studio, "paint") == {"dead_letter"}
-    assert studio.move([decided(lease, Returned("1", boundary=False))]) == []
-    assert courier.lifecycle("image", 1) == LIFECYCLES["image"]
+    assert studio.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
+    assert courier.registry.lifecycle("image", 1) == LIFECYCLES["image"]
 
 
 def test_an_operator_reads_the_others_lifecycle_from_the_database(apps: Apps) -> None:
     """To show a job, or to verify it, no code of its app is needed."""
     courier, studio = apps
     lease = claimed(studio, "paint")
-    studio.move([decided(lease, Lost())])
-    job = courier.get(lease.job.id)
-    assert courier.lifecycle(job.lifecycle, job.lifecycle_version).waiting >= {job.state}
-    assert [way.kind for way in ways("paint")] == ["paint", "paint"]
+    studio.transitions.move([decided(lease, Lost())])
+    job = courier.inspect.get(lease.job.id)
+    assert courier.registry.lifecycle(job.lifecycle, job.lifecycle_version).waiting >= {job.state}
+    assert [rule.kind for rule in claim_rules("paint")] == ["paint", "paint"]

@@ -4,45 +4,60 @@ from dataclasses import replace
 
 import pytest
 
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.outcome import Advanced, CancelRequested, Errored, FailedFinally, Released, Returned
 from interlock.errors import NotMigrated, TransitionRefused
-from interlock.lifecycle import Lifecycle
-from interlock.outcome import Advanced, Cancelled, Errored, Failed, Released, Returned
-from interlock.records import Lease
-from interlock.store import Store
-from interlock.verify import verify
-from tests.contract.kit import decided, make, refused, ways
+from interlock.operate.verify import verify
+from interlock.store.contract import Store
+from interlock.store.types import Lease
+from tests.contract.kit import claim_rules, decided, make, refused
 from tests.kit import Place, Raw
 
 _ARROWS = [("NEW", "claim", "BUSY"), ("BUSY", "succeed", "OK"), ("BUSY", "fail", "BAD"), ("BUSY", "retry", "NEW")]
 OLD = Lifecycle("press", transitions=_ARROWS)
-# The new version has a stage, a pause that a retry leads to, and a way to cancel; it has no direct way from BUSY to success.
-NEW = Lifecycle("press", transitions=[
-    ("NEW", "claim", "BUSY"), ("PAUSED", "claim", "BUSY"), ("BUSY", "advance", "PRINTING"), ("PRINTING", "succeed", "OK"), ("BUSY", "fail", "BAD"),
-    ("PRINTING", "fail", "BAD"), ("BUSY", "retry", "PAUSED"), ("PRINTING", "retry", "PAUSED"), ("NEW", "cancel", "GONE"), ("PAUSED", "cancel", "GONE")])
+# The new version has a stage, a pause that a retry leads to, and a way to cancel; it has no direct way from BUSY to
+# success.
+NEW = Lifecycle(
+    "press",
+    transitions=[
+        ("NEW", "claim", "BUSY"),
+        ("PAUSED", "claim", "BUSY"),
+        ("BUSY", "advance", "PRINTING"),
+        ("PRINTING", "succeed", "OK"),
+        ("BUSY", "fail", "BAD"),
+        ("PRINTING", "fail", "BAD"),
+        ("BUSY", "retry", "PAUSED"),
+        ("PRINTING", "retry", "PAUSED"),
+        ("NEW", "cancel", "GONE"),
+        ("PAUSED", "cancel", "GONE"),
+    ],
+)
 
 
 @pytest.fixture(params=["old first", "new first"])
 def deploy(request: pytest.FixtureRequest, place: Place) -> tuple[Store, Store, int, int]:
-    """An old and a new process on one database, that migrated in either order: their stores and the versions of their lifecycles."""
+    """An old and a new process on one database, that migrated in either order: their stores and the versions of their
+    lifecycles.
+    """
     old, new = place.open(), place.open()
     for store, lifecycle in ((old, OLD), (new, NEW)) if request.param == "old first" else ((new, NEW), (old, OLD)):
-        store.migrate([lifecycle], [])
+        store.registry.migrate([lifecycle], [])
     place.freeze()
-    return old, new, old.version_of(OLD), new.version_of(NEW)
+    return old, new, old.registry.version_of(OLD), new.registry.version_of(NEW)
 
 
 def claim(store: Store, lifecycle: Lifecycle, version: int, by: str = "ann") -> list[Lease]:
-    return store.claim(by, ways("press", lifecycle=lifecycle, version=version), ["default"], 9)
+    return store.queue.claim(by, claim_rules("press", lifecycle=lifecycle, version=version), ["default"], 9)
 
 
 def enqueue(store: Store, lifecycle: Lifecycle, version: int) -> str:
-    return store.enqueue([make("press", lifecycle=lifecycle, version=version)])[0].id
+    return store.queue.enqueue([make("press", lifecycle=lifecycle, version=version)])[0].id
 
 
 def move(store: Store, lifecycle: Lifecycle, lease: Lease, outcome: object) -> Lease:
-    assert store.move([decided(lease, outcome, lifecycle=lifecycle)]) == []  # type: ignore[arg-type]
-    last = store.executions(lease.job.id)[-1]
-    return replace(lease, job=store.get(lease.job.id), status=last.status)
+    assert store.transitions.move([decided(lease, outcome, lifecycle=lifecycle)]) == []  # type: ignore[arg-type]
+    last = store.inspect.executions(lease.job.id)[-1]
+    return replace(lease, job=store.inspect.get(lease.job.id), status=last.status)
 
 
 Deploy = tuple[Store, Store, int, int]
@@ -67,7 +82,7 @@ def test_an_old_app_that_migrates_after_a_new_one_takes_nothing_away(deploy: Dep
     """Its version is the one it had, and the new arrows still walk."""
     old, new, v_old, v_new = deploy
     before = place.raw.dump()
-    assert old.migrate([OLD], []).versions["press"] == v_old
+    assert old.registry.migrate([OLD], []).versions["press"] == v_old
     assert place.raw.dump() == before
     enqueue(new, NEW, v_new)
     (lease,) = claim(new, NEW, v_new)
@@ -75,15 +90,21 @@ def test_an_old_app_that_migrates_after_a_new_one_takes_nothing_away(deploy: Dep
 
 
 def test_a_claim_pins_a_waiting_job_to_the_claimers_version(deploy: Deploy) -> None:
-    """Protocol 15: a job that waited under one version runs under the version of the worker that claims it, in both directions."""
+    """Protocol 15: a job that waited under one version runs under the version of the worker that claims it, in both
+    directions.
+    """
     old, new, v_old, v_new = deploy
     first = enqueue(old, OLD, v_old)
     (lease,) = claim(new, NEW, v_new)
     assert (lease.job.id, lease.job.lifecycle_version) == (first, v_new)
-    move(new, NEW, lease, Failed("x"))
+    move(new, NEW, lease, FailedFinally("x"))
     second = enqueue(new, NEW, v_new)
     (lease,) = claim(old, OLD, v_old)
-    assert (lease.job.id, lease.job.lifecycle_version, old.get(second).lifecycle_version) == (second, v_old, v_old)
+    assert (lease.job.id, lease.job.lifecycle_version, old.inspect.get(second).lifecycle_version) == (
+        second,
+        v_old,
+        v_old,
+    )
 
 
 def test_a_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) -> None:
@@ -93,7 +114,7 @@ def test_a_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) ->
     (lease,) = claim(new, NEW, v_new)
     paused = move(new, NEW, lease, Errored("busy", retryable=True, after=0)).job
     assert paused.state == "PAUSED"
-    assert claim(old, OLD, old.version_of(OLD)) == []
+    assert claim(old, OLD, old.registry.version_of(OLD)) == []
     (again,) = claim(new, NEW, v_new)
     assert again.job.id == paused.id
 
@@ -108,34 +129,45 @@ def test_a_running_job_keeps_the_version_it_was_claimed_under(deploy: Deploy, pl
     assert "interlock refuses" in (refusal.error or "")
     assert place.raw.dump() == before
     with pytest.raises(TransitionRefused):
-        decided(lease, Advanced("PRINTING"), lifecycle=new.lifecycle("press", lease.job.lifecycle_version))
+        decided(lease, Advanced("PRINTING"), lifecycle=new.registry.lifecycle("press", lease.job.lifecycle_version))
     assert move(old, OLD, lease, Returned("1", boundary=False)).job.state == "OK"
 
 
 def test_an_adopter_of_another_version_decides_under_the_jobs_own(deploy: Deploy, place: Place) -> None:
-    """A new keeper recovers an old worker's job by the arrows that the old worker had, read from the database."""
+    """A new maintenance recovers an old worker's job by the arrows that the old worker had, read from the database."""
     old, new, v_old, _ = deploy
     id = enqueue(old, OLD, v_old)
     claim(old, OLD, v_old)
     place.clock.advance(31)
-    (lease,) = new.adopt("keeper", ["press"], 30.0, 9)
-    pinned = new.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
+    (lease,) = new.leases.adopt("maintenance", ["press"], 30.0, 9)
+    pinned = new.registry.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
     assert pinned == OLD
     assert move(new, pinned, lease, Released("stopping")).job.state == "NEW"
     assert verify(new).ok
-    assert new.get(id).lifecycle_version == v_old
+    assert new.inspect.get(id).lifecycle_version == v_old
 
 
 def test_a_job_that_lives_through_a_change_has_a_whole_history(deploy: Deploy) -> None:
-    """Claimed by the old, given back, claimed by the new, paused, cancelled by its arrow: verification finds no fault."""
+    """Claimed by the old, given back, claimed by the new, paused, cancelled by its arrow: verification finds no
+    fault.
+    """
     old, new, v_old, v_new = deploy
     id = enqueue(old, OLD, v_old)
     move(old, OLD, claim(old, OLD, v_old)[0], Errored("busy", retryable=True, after=0))
     (lease,) = claim(new, NEW, v_new)
     move(new, NEW, lease, Errored("busy", retryable=True, after=0))
     (lease,) = claim(new, NEW, v_new)
-    assert move(new, NEW, lease, Cancelled(None, "olga")).job.state == "GONE"
-    assert [entry.event for entry in old.history(id) if entry.n == 0] == ["enqueue", "claim", "retry", "claim", "retry", "claim", "retry", "cancel"]
+    assert move(new, NEW, lease, CancelRequested(None, "olga")).job.state == "GONE"
+    assert [entry.event for entry in old.inspect.history(id) if entry.n == 0] == [
+        "enqueue",
+        "claim",
+        "retry",
+        "claim",
+        "retry",
+        "claim",
+        "retry",
+        "cancel",
+    ]
     assert verify(old).ok
 
 
@@ -144,16 +176,16 @@ def test_a_worker_of_an_unregistered_version_learns_so(deploy: Deploy) -> None:
     old, _, _, _ = deploy
     newest = Lifecycle("press", transitions=[*_ARROWS, ("NEW", "expire", "LATE")])
     with pytest.raises(NotMigrated, match="interlock migrate"):
-        old.version_of(newest)
+        old.registry.version_of(newest)
 
 
 def test_a_migration_says_how_many_live_jobs_the_new_version_lacks(place: Place, raw: Raw) -> None:
     """Jobs that sit in a state which a new version does not have are counted in the notes."""
     store = place.open()
-    version = store.migrate([NEW], []).versions["press"]
+    version = store.registry.migrate([NEW], []).versions["press"]
     place.freeze()
     enqueue(store, NEW, version)
     move(store, NEW, claim(store, NEW, version)[0], Errored("busy", retryable=True, after=0))
-    notes = " ".join(store.migrate([OLD], []).notes)
+    notes = " ".join(store.registry.migrate([OLD], []).notes)
     assert "PAUSED" in notes
     assert "1" in notes

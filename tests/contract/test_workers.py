@@ -1,13 +1,13 @@
-"""report_worker, remove_worker, workers, forget_workers, stuck: who works, who is silent, and whose work stands still."""
+"""The workers table and stuck executions: who works, who is silent, and which work makes no progress."""
 
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from interlock.outcome import Handed, Returned
-from interlock.records import Beat, WorkerFacts
-from interlock.store import Store
+from interlock.core.outcome import Handed, Returned
+from interlock.store.contract import Store
+from interlock.store.types import Heartbeat, WorkerFacts
 from tests.contract.kit import claim, claimed, finish, many, settle, started
 from tests.kit import EPOCH, SettableClock
 
@@ -15,57 +15,61 @@ ANN = WorkerFacts("ann#1", "höst", 4711, "Polling", 8, 3, ("mail", "a \"b\" \\ 
 
 
 # ---------------------------------------------------------------- who works
-def test_a_worker_is_as_it_said_last(store: Store, other: Store, clock: SettableClock) -> None:
+def test_worker_row_shows_its_last_report(store: Store, other: Store, clock: SettableClock) -> None:
     """Its beat is now; when it began is kept from its first report."""
-    assert store.workers() == []
-    store.report_worker(ANN)
+    assert store.workers.all() == []
+    store.workers.report(ANN)
     clock.advance(10)
-    other.report_worker(replace(ANN, state="Idle", busy=0, kinds=()))
+    other.workers.report(replace(ANN, state="Idle", busy=0, kinds=()))
     clock.advance(2.5)
-    (seen,) = store.workers()
+    (seen,) = store.workers.all()
     assert seen.facts == replace(ANN, state="Idle", busy=0, kinds=())
-    assert (seen.started_at, seen.beat_at, seen.silent) == (EPOCH, EPOCH + timedelta(seconds=10), pytest.approx(2.5))
+    assert (seen.started_at, seen.heartbeat_at, seen.silent) == (
+        EPOCH,
+        EPOCH + timedelta(seconds=10),
+        pytest.approx(2.5),
+    )
 
 
 def test_workers_stand_by_name(store: Store) -> None:
     """In the order of their letters, the same in both stores."""
     for name in ("b#2", "B#1", "a#9", "ä#1"):
-        store.report_worker(replace(ANN, name=name))
-    assert [seen.facts.name for seen in store.workers()] == ["B#1", "a#9", "b#2", "ä#1"]
+        store.workers.report(replace(ANN, name=name))
+    assert [seen.facts.name for seen in store.workers.all()] == ["B#1", "a#9", "b#2", "ä#1"]
 
 
 def test_a_worker_that_has_gone_in_good_order_is_gone(store: Store) -> None:
     """It alone; who was never there is not missed."""
-    store.report_worker(ANN)
-    store.report_worker(replace(ANN, name="bob#1"))
-    store.remove_worker("ann#1")
-    store.remove_worker("nobody")
-    assert [seen.facts.name for seen in store.workers()] == ["bob#1"]
+    store.workers.report(ANN)
+    store.workers.report(replace(ANN, name="bob#1"))
+    store.workers.remove("ann#1")
+    store.workers.remove("nobody")
+    assert [seen.facts.name for seen in store.workers.all()] == ["bob#1"]
 
 
 def test_a_silent_worker_is_forgotten(store: Store, clock: SettableClock) -> None:
     """After exactly so many seconds without a beat; the answer says how many were."""
-    store.report_worker(ANN)
-    store.report_worker(replace(ANN, name="bob#1"))
+    store.workers.report(ANN)
+    store.workers.report(replace(ANN, name="bob#1"))
     clock.advance(59)
-    store.report_worker(replace(ANN, name="cid#1"))
-    assert store.forget_workers(60) == 0
+    store.workers.report(replace(ANN, name="cid#1"))
+    assert store.workers.forget(60) == 0
     clock.advance(1)
-    assert store.forget_workers(60) == 2
-    assert [seen.facts.name for seen in store.workers()] == ["cid#1"]
+    assert store.workers.forget(60) == 2
+    assert [seen.facts.name for seen in store.workers.all()] == ["cid#1"]
 
 
 # ---------------------------------------------------------------- whose work stands still
-def test_what_has_not_beaten_for_twice_its_lease_is_stuck(store: Store, clock: SettableClock) -> None:
+def test_execution_without_heartbeat_for_two_leases_is_stuck(store: Store, clock: SettableClock) -> None:
     """Not a moment before; by the lease of each, begun or not."""
     short, long = claimed(store, lease=10.25), claimed(store, "deliver", lease=30)
     clock.advance(20.5)
-    assert store.stuck(9) == []
+    assert store.inspect.stuck(9) == []
     clock.advance(0.000001)
-    assert store.stuck(9) == store.executions(short.job.id)
+    assert store.inspect.stuck(9) == store.inspect.executions(short.job.id)
     clock.advance(40)
-    assert [each.job_id for each in store.stuck(9)] == [short.job.id, long.job.id]
-    assert store.stuck(9)[1] == store.executions(long.job.id)[0]
+    assert [each.job_id for each in store.inspect.stuck(9)] == [short.job.id, long.job.id]
+    assert store.inspect.stuck(9)[1] == store.inspect.executions(long.job.id)[0]
 
 
 def test_the_oldest_come_first_of_all_kinds(store: Store, clock: SettableClock) -> None:
@@ -75,32 +79,34 @@ def test_the_oldest_come_first_of_all_kinds(store: Store, clock: SettableClock) 
         order.append(claimed(store, kind, lease=lease).job.id)
         clock.advance(5)
     clock.advance(100)
-    assert [each.job_id for each in store.stuck(9)] == order
-    assert [each.job_id for each in store.stuck(2)] == order
-    assert [each.job_id for each in store.stuck(1)] == order[:3]
-    assert store.stuck(0) == []
+    assert [each.job_id for each in store.inspect.stuck(9)] == order
+    assert [each.job_id for each in store.inspect.stuck(2)] == order
+    assert [each.job_id for each in store.inspect.stuck(1)] == order[:3]
+    assert store.inspect.stuck(0) == []
 
 
 def test_what_is_renewed_or_has_ended_is_not_stuck(store: Store, clock: SettableClock) -> None:
     """A beat begins the time anew."""
-    store.enqueue(many(2))
+    store.queue.enqueue(many(2))
     kept, ended = claim(store, lease=10)
     clock.advance(15)
-    store.renew([Beat(kept.fence, 10)])
+    store.leases.renew([Heartbeat(kept.fence, 10)])
     finish(store, ended)
     clock.advance(15)
-    assert store.stuck(9) == []
+    assert store.inspect.stuck(9) == []
     clock.advance(6)
-    assert [each.job_id for each in store.stuck(9)] == [kept.job.id]
+    assert [each.job_id for each in store.inspect.stuck(9)] == [kept.job.id]
 
 
 def test_handed_over_work_is_never_stuck(store: Store, clock: SettableClock) -> None:
-    """It has no worker's heartbeat, also where it is past the boundary; other work that is committed and not finished has."""
+    """It has no worker's heartbeat, also where it is past the boundary; other work that is committed and not finished
+    has.
+    """
     settle(store, started(store, "fetch", lease=10), Handed("x1", 5.0))
     clock.advance(5)
-    (adopted,) = store.adopt("rita", ["fetch"], 10, 1, external=True)
+    (adopted,) = store.leases.adopt("rita", ["fetch"], 10, 1, external=True)
     settle(store, adopted, Returned("1", boundary=True))
     settle(store, started(store, "fetch", lease=10), Handed("x2", 5.0))
     committed = settle(store, started(store, "mail", lease=10), Returned("1", boundary=True))
     clock.advance(1000)
-    assert [each.job_id for each in store.stuck(9)] == [committed.job.id]
+    assert [each.job_id for each in store.inspect.stuck(9)] == [committed.job.id]

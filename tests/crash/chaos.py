@@ -1,4 +1,4 @@
-"""Workers killed at random while they work, and then a count: nothing is lost, nothing is doubled. By hand: `make chaos ARGS="--kills 50 --store sqlite"`."""
+"""Kills workers at random, then counts lost and doubled effects: `make chaos ARGS="--kills 50 --store sqlite"`."""
 
 import argparse
 import random
@@ -18,11 +18,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tests.crash.lab import GLANCE, Lab, Process
-from tests.crash.server import server
+from tests.crash.postgres_server import server
 from tests.kit import Place, postgres_place, sqlite_place
 
 TRIES = 1000
-"""Every kill spends a try of what its worker held. With as many as nobody can be killed, a job that fails has been failed by the engine."""
+"""Every kill spends a try of what its worker held.
+
+With as many as nobody can be killed, a job that fails has been failed by the engine.
+"""
 SLOTS = 10
 LIFE = (0.1, 2.0)
 """How many seconds a worker lives that is to be killed."""
@@ -90,7 +93,11 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        return not (self.lost or self.doubled or self.violations or self.unexpected_exits) and self.ended == self.jobs and self.effects == self.expected_effects
+        return (
+            not (self.lost or self.doubled or self.violations or self.unexpected_exits)
+            and self.ended == self.jobs
+            and self.effects == self.expected_effects
+        )
 
 
 Show = Callable[[int, int], None]
@@ -143,7 +150,7 @@ class Chaos:
         payload: dict[str, Any] = {"tag": str(n)}
         if kind in ("fast", "plain", "full", "threaded"):
             payload["seconds"] = self._chance.choice([0, 0, self._chance.uniform(0, 0.2)])
-        return self._lab.app.kinds[kind].call(**payload)
+        return self._lab.app.kinds[kind].request(**payload)
 
     def _ended(self) -> int:
         (row,) = self._lab.place.raw("SELECT count(*) FROM {jobs} WHERE phase IN ('succeeded', 'failed')")
@@ -184,18 +191,25 @@ class Chaos:
         expected = {id: SORTS[kind] for id, kind in ids.items()}
         result = Result("sqlite" if self._lab.setting.on_sqlite else "postgres", len(ids), self._ended(), self._kills)
         result.effects, result.expected_effects = effects.total(), sum(sort.effects for sort in expected.values())
-        result.lost = [f"{ids[id]} {id}: {phases.get(id, 'gone')}, {effects[id]} effects" for id, sort in expected.items()
-                       if phases.get(id) != sort.phase or effects[id] < sort.effects]
-        result.doubled = [f"{ids.get(id)} {id}: {count} effects" for id, count in effects.items() if id not in expected or count > expected[id].effects]
+        result.lost = [
+            f"{ids[id]} {id}: {phases.get(id, 'gone')}, {effects[id]} effects"
+            for id, sort in expected.items()
+            if phases.get(id) != sort.phase or effects[id] < sort.effects
+        ]
+        result.doubled = [
+            f"{ids.get(id)} {id}: {count} effects"
+            for id, count in effects.items()
+            if id not in expected or count > expected[id].effects
+        ]
         result.doubled += [f"{ids.get(id)} {id}: DONE {count} times" for id, count in done.items() if count > 1]
         result.violations = len(self._lab.app.verify().violations)
         result.unexpected_exits = self._exits
-        self._count_troubles(result)
+        self._count_errors(result)
         result.recoveries = self._count_recoveries()
         self._count_outside(result)
         return result
 
-    def _count_troubles(self, result: Result) -> None:
+    def _count_errors(self, result: Result) -> None:
         raw = self._lab.place.raw
         ((result.lease_losses,),) = raw("SELECT coalesce(sum(lease_losses), 0) FROM {jobs}")
         ((result.finished_for_others,),) = raw("SELECT count(*) FROM {executions} WHERE status = 'DONE' AND holder > 1")
@@ -206,7 +220,9 @@ class Chaos:
 
     def _count_recoveries(self) -> list[float]:
         rows = self._lab.place.raw(
-            "SELECT job_id, event, actor, at FROM {audit} WHERE n = 0 AND event IN ('claim', 'lose') ORDER BY job_id, version")
+            "SELECT job_id, event, actor, at FROM {audit} WHERE n = 0 AND event IN ('claim', 'lose') ORDER BY job_id, "
+            "version"
+        )
         found: list[float] = []
         for (id, _, owner, since), (_, event, by, _), (again, _, _, at) in zip(rows, rows[1:], rows[2:], strict=False):
             if id == again and event == "lose" and by != owner:
@@ -215,17 +231,27 @@ class Chaos:
         return sorted(found)
 
     def _count_outside(self, result: Result) -> None:
-        """What follows a commit comes after it, in every job; an outside call is not silently left out, nor made under two keys."""
+        """What follows a commit comes after it, in every job; an outside call is not silently left out, nor made under
+        two keys.
+        """
         lines = self._lab.outside.lines()
         kinds = {str(n): kind for n, kind in enumerate(self._kinds)}
         calls = Counter(line["tag"] for line in lines if line["what"] == "applied")
         finished = Counter(line["tag"] for line in lines if line["what"] == "finish" and line["seen"] == 1)
         keys = Counter(tag for tag, _ in {(line["tag"], line["key"]) for line in lines if line["what"] == "asked"})
         result.lost += [f"{kind} {tag}: no call" for tag, kind in kinds.items() if kind == "resent" and not calls[tag]]
-        result.lost += [f"{kind} {tag}: no finish" for tag, kind in kinds.items() if kind == "full" and not finished[tag]]
-        result.doubled += [f"{kind} {tag}: {calls[tag]} calls" for tag, kind in kinds.items() if kind == "skipped" and calls[tag] > 1]
+        result.lost += [
+            f"{kind} {tag}: no finish" for tag, kind in kinds.items() if kind == "full" and not finished[tag]
+        ]
+        result.doubled += [
+            f"{kind} {tag}: {calls[tag]} calls" for tag, kind in kinds.items() if kind == "skipped" and calls[tag] > 1
+        ]
         result.doubled += [f"{tag}: {count} keys" for tag, count in keys.items() if count > 1]
-        result.doubled += [f"{line['tag']}: finish saw {line['seen']} effects" for line in lines if line["what"] == "finish" and line["seen"] != 1]
+        result.doubled += [
+            f"{line['tag']}: finish saw {line['seen']} effects"
+            for line in lines
+            if line["what"] == "finish" and line["seen"] != 1
+        ]
         result.repeated = sum(count - 1 for tag, count in calls.items() if count > 1 and kinds[tag] == "resent")
         result.doubtful = sum(kind == "skipped" and not calls[tag] for tag, kind in kinds.items())
 
@@ -245,7 +271,11 @@ def place_of(store: str, directory: Path) -> Generator[Place]:
 
 
 def run(store: str, wanted: Wanted, lease: float, console: Console) -> Result:
-    with tempfile.TemporaryDirectory(prefix="interlock_chaos_") as directory, place_of(store, Path(directory)) as place, Progress(console=console) as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix="interlock_chaos_") as directory,
+        place_of(store, Path(directory)) as place,
+        Progress(console=console) as progress,
+    ):
         lab = Lab(place, Path(directory), lease=lease, tries=TRIES)
         kills = progress.add_task(f"{store}: kills", total=wanted.kills)
         ended = progress.add_task(f"{store}: jobs ended", total=wanted.jobs)
@@ -297,12 +327,17 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
     parser.add_argument("--lease", type=float, default=2.0, help="seconds")
-    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of the choice of jobs and of the lives of workers")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10_000), help="of the choice of jobs and of the lives of workers"
+    )
     given = parser.parse_args()
     console = Console()
     console.print(f"seed {given.seed}")
     wanted = Wanted(given.jobs, given.kills, given.workers, given.seed)
-    results = [run(store, wanted, given.lease, console) for store in (["sqlite", "postgres"] if given.store == "both" else [given.store])]
+    results = [
+        run(store, wanted, given.lease, console)
+        for store in (["sqlite", "postgres"] if given.store == "both" else [given.store])
+    ]
     console.print(table_of(results))
     for result in results:
         for line in (result.lost + result.doubled)[:50]:

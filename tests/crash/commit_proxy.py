@@ -1,4 +1,6 @@
-"""A door between a worker and PostgreSQL that breaks one connection at a COMMIT: before the server gets it, or before its reply is out."""
+"""A door between a worker and PostgreSQL that breaks one connection at a COMMIT: before the server gets it, or before
+its reply is out.
+"""
 
 import socket
 import struct
@@ -38,7 +40,10 @@ class _Order:
 
 
 class Proxy:
-    """Passes everything on until it is told to cut. From the cut on everything stands still, on all connections, until `go_on`."""
+    """Passes everything on until it is told to cut.
+
+    From the cut on everything stands still, on all connections, until `go_on`.
+    """
 
     def __init__(self, url: str) -> None:
         self._target = conninfo_to_dict(url)

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Places, make_empty_places
 from tests.crash.lab import Lab
 from tests.kit import Place
 
 Labs = Callable[..., Lab]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def places(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Places]:
+    """Makes new databases: a process that a test killed may still be writing when the test has ended."""
+    yield from make_empty_places(request, quick_path)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The program of the crash tests, `tests.crash.program:app`: kinds of job whose effects can be counted. The environment says where."""
+"""The app of the crash tests, `tests.crash.crash_app:app`: kinds of job whose effects are counted.
+
+Environment variables configure it.
+"""
 
 import asyncio
 import json
@@ -12,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from interlock import App, Backoff, Complete, External, Fail, Job, Run, SyncRun
+from interlock import App, Backoff, Completed, External, Fail, Job, Run, SyncRun
 
 Gate = Callable[[str, str, int], None]
 """Told where a handler is: a point's name, the job's tag, the attempt."""
@@ -44,7 +47,10 @@ class Setting:
 
     @property
     def effects(self) -> str:
-        """The user's own table, which nothing of the engine looks at. It has no key: what is done twice is there twice."""
+        """The user's own table, which nothing of the engine looks at.
+
+        It has no key: what is done twice is there twice.
+        """
         return "lab_effects" if self.on_sqlite else f"{self.schema}.lab_effects"
 
     @property
@@ -56,14 +62,17 @@ class Setting:
         return f"INSERT INTO {self.effects} (job_id, tag, attempt) VALUES ({'?, ?, ?' if self.on_sqlite else '%s, %s, %s'})"
 
 
-class Outside:
+class ExternalWork:
     """The world outside the database: a file to which every process adds whole lines."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
 
     def note(self, what: str, tag: str, attempt: int, **more: Any) -> None:
-        line = json.dumps({"what": what, "tag": tag, "attempt": attempt, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
+        line = (
+            json.dumps({"what": what, "tag": tag, "attempt": attempt, "pid": os.getpid(), "at": time.time(), **more})
+            + "\n"
+        )
         file = os.open(self._setting.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(file, line.encode())
@@ -113,7 +122,7 @@ async def work(seconds: float, *, block: bool) -> None:
 def build(setting: Setting) -> App:
     """The app. Every kind has a payload with a `tag`, by which it is counted."""
     app = App(setting.url, schema=setting.schema)
-    outside = Outside(setting)
+    outside = ExternalWork(setting)
     _declare_plain(app, setting, outside)
     _declare_outside(app, setting, outside)
     _declare_elsewhere(app, setting, outside)
@@ -130,7 +139,7 @@ def effect_in(setting: Setting) -> Callable[[Any, Job, str], None]:
     return effect
 
 
-def _declare_plain(app: App, setting: Setting, outside: Outside) -> None:
+def _declare_plain(app: App, setting: Setting, outside: ExternalWork) -> None:
     """`full` has commit and finish, `plain` has commit, `fast` has neither."""
 
     async def prepare(run: Run, tag: str, seconds: float = 0.0, block: bool = False) -> str:
@@ -144,15 +153,18 @@ def _declare_plain(app: App, setting: Setting, outside: Outside) -> None:
         gates.at("end_of_finish", tag, run.attempt)
 
     kinds = {
-        name: app.job(kind=name, lease=setting.lease, commit_timeout=setting.commit_timeout, tries=setting.tries, backoff=QUICK)(prepare)
-        for name in ("full", "plain", "fast")}
+        name: app.job(
+            kind=name, lease=setting.lease, commit_timeout=setting.commit_timeout, tries=setting.tries, backoff=QUICK
+        )(prepare)
+        for name in ("full", "plain", "fast")
+    }
     kinds["full"].commit(effect_in(setting))
     kinds["plain"].commit(effect_in(setting))
     kinds["full"].finish(finish)
 
 
-def _declare_outside(app: App, setting: Setting, outside: Outside) -> None:
-    """`resent` and `skipped` call the outside: at least once, and at most once."""
+def _declare_outside(app: App, setting: Setting, outside: ExternalWork) -> None:
+    """`resent` and `skipped` call the external system: at least once, and at most once."""
 
     @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
     async def resent(run: Run, tag: str) -> str:
@@ -179,7 +191,7 @@ def _declare_outside(app: App, setting: Setting, outside: Outside) -> None:
         return await send(post, tag) or "in doubt"
 
 
-def _declare_elsewhere(app: App, setting: Setting, outside: Outside) -> None:
+def _declare_elsewhere(app: App, setting: Setting, outside: ExternalWork) -> None:
     """`elsewhere` hands its work over, and it is done as soon as it is asked about."""
 
     @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
@@ -188,11 +200,11 @@ def _declare_elsewhere(app: App, setting: Setting, outside: Outside) -> None:
         return External(tag)
 
     @elsewhere.reconcile(every=0.2)
-    async def ask(ids: Sequence[str]) -> Mapping[str, Complete[str]]:
+    async def ask(ids: Sequence[str]) -> Mapping[str, Completed[str]]:
         for id in ids:
             outside.note("ask", id, 0)
         gates.at("in_ask", ids[0], 0)
-        return {id: Complete(id) for id in ids}
+        return {id: Completed(id) for id in ids}
 
     elsewhere.commit(effect_in(setting))
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from interlock import App, InterlockError, SyncRun
-from interlock.stores.sqlite import fork_safety
+from interlock.store.sqlite import fork_safety
 
 warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
 
@@ -84,7 +84,7 @@ def wait_for(pids: list[int]) -> None:
 
 def look_from_another() -> None:
     """Another process opens the database, reads and ends."""
-    subprocess.run([sys.executable, "-m", "tests.crash.forks", URL, SCHEMA, "look"], check=True)
+    subprocess.run([sys.executable, "-m", "tests.crash.forking_programs", URL, SCHEMA, "look"], check=True)
 
 
 @contextmanager
@@ -304,8 +304,22 @@ def by_c_code() -> None:
 
 if __name__ == "__main__":
     signal.alarm(LIFE)
-    {scene.__name__: scene for scene in (
-        look, daemon, daemon_of_an_open_parent, prefork, pool, while_threads_write, while_threads_fork, in_a_worker,
-        in_a_transaction, leaves_a_transaction, beside_a_transaction, with_a_connection_of_the_caller,
-        beside_other_files, by_c_code,
-    )}[SCENE]()
+    {
+        scene.__name__: scene
+        for scene in (
+            look,
+            daemon,
+            daemon_of_an_open_parent,
+            prefork,
+            pool,
+            while_threads_write,
+            while_threads_fork,
+            in_a_worker,
+            in_a_transaction,
+            leaves_a_transaction,
+            beside_a_transaction,
+            with_a_connection_of_the_caller,
+            beside_other_files,
+            by_c_code,
+        )
+    }[SCENE]()

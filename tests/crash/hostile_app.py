@@ -1,4 +1,4 @@
-"""The program of the hostile handlers, `tests.crash.hostile:app`: each tries to end its worker, or to make it useless for others."""
+"""An app of hostile handlers, `tests.crash.hostile_app:app`: each tries to stop its worker or break it for other jobs."""
 
 import asyncio
 import os
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from interlock import App, Run, SyncRun
-from tests.crash import program
-from tests.crash.program import QUICK, Setting
+from tests.crash import crash_app
+from tests.crash.crash_app import QUICK, Setting
 
 left: list[Any] = []
 
@@ -35,7 +35,9 @@ def _close_files() -> None:
 
 
 IN_THREAD: dict[str, Callable[[], Any]] = {
-    "thread closes stdout": lambda: _close("stdout"), "thread closes both": lambda: _close("stdout", "stderr"), "thread closes files": _close_files,
+    "thread closes stdout": lambda: _close("stdout"),
+    "thread closes both": lambda: _close("stdout", "stderr"),
+    "thread closes files": _close_files,
 }
 IN_LOOP: dict[str, Callable[[], Any]] = {
     "loop closes stdout": lambda: _close("stdout"), "loop stops": lambda: asyncio.get_running_loop().stop(),
@@ -50,7 +52,7 @@ SUCCEEDING = (*IN_THREAD, *IN_LOOP, *(f"{name} in finish" for name in RAISED))
 
 
 def build(setting: Setting) -> App:
-    app = program.build(setting)
+    app = crash_app.build(setting)
 
     @app.job(kind="innocent", lease=setting.lease, tries=1)
     async def innocent(run: Run, tag: str) -> str:

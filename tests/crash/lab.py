@@ -1,4 +1,6 @@
-"""A laboratory for crashes: real workers in real processes on a real database, killed, frozen and thawed, and every effect counted."""
+"""A laboratory for crashes: real workers in real processes on a real database, killed, frozen and thawed, and every
+effect counted.
+"""
 
 import json
 import os
@@ -15,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from interlock import App
-from interlock.job import AuditEntry, Execution, Job
-from interlock.stores import OpenStore
-from tests.crash.program import Outside, Setting, build
+from interlock.core.job import AuditEntry, Execution, Job
+from interlock.store import OpenStore
+from tests.crash.crash_app import ExternalWork, Setting, build
 from tests.crash.run_worker import Orders
 from tests.kit import Place
 
@@ -40,8 +42,14 @@ class Process:
         told = asdict(orders) | {"says": says, "hears": hears}
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.run_worker", json.dumps(told)], cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL,
-                stdout=file, stderr=file, pass_fds=[says, hears])
+                [sys.executable, "-m", "tests.crash.run_worker", json.dumps(told)],
+                cwd=ROOT,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                pass_fds=[says, hears],
+            )
         os.close(says)
         os.close(hears)
 
@@ -98,7 +106,10 @@ class Process:
     def freeze(self) -> None:
         """SIGSTOP, and wait until every thread stands still."""
         self._signal(signal.SIGSTOP)
-        until(lambda: all(_state(task) in "TZX" for task in Path(f"/proc/{self.pid}/task").iterdir()), f"{self.name} stands still")
+        until(
+            lambda: all(_state(task) in "TZX" for task in Path(f"/proc/{self.pid}/task").iterdir()),
+            f"{self.name} stands still",
+        )
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
@@ -134,11 +145,13 @@ def _state(task: Path) -> str:
 class Lab:
     """One database, its workers, and what can be seen of them from outside. Time is real: leases are short instead."""
 
-    def __init__(self, place: Place, directory: Path, *, lease: float = 1.0, commit_timeout: float = 10.0, tries: int = 3) -> None:
+    def __init__(
+        self, place: Place, directory: Path, *, lease: float = 1.0, commit_timeout: float = 10.0, tries: int = 3
+    ) -> None:
         self.place = place
         self.setting = Setting(place.url, place.schema, lease, commit_timeout, str(directory / "ledger.jsonl"), tries)
         self.app: App = build(self.setting)
-        self.outside = Outside(self.setting)
+        self.outside = ExternalWork(self.setting)
         self._directory = directory
         self._processes: list[Process] = []
         self._started = 0
@@ -151,12 +164,24 @@ class Lab:
 
     # ------------------------------------------------------------ workers
     def worker(
-        self, name: str, *stops: str, tag: str | None = None, queues: tuple[str, ...] = ("default",), slots: int = 100, store: str | None = None,
-        patience: float | None = None, dies: bool = True, url: str | None = None,
+        self,
+        name: str,
+        *stops: str,
+        tag: str | None = None,
+        queues: tuple[str, ...] = ("default",),
+        slots: int = 100,
+        store: str | None = None,
+        hang_timeout: float | None = None,
+        dies: bool = True,
+        url: str | None = None,
     ) -> Process:
-        """Start a worker that waits at these points, at each as often as it is named; `url` is its own way to the database. Nobody waits for it here."""
-        orders = Orders(name, 0, 0, stops, tag, queues, slots, store, patience, dies)
-        environment = replace(self.setting, url=url or self.setting.url).environment() | {"PGAPPNAME": self.called(name)}
+        """Start a worker that waits at these points, at each as often as it is named; `url` is its own way to the
+        database. Nobody waits for it here.
+        """
+        orders = Orders(name, 0, 0, stops, tag, queues, slots, store, hang_timeout, dies)
+        environment = replace(self.setting, url=url or self.setting.url).environment() | {
+            "PGAPPNAME": self.called(name)
+        }
         process = Process(orders, environment, self.log_of(name))
         self.add(process)
         return process
@@ -194,7 +219,9 @@ class Lab:
         self.app.close()
 
     def freeze(self, process: Process) -> None:
-        """Stop a worker outside of any transaction of its other threads, so that only what it was doing at its point stands still."""
+        """Stop a worker outside of any transaction of its other threads, so that only what it was doing at its point
+        stands still.
+        """
         process.freeze()
         while not (self._writable() if self.setting.on_sqlite else self._at_rest(process)):
             process.thaw()
@@ -212,7 +239,10 @@ class Lab:
         return True
 
     def _at_rest(self, process: Process) -> bool:
-        """Whether no session of the worker waits, inside a transaction, for what its client says next. What the server is at comes to its end first."""
+        """Whether no session of the worker waits, inside a transaction, for what its client says next.
+
+        What the server is at comes to its end first.
+        """
         sessions = """
           SELECT coalesce(bool_or(state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'), false), count(*) FROM pg_stat_activity
           WHERE application_name = :name AND state <> 'idle'"""
@@ -229,11 +259,11 @@ class Lab:
 
     def until_idle(self, process: Process) -> None:
         """Wait until this worker says, from now on, that it has nothing in its hands."""
-        now = self.store.now()
+        now = self.store.inspect.now()
 
         def idle() -> bool:
-            mine = [seen for seen in self.store.workers() if seen.facts.name.startswith(f"{process.name}#")]
-            return any(seen.beat_at > now and seen.facts.busy == 0 for seen in mine)
+            mine = [seen for seen in self.store.workers.all() if seen.facts.name.startswith(f"{process.name}#")]
+            return any(seen.heartbeat_at > now and seen.facts.busy == 0 for seen in mine)
 
         self.until(idle, f"{process.name} is idle")
 
@@ -255,7 +285,10 @@ class Lab:
         try:
             return until(condition, what, within=within)
         except AssertionError as error:
-            logs = "\n".join(f"--- {process.name} ({'alive' if process.alive else process.exit_code()})\n{process.log}" for process in self._processes)
+            logs = "\n".join(
+                f"--- {process.name} ({'alive' if process.alive else process.exit_code()})\n{process.log}"
+                for process in self._processes
+            )
             stories = "\n".join(str(job) for job in self.app.jobs() if not job.ended)
             raise AssertionError(f"{error}\n{stories}\n{logs}") from None
 

@@ -1,4 +1,4 @@
-"""The program of the log tests, `tests.crash.talkative:app`: handlers that log, in the event loop, in threads and in processes of their own."""
+"""The app of the log tests, `tests.crash.logging_app:app`: handlers log in the event loop, in threads and in child processes."""
 
 import logging
 import os
@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from interlock import App, Run, SyncRun
-from tests.crash.program import QUICK, Setting
+from tests.crash.crash_app import QUICK, Setting
 
 log = logging.getLogger("shop")
 

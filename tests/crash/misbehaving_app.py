@@ -1,4 +1,4 @@
-"""The program of the scenarios, `tests.crash.misfits:app`: the kinds of `tests.crash.program`, and handlers that do what no handler should."""
+"""The app of the scenarios, `tests.crash.misbehaving_app:app`: the kinds of `crash_app`, and handlers that misbehave."""
 
 import asyncio
 import mmap
@@ -12,16 +12,16 @@ from typing import Any
 
 import interlock.worker.worker
 from interlock import App, Job, Run, SyncRun
-from tests.crash import program
-from tests.crash.program import QUICK, Outside, Setting, effect_in
+from tests.crash import crash_app
+from tests.crash.crash_app import QUICK, ExternalWork, Setting, effect_in
 
 if drain := os.environ.get("LAB_DRAIN"):
     interlock.worker.worker.DRAIN = float(drain)
 
 
 def build(setting: Setting) -> App:
-    app = program.build(setting)
-    outside = Outside(setting)
+    app = crash_app.build(setting)
+    outside = ExternalWork(setting)
     _declare_slow(app, setting, outside)
     _declare_deadly(app, setting, outside)
     _declare_rude(app, setting)
@@ -31,7 +31,9 @@ def build(setting: Setting) -> App:
 
 
 def _declare_chained(app: App, setting: Setting) -> None:
-    """`chain` and `chain_child` enqueue `followed` from their commit functions, and `meddler` calls there what cannot run there; none hands on `conn=`."""
+    """`chain` and `chain_child` enqueue `followed` from their commit functions, and `meddler` calls there what cannot
+    run there; none hands on `conn=`.
+    """
     write = effect_in(setting)
 
     def work(run: SyncRun, tag: str) -> str:
@@ -52,8 +54,9 @@ def _declare_chained(app: App, setting: Setting) -> None:
     app.job(kind="meddler", lease=setting.lease, backoff=QUICK)(work).commit(meddle)
 
 
-def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
-    """`slow` takes its time at its first attempt only, `steady` at each; `in_thread`, `in_child` and `in_loop` take it in a thread, in a process, and
+def _declare_slow(app: App, setting: Setting, outside: ExternalWork) -> None:
+    """`slow` takes its time at its first attempt only, `steady` at each; `in_thread`, `in_child` and `in_loop` take it
+    in a thread, in a process, and
     from the event loop.
     """
 
@@ -80,14 +83,18 @@ def _declare_slow(app: App, setting: Setting, outside: Outside) -> None:
         return tag
 
     app.job(kind="slow", lease=setting.lease, backoff=QUICK)(wait).commit(effect_in(setting))
-    app.job(kind="steady", lease=setting.lease, backoff=QUICK, tries=setting.tries)(wait_each_time).commit(effect_in(setting))
+    app.job(kind="steady", lease=setting.lease, backoff=QUICK, tries=setting.tries)(wait_each_time).commit(
+        effect_in(setting)
+    )
     app.job(kind="in_thread", lease=setting.lease, backoff=QUICK)(sleep).commit(effect_in(setting))
     app.job(kind="in_child", lease=setting.lease, backoff=QUICK, process=True)(sleep).commit(effect_in(setting))
     app.job(kind="in_loop", lease=setting.lease, backoff=QUICK)(compute).commit(effect_in(setting))
 
 
-def _declare_deadly(app: App, setting: Setting, outside: Outside) -> None:
-    """`poison` ends the process that it runs in; `glutton` takes all the memory that it is allowed; `killed` is killed for it."""
+def _declare_deadly(app: App, setting: Setting, outside: ExternalWork) -> None:
+    """`poison` ends the process that it runs in; `glutton` takes all the memory that it is allowed; `killed` is killed
+    for it.
+    """
 
     @app.job(lease=setting.lease, backoff=QUICK, tries=setting.tries)
     async def poison(run: Run, tag: str) -> None:
@@ -117,7 +124,9 @@ def _declare_deadly(app: App, setting: Setting, outside: Outside) -> None:
 
 
 def _declare_rude(app: App, setting: Setting) -> None:
-    """`unspeakable` returns what JSON cannot hold, `quitter` wants to end the program, `greedy` wants more memory than there is."""
+    """`unspeakable` returns what JSON cannot hold, `quitter` wants to end the program, `greedy` wants more memory than
+    there is.
+    """
 
     @app.job(lease=setting.lease, backoff=QUICK)
     async def unspeakable(run: Run, tag: str) -> Any:
@@ -138,8 +147,10 @@ def _declare_rude(app: App, setting: Setting) -> None:
     app.job(kind="quitter_child", lease=setting.lease, backoff=QUICK, tries=2, process=True)(leave_thread)
 
 
-def _declare_forking(app: App, setting: Setting, outside: Outside) -> None:
-    """`forker` leaves a process behind, `parted` goes on in both, in the worker and in a child of it; `pool_child` ends one as `multiprocessing` does."""
+def _declare_forking(app: App, setting: Setting, outside: ExternalWork) -> None:
+    """`forker` leaves a process behind, `parted` goes on in both, in the worker and in a child of it; `pool_child` ends
+    one as `multiprocessing` does.
+    """
 
     def fork(run: SyncRun, tag: str) -> str:
         if not os.fork():

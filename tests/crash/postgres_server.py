@@ -17,7 +17,8 @@ class Server:
     def __init__(self, directory: Path) -> None:
         self._server: PostgresServer = get_server(directory, cleanup_mode=None)
         with psycopg.connect(self.url, autocommit=True) as connection:
-            # Processes are ended here, never the machine: what was written is read again, also where no disk was waited for.
+            # Processes are ended here, never the machine: what was written is read again, also where no disk was waited
+            # for.
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("ALTER SYSTEM SET max_connections = 200")
         self._control("restart", "-m", "fast")
@@ -42,7 +43,9 @@ class Server:
 
     def _control(self, *words: str) -> None:
         where = ("-D", str(self._server.pgdata), "-l", str(self._server.log))
-        pgexec("pg_ctl", ("-w", *where, *words), bin_path=self._server.bin_path, user=self._server.system_user, timeout=60)
+        pgexec(
+            "pg_ctl", ("-w", *where, *words), bin_path=self._server.bin_path, user=self._server.system_user, timeout=60
+        )
 
     def close(self) -> None:
         self._control("stop", "-m", "fast")

@@ -1,20 +1,29 @@
-"""Two releases of one program, `tests.crash.releases:old` and `tests.crash.releases:new`: the same names, another lifecycle."""
+"""Two releases of one app, `tests.crash.release_apps:old` and `:new`: the same names with different lifecycles."""
 
 import os
 
 from interlock import App, Lifecycle, Run
-from interlock.answers import Retry
-from tests.crash.program import QUICK, Outside, Setting
+from interlock.jobs.results import Retry
+from tests.crash.crash_app import QUICK, ExternalWork, Setting
 
 _COMMON = [("NEW", "claim", "BUSY"), ("BUSY", "succeed", "OK"), ("BUSY", "fail", "BAD")]
 OLD = Lifecycle("press", transitions=[*_COMMON, ("BUSY", "retry", "PAUSED"), ("PAUSED", "claim", "BUSY")])
-NEW = Lifecycle("press", transitions=[*_COMMON, ("BUSY", "retry", "NEW"), ("BUSY", "advance", "PRINTING"), ("PRINTING", "succeed", "OK"),
-                                      ("PRINTING", "fail", "BAD"), ("PRINTING", "retry", "NEW")])
+NEW = Lifecycle(
+    "press",
+    transitions=[
+        *_COMMON,
+        ("BUSY", "retry", "NEW"),
+        ("BUSY", "advance", "PRINTING"),
+        ("PRINTING", "succeed", "OK"),
+        ("PRINTING", "fail", "BAD"),
+        ("PRINTING", "retry", "NEW"),
+    ],
+)
 PAUSE = 3.0
 
 
 def build_old(setting: Setting) -> App:
-    app, outside = App(setting.url, schema=setting.schema), Outside(setting)
+    app, outside = App(setting.url, schema=setting.schema), ExternalWork(setting)
 
     @app.job(kind="press", lifecycle=OLD, lease=setting.lease, backoff=QUICK)
     async def press(run: Run, tag: str, pauses: bool = False) -> str:
@@ -27,7 +36,7 @@ def build_old(setting: Setting) -> App:
 
 
 def build_new(setting: Setting) -> App:
-    app, outside = App(setting.url, schema=setting.schema), Outside(setting)
+    app, outside = App(setting.url, schema=setting.schema), ExternalWork(setting)
 
     @app.job(kind="press", lifecycle=NEW, lease=setting.lease, backoff=QUICK)
     async def press(run: Run, tag: str, pauses: bool = False) -> str:

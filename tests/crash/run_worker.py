@@ -1,4 +1,6 @@
-"""A worker as a real process, `python -m tests.crash.run_worker ORDERS`: where it is told to, it says so on a pipe, and waits to be killed or sent on."""
+"""A worker as a real process, `python -m tests.crash.run_worker ORDERS`: where it is told to, it says so on a pipe, and
+waits to be killed or sent on.
+"""
 
 import asyncio
 import ctypes
@@ -11,10 +13,11 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from interlock.boot import Plan, booted
-from interlock.job import Job
-from interlock.worker.points import Point
-from tests.crash.program import app, gates
+from interlock.core.job import Job
+from interlock.engine.failpoints import Failpoint
+from interlock.worker.assembly import start_worker
+from interlock.worker.plan import Plan
+from tests.crash.crash_app import app, gates
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,12 @@ class Orders:
     slots: int = 100
     store: str | None = None
     """A class that is put around the store, `module:Class`."""
-    patience: float | None = None
+    hang_timeout: float | None = None
     """Seconds that the event loop may be silent."""
     dies: bool = True
-    """Whether the process ends at once when it hangs, as a worker's own process does; one that is embedded ends its worker only."""
+    """Whether the process ends at once when it hangs, as a worker's own process does; one that is embedded ends its
+    worker only.
+    """
 
     @classmethod
     def read(cls, text: str) -> "Orders":
@@ -56,7 +61,7 @@ class Gatekeeper:
     def say(self, **message: Any) -> None:
         os.write(self._orders.says, (json.dumps(message) + "\n").encode())
 
-    def point(self, point: Point, job: Job) -> None:
+    def point(self, point: Failpoint, job: Job) -> None:
         self.at(point.value, str(job.payload.get("tag")), job.attempt)
 
     def at(self, point: str, tag: str, attempt: int) -> None:
@@ -70,10 +75,15 @@ class Gatekeeper:
             os._exit(3)
 
 
-def plan_of(orders: Orders, keeper: Gatekeeper) -> Plan:
+def plan_of(orders: Orders, maintenance: Gatekeeper) -> Plan:
     plan = app.plan(
-        name=orders.name, queues=orders.queues, slots=orders.slots, points=keeper.point, patience=orders.patience,
-        hung=(lambda seconds: os._exit(70)) if orders.dies else None)
+        name=orders.name,
+        queues=orders.queues,
+        slots=orders.slots,
+        failpoints=maintenance.point,
+        hang_timeout=orders.hang_timeout,
+        on_hang=(lambda seconds: os._exit(70)) if orders.dies else None,
+    )
     if orders.store is None:
         return plan
     module, _, attribute = orders.store.partition(":")
@@ -82,11 +92,11 @@ def plan_of(orders: Orders, keeper: Gatekeeper) -> Plan:
 
 
 async def work(orders: Orders) -> int:
-    keeper = Gatekeeper(orders)
-    gates.gate = keeper.at
-    async with booted(plan_of(orders, keeper)) as worker:
+    maintenance = Gatekeeper(orders)
+    gates.gate = maintenance.at
+    async with start_worker(plan_of(orders, maintenance)) as worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-        keeper.say(at="ready", owner=worker.name)
+        maintenance.say(at="ready", owner=worker.name)
         await worker.run()
         return worker.exit_code
 

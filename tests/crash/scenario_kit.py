@@ -1,14 +1,16 @@
-"""What the scenarios share: a laboratory with their kinds of job, and the question whether the audit tells everything."""
+"""What the scenarios share: a laboratory with their kinds of job, and the question whether the audit tells
+everything.
+"""
 
-from interlock.job import AuditEntry
-from tests.crash import misfits
+from interlock.core.job import AuditEntry
+from tests.crash import misbehaving_app
 from tests.crash.lab import Lab
 
 
 def equipped(lab: Lab) -> Lab:
     """The laboratory, with the kinds of the scenarios."""
     lab.app.close()
-    lab.app = misfits.build(lab.setting)
+    lab.app = misbehaving_app.build(lab.setting)
     lab.app.migrate()
     return lab
 
@@ -18,7 +20,9 @@ def until_begun(lab: Lab, *tags: str) -> None:
 
 
 def audited(lab: Lab) -> None:
-    """S7: every attempt, every change and every end of each job is in its audit, in order and without a gap, and `verify` finds nothing."""
+    """S7: every attempt, every change and every end of each job is in its audit, in order and without a gap, and
+    `verify` finds nothing.
+    """
     lab.check()
     for job in lab.app.jobs(limit=1000):
         arrows = [entry for entry in lab.app.history(job.id) if entry.n == 0]
@@ -33,4 +37,7 @@ def audited(lab: Lab) -> None:
 
 def story(entries: list[AuditEntry]) -> list[tuple[str, str | None, int | None, str]]:
     """What happened, to which state, in which attempt, by whom."""
-    return [(entry.event, entry.to_state, entry.attempt, entry.actor.partition("#")[0] + entry.actor.partition("/")[2]) for entry in entries]
+    return [
+        (entry.event, entry.to_state, entry.attempt, entry.actor.partition("#")[0] + entry.actor.partition("/")[2])
+        for entry in entries
+    ]

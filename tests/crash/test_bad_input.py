@@ -1,4 +1,7 @@
-"""Bad input: handlers, payloads, releases and commands that no one should write. Each ends in a clear state or a clear sentence, and no other job suffers."""
+"""Bad input: handlers, payloads, releases and commands that no one should write.
+
+Each ends in a clear state or a clear sentence, and no other job suffers.
+"""
 
 import re
 import signal
@@ -8,12 +11,13 @@ from typing import Any
 import pytest
 
 from interlock import App, Run
-from interlock.cli.target import facts, lifecycles
-from interlock.job import Job
-from tests.crash.command import Command, say, start
+from interlock.cli.common_options import kind_facts as facts
+from interlock.cli.common_options import lifecycles
+from interlock.core.job import Job
 from tests.crash.lab import Lab
-from tests.crash.releases import build_new, build_old
-from tests.crash.scenes import audited, equipped, until_begun
+from tests.crash.release_apps import build_new, build_old
+from tests.crash.scenario_kit import audited, equipped, until_begun
+from tests.crash.worker_command import Command, say, start
 
 INNOCENTS = [f"innocent-{n}" for n in range(8)]
 Ends = dict[str, tuple[str, int, str]]
@@ -34,7 +38,10 @@ def running(pid: int) -> bool:
 
 
 def ended_beside_the_innocent(lab: Lab, bad: dict[str, dict[str, Any]]) -> tuple[dict[str, Job], Command]:
-    """Jobs of these kinds between jobs that do no harm, all in one worker. The latter succeed, untouched; answered are the former, and the worker."""
+    """Jobs of these kinds between jobs that do no harm, all in one worker.
+
+    The latter succeed, untouched; answered are the former, and the worker.
+    """
     half = len(INNOCENTS) // 2
     for tag in INNOCENTS[:half]:
         lab.enqueue("slow", tag, seconds=0.5)
@@ -65,7 +72,8 @@ def store_by_an_older_release(lab: Lab) -> str:
 
 # ---------------------------------------------------------------- handlers
 def test_a_handler_that_misbehaves_ends_its_own_job_and_no_other(shop: Lab) -> None:
-    """It returns what cannot be stored, ends the program, blocks the event loop, eats all memory or is killed for it; or its payload, which an older release
+    """It returns what cannot be stored, ends the program, blocks the event loop, eats all memory or is killed for it;
+    or its payload, which an older release
     has stored, no longer fits. The sentence says which.
     """
     expected: Ends = {
@@ -75,13 +83,19 @@ def test_a_handler_that_misbehaves_ends_its_own_job_and_no_other(shop: Lab) -> N
         "quitter_child": ("FAILED", 2, "SystemExit"),
         "greedy": ("FAILED", 2, "MemoryError"),
         "glutton": ("FAILED", 2, "MemoryError"),
-        "killed": ("FAILED", 2, "signal 9 (SIGKILL); somebody killed it, or the kernel did for want of memory"),
+        "killed": (
+            "FAILED",
+            2,
+            "signal 9 (SIGKILL); a person or a program killed it, or the kernel did because memory ran out",
+        ),
         "full": ("SUCCEEDED", 1, ""),
     }
     unfit = store_by_an_older_release(shop)
     blocks = {"seconds": 2.5 * shop.setting.lease, "block": True}
     jobs, _ = ended_beside_the_innocent(shop, {kind: blocks if kind == "full" else {} for kind in expected})
-    assert {kind: (job.state, job.attempt) for kind, job in jobs.items()} == {kind: (state, attempt) for kind, (state, attempt, _) in expected.items()}
+    assert {kind: (job.state, job.attempt) for kind, job in jobs.items()} == {
+        kind: (state, attempt) for kind, (state, attempt, _) in expected.items()
+    }
     for kind, (_, _, says) in expected.items():
         assert says in (jobs[kind].last_error or ""), kind
     job = shop.job(unfit)
@@ -90,35 +104,51 @@ def test_a_handler_that_misbehaves_ends_its_own_job_and_no_other(shop: Lab) -> N
 
 
 def test_a_handler_that_forks_has_one_end_and_leaves_the_worker_s_alone(shop: Lab) -> None:
-    """What it leaves behind reports nothing and hurts nothing, also where it goes on in both; what it ends, ends; and the worker can end as ever."""
-    kinds = ["parted_loop", "pool_child", *(f"{name}{where}" for name in ("forker", "parted") for where in ("", "_child"))]
+    """What it leaves behind reports nothing and hurts nothing, also where it goes on in both; what it ends, ends; and
+    the worker can end as ever.
+    """
+    kinds = [
+        "parted_loop",
+        "pool_child",
+        *(f"{name}{where}" for name in ("forker", "parted") for where in ("", "_child")),
+    ]
     jobs, worker = ended_beside_the_innocent(shop, {kind: {} for kind in kinds})
     assert {(job.state, job.attempt) for job in jobs.values()} == {("SUCCEEDED", 1)}
     assert jobs["pool_child"].result == -signal.SIGTERM
     parted = ["parted", "parted_child", "parted_loop"]
     assert (shop.happened("alone"), shop.happened("both")) == (dict.fromkeys(parted, 1), dict.fromkeys(parted, 2))
     ours = {line["pid"] for line in shop.outside.lines() if line["what"] == "alone"}
-    strays = {line["pid"] for line in shop.outside.lines() if line["what"] in ("both", "left behind")} - ours
-    shop.until(lambda: not any(running(pid) for pid in strays), "what was forked has ended")
+    lost_claims = {line["pid"] for line in shop.outside.lines() if line["what"] in ("both", "left behind")} - ours
+    shop.until(lambda: not any(running(pid) for pid in lost_claims), "what was forked has ended")
     shop.until(lambda: len(shop.happened("left behind")) == 2, "what was left behind has ended")
     worker.terminate()
     assert worker.exit_code() == 0
 
 
 # ---------------------------------------------------------------- releases
-def test_a_lifecycle_that_changes_under_live_jobs_strands_none(lab: Lab) -> None:
-    """`migrate` says how many sit where the new release knows no way; an old worker, beside the new one, carries those to their end."""
+def test_changed_lifecycle_strands_no_live_job(lab: Lab) -> None:
+    """`migrate` says how many sit where the new release knows no way; an old worker, beside the new one, carries those
+    to their end.
+    """
     before, after = build_old(lab.setting), build_new(lab.setting)
     before.migrate()
     stuck = [before.kinds["press"].enqueue(tag=f"stuck-{n}", pauses=True).id for n in range(2)]
-    old = start(lab, "old", program="tests.crash.releases:old", queues="default,old")
+    old = start(lab, "old", program="tests.crash.release_apps:old", queues="default,old")
     lab.until(lambda: {lab.job(id).state for id in stuck} == {"PAUSED"}, "both pause")
-    notes = lab.store.migrate(lifecycles(after), facts(after)).notes
+    notes = lab.store.registry.migrate(lifecycles(after), facts(after)).notes
     assert [note for note in notes if "PAUSED" in note] == [
-        "2 live jobs are in state PAUSED, which version 2 of press lacks; only a worker with an older version moves them"]
-    new = start(lab, "new", program="tests.crash.releases:new", queues="default,new").ready()
+        (
+            "2 live jobs are in state PAUSED, which version 2 of press lacks; only a worker with an older version moves "
+            "them"
+        )
+    ]
+    new = start(lab, "new", program="tests.crash.release_apps:new", queues="default,new").ready()
     # By either release, for either worker and for both.
-    mixed = [app.kinds["press"].using(queue=queue).enqueue(tag="mixed").id for app in (before, after) for queue in 5 * ("default", "old", "new")]
+    mixed = [
+        app.kinds["press"].using(queue=queue).enqueue(tag="mixed").id
+        for app in (before, after)
+        for queue in 5 * ("default", "old", "new")
+    ]
     jobs = lab.until_ended(*stuck, *mixed)
     assert {job.state for job in jobs} == {"OK"}
     assert {each.lease_owner.partition("#")[0] for id in stuck for each in lab.executions(id)} == {"old"}
@@ -133,12 +163,14 @@ def test_a_lifecycle_that_changes_under_live_jobs_strands_none(lab: Lab) -> None
 # ---------------------------------------------------------------- commands
 def test_two_workers_of_one_name_are_two_workers(shop: Lab) -> None:
     """Neither renews, releases or reports what is the other's: one is killed, and only its jobs run again."""
-    ids = {tag: shop.enqueue("slow", tag, queue=tag, seconds=600 if tag == "dead" else 3.5) for tag in ("dead", "alive")}
+    ids = {
+        tag: shop.enqueue("slow", tag, queue=tag, seconds=600 if tag == "dead" else 3.5) for tag in ("dead", "alive")
+    }
     first = start(shop, "twin", queues="dead")
     until_begun(shop, "dead")
     second = start(shop, "twin", queues="dead,alive")
     until_begun(shop, "alive")
-    assert len({seen.facts.name for seen in shop.store.workers()}) == 2
+    assert len({seen.facts.name for seen in shop.store.workers.all()}) == 2
     first.kill()
     dead, alive = shop.until_ended(*ids.values())
     assert ((dead.phase, dead.attempt), (alive.phase, alive.attempt)) == (("succeeded", 2), ("succeeded", 1))
@@ -147,33 +179,38 @@ def test_two_workers_of_one_name_are_two_workers(shop: Lab) -> None:
     audited(shop)
 
 
-@pytest.mark.parametrize(("name", "says"), [
-    ("tests.crash.nowhere:app", "There is no module tests.crash.nowhere here"),
-    ("tests.crash.misfits:nothing", "tests.crash.misfits has no nothing"),
-    ("tests.crash.misfits", "names no app"),
-    ("tests.crash.program:QUICK", "is a Backoff, not an interlock.App"),
-])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("tests.crash.nowhere:app", "There is no module tests.crash.nowhere here"),
+        ("tests.crash.misbehaving_app:nothing", "tests.crash.misbehaving_app has no nothing"),
+        ("tests.crash.misbehaving_app", "is not the name of an app"),
+        ("tests.crash.crash_app:QUICK", "is a Backoff, not an interlock.App"),
+    ],
+)
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
 def test_a_wrong_name_of_an_app_is_one_sentence(shop: Lab, name: str, says: str) -> None:
     """And no worker starts, so that what waits is left as it is; no store is asked."""
     id = shop.enqueue("fast", "one")
     said = say(shop, "worker", "-A", name)
     assert (said.code, says in said.text, "Traceback" in said.text) == (2, True, False)
-    assert (shop.job(id).state, shop.store.workers()) == ("PENDING", [])
+    assert (shop.job(id).state, shop.store.workers.all()) == ("PENDING", [])
 
 
 def test_the_app_of_another_program_leaves_these_jobs_alone(shop: Lab) -> None:
-    """It serves the same database and knows none of these kinds: it moves nothing of theirs, and recovers nothing of theirs either."""
+    """It serves the same database and knows none of these kinds: it moves nothing of theirs, and recovers nothing of
+    theirs either.
+    """
     ids = [shop.enqueue("slow", tag, queue=tag, seconds=600 if tag == "lost" else 0) for tag in ("waits", "lost")]
     victim = start(shop, "victim", queues="lost")
     until_begun(shop, "lost")
     app = build_new(shop.setting)
     app.migrate()
     app.close()
-    other = start(shop, "other", program="tests.crash.releases:new", queues="default,waits,lost").ready()
+    other = start(shop, "other", program="tests.crash.release_apps:new", queues="default,waits,lost").ready()
     victim.kill()
     ends = shop.executions(ids[1])[0].lease_expires_at
-    shop.until(lambda: (shop.store.now() - ends).total_seconds() > 2, "the lease has long ended")
+    shop.until(lambda: (shop.store.inspect.now() - ends).total_seconds() > 2, "the lease has long ended")
     assert [(shop.job(id).state, shop.job(id).attempt) for id in ids] == [("PENDING", 0), ("RUNNING", 1)]
     start(shop, "right", queues="default,waits,lost")
     assert {job.phase for job in shop.until_ended(*ids)} == {"succeeded"}

@@ -12,7 +12,7 @@ def nobody(kills: int, ended: int) -> None:
     """Nobody watches."""
 
 
-def test_whoever_is_killed_whenever_nothing_is_lost_and_nothing_is_doubled(labs: Labs) -> None:
+def test_random_kills_lose_and_duplicate_nothing(labs: Labs) -> None:
     """Jobs of every sort end as they should, every effect in the database is there once, and verify finds nothing."""
     result = Chaos(labs(lease=2.0, tries=TRIES), Wanted(jobs=400, kills=20, workers=4, seed=20), nobody).run()
     _log.info("%s", result)

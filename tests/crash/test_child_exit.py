@@ -1,4 +1,4 @@
-"""A child ends with its worker, however that ends and whatever the child is doing."""
+"""A child process ends with its worker, however the worker ends."""
 
 import subprocess
 import sys
@@ -9,25 +9,27 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WORKER = """
 import asyncio
-from tests.loops import apart
+from tests.loops import child_app
 from tests.loops.test_children import Bench
 
 async def main():
     bench = Bench(None)
-    grip = bench.hold(apart.app.kinds["{kind}"].call())
-    running = asyncio.ensure_future(bench.children.prepare(grip, bench.ledger(grip)))
+    execution = bench.hold(child_app.app.kinds["{kind}"].request())
+    running = asyncio.ensure_future(bench.children.prepare(execution, bench.ledger(execution)))
     await bench.begun.wait()
     print("begun", flush=True)
     await running
 
-with apart.app.bound_to("sqlite:///{file}"):
+with child_app.app.bound_to("sqlite:///{file}"):
     asyncio.run(main())
 """
 
 
 @pytest.mark.parametrize("kind", ["waiting", "stubborn", "looking"])
 def test_a_child_dies_with_its_worker(tmp_path: Path, kind: str) -> None:
-    """Also while its handler awaits, sleeps in a thread, or keeps the processor to itself; and the worker was killed, so that it could tell nobody."""
+    """Also while its handler awaits, sleeps in a thread, or keeps the processor to itself; and the worker was killed,
+    so that it could tell nobody.
+    """
     code = WORKER.format(kind=kind, file=tmp_path / "jobs.db")
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None

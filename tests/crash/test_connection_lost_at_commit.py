@@ -1,16 +1,16 @@
-"""A connection that breaks at a COMMIT: nobody knows what became of it, and sending the same fenced write again settles it, whichever it was."""
+"""A connection lost at COMMIT: sending the same fenced write again settles the job either way."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from interlock.engine.context import WorkerContext
 from interlock.errors import Unavailable
-from interlock.events import Events, Trouble
-from interlock.stores import OpenStore
-from interlock.worker.desk import Desk
+from interlock.store import OpenStore
+from interlock.telemetry.events import Events, WorkerError
+from tests.crash.commit_proxy import Cut, Proxy, When
 from tests.crash.conftest import Labs
 from tests.crash.lab import Lab
-from tests.crash.proxy import Cut, Proxy, When
 
 pytestmark = pytest.mark.parametrize("places", ["postgres"], indirect=True)
 LEASE = 30.0
@@ -34,7 +34,10 @@ class Bench:
         self.worker = self.lab.worker("cut", url=self.proxy.url)
         cut = self.proxy.wait()
         raw = self.lab.place.raw
-        self.lab.until(lambda: not raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=cut.pid), "the server has given the connection up")
+        self.lab.until(
+            lambda: not raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=cut.pid),
+            "the server has given the connection up",
+        )
         return ids, cut
 
     def check(self, ids: list[str], *, attempt: int = 1) -> None:
@@ -65,7 +68,9 @@ def test_a_cut_commit_takes_effect_once(bench: Bench, when: When) -> None:
     """Where the server never got it, the function runs again; where it had committed, it does not."""
     ids, cut = bench.cut(when, "lab_effects", "plain", 1)
     assert (cut.when, cut.replied) == (when, when == "after")
-    assert (bench.lab.job(ids[0]).ended, bench.lab.effects()) == ((True, {"plain-0": 1}) if when == "after" else (False, {}))
+    assert (bench.lab.job(ids[0]).ended, bench.lab.effects()) == (
+        (True, {"plain-0": 1}) if when == "after" else (False, {})
+    )
     bench.proxy.go_on()
     bench.check(ids)
     assert bench.lab.effects() == {"plain-0": 1}
@@ -83,7 +88,9 @@ def test_a_cut_report_of_many_jobs_ends_each_of_them_once(bench: Bench, when: Wh
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_job_whose_claim_was_cut_is_given_back_and_pays_no_try(bench: Bench, when: When) -> None:
-    """The worker was never told of what the server leased to it: it finds these strays by its own name, and releases them."""
+    """The worker was never told of what the server leased to it: it finds these lost claims by its own name, and
+    releases them.
+    """
     ids, cut = bench.cut(when, CLAIM, "plain", JOBS)
     leased = [id for id in ids if bench.lab.executions(id)]
     assert (cut.when, cut.replied) == (when, when == "after")
@@ -91,14 +98,18 @@ def test_a_job_whose_claim_was_cut_is_given_back_and_pays_no_try(bench: Bench, w
     assert {bench.lab.executions(id)[0].lease_owner.partition("#")[0] for id in leased} <= {"cut"}
     bench.proxy.go_on()
     bench.check(ids, attempt=2 if leased else 1)
-    strays = [id for id in ids if any(entry.reason == "the reply to its claim was lost" for entry in bench.lab.app.history(id))]
-    assert strays == leased == (ids if when == "after" else [])
+    lost_claims = [
+        id
+        for id in ids
+        if any(entry.reason == "the reply to its claim was lost" for entry in bench.lab.app.history(id))
+    ]
+    assert lost_claims == leased == (ids if when == "after" else [])
     assert bench.lab.effects() == dict.fromkeys((f"plain-{n}" for n in range(JOBS)), 1)
 
 
 def test_a_write_is_sent_again_while_the_database_is_away(store: OpenStore) -> None:
     """Each time it is told, and the worker knows that it must look for what it may have been given meanwhile."""
-    told: list[Trouble] = []
+    told: list[WorkerError] = []
     answers: list[object] = [Unavailable("the reply was lost"), Unavailable("nobody there"), "stored"]
 
     def write() -> object:
@@ -108,12 +119,15 @@ def test_a_write_is_sent_again_while_the_database_is_away(store: OpenStore) -> N
         return answer
 
     events = Events()
-    events.subscribe(told.append, Trouble)
-    desk = Desk("worker#1", lambda: store, {}, events=events, draw=lambda: 0.0)
-    assert desk.persistently(write, "report") == "stored"
-    assert [(trouble.where, str(trouble.error)) for trouble in told] == [("report", "the reply was lost"), ("report", "nobody there")]
-    assert desk.unwell.is_set()
-    desk.over.set()
+    events.subscribe(told.append, WorkerError)
+    context = WorkerContext("worker#1", lambda: store, {}, events=events, random=lambda: 0.0)
+    assert context.retry_while_unavailable(write, "report") == "stored"
+    assert [(trouble.where, str(trouble.error)) for trouble in told] == [
+        ("report", "the reply was lost"),
+        ("report", "nobody there"),
+    ]
+    assert context.database_down.is_set()
+    context.stopped.set()
     answers.append(Unavailable("still nobody there"))
     with pytest.raises(Unavailable, match="still nobody"):
-        desk.persistently(write, "report")
+        context.retry_while_unavailable(write, "report")

@@ -1,10 +1,10 @@
-"""FM_001, the duplicate retry: one worker is slow, its lease ends, another does the job again, and both reach their commit."""
+"""FM_001, the duplicate retry: a slow worker's lease expires, another runs the job again, and both try to commit."""
 
 import pytest
 
 from tests.crash.lab import Lab, Process
 
-UNGUARDED = "tests.crash.unguarded:Unguarded"
+UNGUARDED = "tests.crash.unguarded_store:Unguarded"
 ZOMBIES = {"guarded": None, "no_fence": UNGUARDED, "no_fence_no_trigger": UNGUARDED, "nothing": UNGUARDED}
 
 
@@ -12,7 +12,12 @@ ZOMBIES = {"guarded": None, "no_fence": UNGUARDED, "no_fence_no_trigger": UNGUAR
 def zombies(lab: Lab) -> dict[str, tuple[str, Process]]:
     """Workers that did their job and stood still before they could commit it, until another had done it too."""
     slow = {
-        tag: (lab.enqueue("plain", tag, queue=tag), lab.worker(f"slow-{tag}", "before_commit", queues=(tag,), store=store)) for tag, store in ZOMBIES.items()}
+        tag: (
+            lab.enqueue("plain", tag, queue=tag),
+            lab.worker(f"slow-{tag}", "before_commit", queues=(tag,), store=store),
+        )
+        for tag, store in ZOMBIES.items()
+    }
     for _, worker in slow.values():
         worker.at("before_commit")
     for _, worker in slow.values():
@@ -31,8 +36,13 @@ def commit_late(lab: Lab, slow: tuple[str, Process]) -> None:
     lab.until_idle(slow[1])
 
 
-def test_what_a_slow_worker_still_commits_is_doubled_by_an_engine_without_guards_and_by_ours_never(lab: Lab, zombies: dict[str, tuple[str, Process]]) -> None:
-    """The same interleaving four times. The fence alone suffices; without it the trigger does, without that the unique index; without any: two effects."""
+def test_late_commit_duplicates_an_effect_only_without_guards(
+    lab: Lab, zombies: dict[str, tuple[str, Process]]
+) -> None:
+    """The same interleaving four times.
+
+    The fence alone suffices; without it the trigger does, without that the unique index; without any: two effects.
+    """
     commit_late(lab, zombies["guarded"])
     commit_late(lab, zombies["no_fence"])
     lab.place.raw.disable("executions_update")

@@ -1,4 +1,6 @@
-"""A SQLite file that is deleted, moved or replaced under a running program: no job is acknowledged that others cannot see."""
+"""A SQLite file that is deleted, moved or replaced under a running program: no job is acknowledged that others cannot
+see.
+"""
 
 import shutil
 import threading
@@ -9,9 +11,9 @@ import pytest
 
 from interlock import App, SyncRun
 from interlock.errors import InterlockError, Unavailable
-from tests.crash.command import start
 from tests.crash.conftest import Labs
 from tests.crash.lab import until
+from tests.crash.worker_command import start
 from tests.kit import Place, sqlite_place
 
 SAID = "was deleted, moved or replaced while this process had it open"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from interlock import App
-from tests.crash.forks import CHILDREN, LIFE
+from tests.crash.forking_programs import CHILDREN, LIFE
 from tests.crash.lab import ROOT
 from tests.kit import Place, postgres_place, sqlite_place
 
@@ -46,12 +46,20 @@ def database(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Place
 
 @pytest.fixture
 def play(database: Place) -> Play:
-    """Run a scene. All that was stored is there for us, another process, nothing else is, and `verify` finds nothing."""
+    """Run a scene.
+
+    All that was stored is there for us, another process, nothing else is, and `verify` finds nothing.
+    """
 
     def run(scene: str) -> Told:
         ended = subprocess.run(
-            [sys.executable, "-m", "tests.crash.forks", database.url, database.schema, scene],
-            cwd=ROOT, capture_output=True, text=True, timeout=LIFE + 30, check=False)
+            [sys.executable, "-m", "tests.crash.forking_programs", database.url, database.schema, scene],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=LIFE + 30,
+            check=False,
+        )
         lines = [line.split(" ", 1) for line in ended.stdout.splitlines()]
         told = Told(*([text for word, text in lines if word == name] for name in Told._fields[:-1]), ended.stderr)
         app = App(database.url, schema=database.schema)
@@ -143,7 +151,9 @@ def test_child_that_inherits_a_connection_of_the_caller_refuses_in_one_sentence(
 
 @pytest.mark.parametrize("database", ["sqlite", "sqlite+pysqlite3"], indirect=True)
 def test_fork_beside_other_uses_of_sqlite_stores_or_refuses_and_never_hangs(play: Play) -> None:
-    """A thread that was inside the library, with a file of its own, may have had a mutex that nobody in the child can release."""
+    """A thread that was inside the library, with a file of its own, may have had a mutex that nobody in the child can
+    release.
+    """
     told = play("beside_other_files")
     assert (told.ended, told.errors) == (["0"] * 20, "")
     assert len(told.stored) + len(told.refused) == 21

@@ -1,19 +1,21 @@
-"""Handlers that try to end their worker, in a real process: the worker goes on, other jobs are untouched, and SIGTERM ends it with 0."""
+"""Handlers that try to end their worker, in a real process: the worker goes on, other jobs are untouched, and SIGTERM
+ends it with 0.
+"""
 
 import pytest
 
-from tests.crash import hostile
-from tests.crash.command import start
+from tests.crash import hostile_app
 from tests.crash.lab import Lab
-from tests.crash.scenes import audited
+from tests.crash.scenario_kit import audited
+from tests.crash.worker_command import start
 
-PROGRAM = "tests.crash.hostile:app"
+PROGRAM = "tests.crash.hostile_app:app"
 INNOCENTS = [f"innocent-{n}" for n in range(6)]
 
 
 def run_beside_the_innocent(lab: Lab, *kinds: str, fails: bool) -> None:
     """Jobs of these kinds between jobs that do no harm, in one worker that then ends in good order."""
-    app = hostile.build(lab.setting)
+    app = hostile_app.build(lab.setting)
     app.migrate()
     ids = {tag: app.kinds["innocent"].enqueue(tag).id for tag in INNOCENTS[:3]}
     ids |= {kind: app.kinds[kind].enqueue(kind).id for kind in kinds}
@@ -22,7 +24,9 @@ def run_beside_the_innocent(lab: Lab, *kinds: str, fails: bool) -> None:
     late = {tag: app.kinds["innocent"].enqueue(tag).id for tag in INNOCENTS[3:]}
     jobs |= dict(zip(late, lab.until_ended(*late.values()), strict=True))
     assert worker.alive, worker.log
-    assert {tag: (jobs[tag].phase, jobs[tag].attempt) for tag in INNOCENTS} == dict.fromkeys(INNOCENTS, ("succeeded", 1)), worker.log
+    assert {tag: (jobs[tag].phase, jobs[tag].attempt) for tag in INNOCENTS} == dict.fromkeys(
+        INNOCENTS, ("succeeded", 1)
+    ), worker.log
     expected = ("FAILED", 2) if fails else ("SUCCEEDED", 1)
     assert {kind: (jobs[kind].state, jobs[kind].attempt) for kind in kinds} == dict.fromkeys(kinds, expected)
     app.close()
@@ -32,14 +36,14 @@ def run_beside_the_innocent(lab: Lab, *kinds: str, fails: bool) -> None:
     audited(lab)
 
 
-@pytest.mark.parametrize("kind", hostile.SUCCEEDING)
+@pytest.mark.parametrize("kind", hostile_app.SUCCEEDING)
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
 def test_handler_that_closes_or_stops_what_the_worker_needs_ends_no_worker(lab: Lab, kind: str) -> None:
     """Its standard streams, its event loop, its signal handlers; no store is asked for that."""
     run_beside_the_innocent(lab, kind, fails=False)
 
 
-@pytest.mark.parametrize("kind", hostile.FAILING)
+@pytest.mark.parametrize("kind", hostile_app.FAILING)
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
 def test_handler_that_raises_what_ends_programs_fails_by_its_own_policy(lab: Lab, kind: str) -> None:
     run_beside_the_innocent(lab, kind, fails=True)
@@ -47,4 +51,4 @@ def test_handler_that_raises_what_ends_programs_fails_by_its_own_policy(lab: Lab
 
 def test_all_hostile_handlers_at_once_end_no_worker(lab: Lab) -> None:
     """Those that end well, in one worker with six slots' worth of threads: none of them keeps its thread."""
-    run_beside_the_innocent(lab, *(kind for kind in hostile.FAILING if kind != "loop cancels all"), fails=True)
+    run_beside_the_innocent(lab, *(kind for kind in hostile_app.FAILING if kind != "loop cancels all"), fails=True)

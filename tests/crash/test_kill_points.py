@@ -1,4 +1,6 @@
-"""SIGKILL at every point of an execution: every job ends, its effect in the database happens once, and what follows its commit happens after it."""
+"""SIGKILL at every point of an execution: every job ends, its effect in the database happens once, and what follows its
+commit happens after it.
+"""
 
 import pytest
 
@@ -29,19 +31,30 @@ def kill_at_every_point(lab: Lab, kind: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", POINTS)
 def test_a_kill_at_any_point_costs_no_effect_and_doubles_none(lab: Lab, kind: str) -> None:
-    """Another worker takes over: N jobs, N ends, N effects, and not one more. Past its commit a job is finished, and never run again."""
+    """Another worker takes over: N jobs, N ends, N effects, and not one more.
+
+    Past its commit a job is finished, and never run again.
+    """
     stopped = kill_at_every_point(lab, kind)
     lab.worker("rescuer", queues=tuple(stopped))
     jobs = {str(job.payload["tag"]): job for job in lab.until_ended(within=30)}
     assert len(jobs) == len(POINTS[kind]) * (1 + BESIDE)
     assert {job.phase for job in jobs.values()} == {"succeeded"}
-    assert {tag: sum(each.status == "DONE" for each in lab.executions(job.id)) for tag, job in jobs.items()} == dict.fromkeys(jobs, 1)
+    assert {
+        tag: sum(each.status == "DONE" for each in lab.executions(job.id)) for tag, job in jobs.items()
+    } == dict.fromkeys(jobs, 1)
     assert lab.effects() == ({} if kind == "fast" else dict.fromkeys(jobs, 1))
-    assert {point: lab.job(id).attempt for point, id in stopped.items()} == {point: 1 if point in COMMITTED else 2 for point in stopped}
+    assert {point: lab.job(id).attempt for point, id in stopped.items()} == {
+        point: 1 if point in COMMITTED else 2 for point in stopped
+    }
     prepared, finished = lab.happened("prepare"), lab.happened("finish")
-    assert {point: prepared[point] for point in stopped} == {point: 2 if point in ("before_commit", "in_commit") else 1 for point in stopped}
+    assert {point: prepared[point] for point in stopped} == {
+        point: 2 if point in ("before_commit", "in_commit") else 1 for point in stopped
+    }
     if kind == "full":
-        assert {point: finished[point] for point in stopped} == {point: 2 if point == "end_of_finish" else 1 for point in stopped}
+        assert {point: finished[point] for point in stopped} == {
+            point: 2 if point == "end_of_finish" else 1 for point in stopped
+        }
         assert min(finished[tag] for tag in jobs) == 1
         assert {line["seen"] for line in lab.outside.lines() if line["what"] == "finish"} == {1}
     lab.check()

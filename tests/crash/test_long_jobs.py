@@ -1,12 +1,19 @@
-"""Jobs that outlast their lease: a healthy worker keeps them, also while a handler blocks its event loop; one that hangs for good gives them up."""
+"""Jobs that outlast their lease: a healthy worker keeps them, also while a handler blocks its event loop; one that
+hangs for good gives them up.
+"""
 
 from tests.crash.lab import Lab
 
 
 def test_a_job_of_three_leases_runs_once(lab: Lab) -> None:
-    """It is renewed from a thread of its own, also where its handler blocks the event loop; a second worker stands by, and gets nothing."""
+    """It is renewed from a thread of its own, also where its handler blocks the event loop; a second worker stands by,
+    and gets nothing.
+    """
     seconds = 3 * lab.setting.lease
-    ids = {block: lab.enqueue("full", str(block), queue=str(block), seconds=seconds, block=block) for block in (False, True)}
+    ids = {
+        block: lab.enqueue("full", str(block), queue=str(block), seconds=seconds, block=block)
+        for block in (False, True)
+    }
     for block in ids:
         lab.worker(f"first-{block}", queues=(str(block),))
     lab.until(lambda: len(lab.happened("prepare")) == 2, "both jobs run")
@@ -23,14 +30,16 @@ def test_a_job_of_three_leases_runs_once(lab: Lab) -> None:
 
 
 def test_a_worker_that_hangs_exits_and_another_takes_over(lab: Lab) -> None:
-    """Past its patience it renews nothing more and exits 70: at once where the process is its own, else as soon as its event loop answers again."""
+    """Past its time limit it renews nothing more and exits 70: at once where the process is its own, else as soon as
+    its event loop answers again.
+    """
     ids = {dies: lab.enqueue("full", str(dies), queue=str(dies), seconds=4, block=True) for dies in (False, True)}
-    hung = {dies: lab.worker(f"hung-{dies}", queues=(str(dies),), patience=1.5, dies=dies) for dies in ids}
+    hung = {dies: lab.worker(f"hung-{dies}", queues=(str(dies),), hang_timeout=1.5, dies=dies) for dies in ids}
     lab.until(lambda: len(lab.happened("prepare")) == 2, "both jobs run")
     assert hung[True].exit_code(within=4) == 70
     assert [(each.status, each.holder) for each in lab.executions(ids[True])] == [("IN_PROGRESS", 1)]
     assert hung[False].exit_code(within=8) == 70
-    assert "the event loop has not answered" in hung[False].log
+    assert "The event loop has not responded" in hung[False].log
     assert "program.py" in hung[False].log
     late = lab.enqueue("fast", "late", queue="False")
     lab.worker("second", queues=("False", "True"))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from interlock import App
-from interlock.stores.postgres.store import PostgresStore
+from interlock.store.postgres.store import PostgresStore
 from tests.contract.kit import FACTS, LIFECYCLES, claim, finish, make, many
-from tests.crash.bouncer import bouncer
 from tests.crash.lab import Lab
+from tests.crash.pgbouncer import bouncer
 from tests.kit import Place, postgres_place
 
 pytestmark = pytest.mark.real
@@ -44,8 +44,8 @@ def lab(pooled: Place, tmp_path: Path) -> Iterator[Lab]:
 def test_store_works_through_pgbouncer_in_many_threads(pooled: Place) -> None:
     """The server's sessions change under every connection: no prepared statement is missed, and times are in UTC."""
     store = pooled.open(real_time=True)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
-    store.enqueue(many(300))
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
+    store.queue.enqueue(many(300))
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -66,8 +66,10 @@ def test_store_works_through_pgbouncer_in_many_threads(pooled: Place) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert store.counts() == {"standard": {"SUCCEEDED": 300}}
-    assert store.get(store.jobs(limit=1)[0].id).created_at.utcoffset() == store.now().utcoffset()
+    assert store.inspect.counts() == {"standard": {"SUCCEEDED": 300}}
+    assert (
+        store.inspect.get(store.inspect.jobs(limit=1)[0].id).created_at.utcoffset() == store.inspect.now().utcoffset()
+    )
     store.close()
 
 
@@ -75,17 +77,17 @@ def test_worker_says_that_it_polls_where_nothing_can_be_heard(pooled: Place, cap
     """LISTEN succeeds in a session that all clients share, but no notification arrives."""
     store = pooled.open(real_time=True)
     assert isinstance(store, PostgresStore)
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     calls = threading.Semaphore(0)
-    listening = store.listen(calls.release)
+    listening = store.queue.listen(calls.release)
     assert calls.acquire(timeout=20)
     end = threading.Event()
     for _ in range(200):
-        if "the worker polls instead" in caplog.text:
+        if "The worker polls instead" in caplog.text:
             break
         end.wait(0.1)
-    assert "the worker polls instead" in caplog.text
-    store.enqueue([make()])
+    assert "The worker polls instead" in caplog.text
+    store.queue.enqueue([make()])
     listening.close()
     store.close()
 
@@ -95,14 +97,14 @@ def test_worker_hears_where_a_pooler_gives_each_client_a_session(direct: Place) 
     with bouncer(direct.url, mode="session") as url:
         place = replace(direct, url=url, _stores=[])
         store = place.open(real_time=True)
-        store.migrate(list(LIFECYCLES.values()), FACTS)
+        store.registry.migrate(list(LIFECYCLES.values()), FACTS)
         calls = threading.Semaphore(0)
-        listening = store.listen(calls.release)
+        listening = store.queue.listen(calls.release)
         assert calls.acquire(timeout=20)
         threading.Event().wait(1)
         while calls.acquire(blocking=False):
             pass
-        store.enqueue([make()])
+        store.queue.enqueue([make()])
         assert calls.acquire(timeout=20)
         listening.close()
         place.close()
@@ -120,7 +122,7 @@ def test_jobs_with_and_without_commit_end_once(lab: Lab) -> None:
     assert {job.phase for job in ended} == {"succeeded"}
     assert len(lab.executions(ids[-2])) == len(lab.executions(ids[-1])) == 1
     assert set(lab.effects().values()) == {1}
-    assert "the worker polls instead" in worker.log
+    assert "The worker polls instead" in worker.log
     assert lab.app.verify().ok
 
 

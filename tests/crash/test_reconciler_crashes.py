@@ -1,4 +1,6 @@
-"""Workers that die, or stand still, while they follow work that was handed over: it is asked about again, and takes effect once."""
+"""Workers that die, or stand still, while they follow work that was handed over: it is asked about again, and takes
+effect once.
+"""
 
 import pytest
 
@@ -7,7 +9,10 @@ from tests.crash.lab import Lab
 
 @pytest.mark.parametrize("point", ["in_ask", "before_commit", "in_commit", "after_commit"])
 def test_a_kill_while_the_outside_is_asked_costs_nothing(lab: Lab, point: str) -> None:
-    """Another takes over after the lease. The work went on elsewhere: no try is spent, nothing is run again, and the value is committed once."""
+    """Another takes over after the lease.
+
+    The work went on elsewhere: no try is spent, nothing is run again, and the value is committed once.
+    """
     id = lab.enqueue("elsewhere", "one")
     victim = lab.worker("victim", point)
     victim.at(point)
@@ -17,7 +22,9 @@ def test_a_kill_while_the_outside_is_asked_costs_nothing(lab: Lab, point: str) -
     assert (job.phase, job.result, job.attempt, job.tries_left, job.lease_losses) == ("succeeded", "one", 1, 3, 0)
     assert (lab.effects(), lab.happened("prepare")) == ({"one": 1}, {"one": 1})
     assert lab.happened("ask") == {"one": 1 if point == "after_commit" else 2}
-    assert [(each.status, each.holder) for each in lab.executions(id)] == [("DONE", 2 if point == "after_commit" else 3)]
+    assert [(each.status, each.holder) for each in lab.executions(id)] == [
+        ("DONE", 2 if point == "after_commit" else 3)
+    ]
     lab.check()
 
 

@@ -20,7 +20,10 @@ LEASES = [2.0, 30.0] if os.environ.get("INTERLOCK_TEST_SLOW") else [2.0]
 
 
 def recoveries(lab: Lab) -> list[float]:
-    """Kill workers in the middle of their jobs, beside an idle one. Answers the seconds from the end of each lease to the next claim."""
+    """Kill workers in the middle of their jobs, beside an idle one.
+
+    Answers the seconds from the end of each lease to the next claim.
+    """
     tags = [f"job-{n}" for n in range(KILLS)]
     ids = {tag: lab.enqueue("full", tag, queue=tag) for tag in tags}
     victims = {tag: lab.worker(f"victim-{tag}", "in_prepare", queues=(tag,)) for tag in tags}
@@ -43,7 +46,14 @@ def test_a_job_runs_again_within_two_seconds_of_its_lease_s_end(labs: Labs, leas
     """An idle worker stands by; nobody tells it of the deaths."""
     lab = labs(lease=lease)
     taken = recoveries(lab)
-    _log.info("lease %g s, %d kills: min %.2f, median %.2f, max %.2f s", lease, len(taken), taken[0], statistics.median(taken), taken[-1])
+    _log.info(
+        "lease %g s, %d kills: min %.2f, median %.2f, max %.2f s",
+        lease,
+        len(taken),
+        taken[0],
+        statistics.median(taken),
+        taken[-1],
+    )
     assert taken[0] >= 0
     assert taken[-1] <= 2.0
     lab.check()

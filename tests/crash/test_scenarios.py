@@ -1,4 +1,6 @@
-"""The faults under which job systems are compared, S1 to S9: a worker is killed, freezes, is told to end, is poisoned, takes long."""
+"""The faults under which job systems are compared, S1 to S9: a worker is killed, freezes, is told to end, is poisoned,
+takes long.
+"""
 
 import logging
 import os
@@ -7,10 +9,10 @@ from functools import partial
 
 import pytest
 
-from tests.crash.command import start
 from tests.crash.conftest import Labs
 from tests.crash.lab import Lab
-from tests.crash.scenes import audited, equipped, story, until_begun
+from tests.crash.scenario_kit import audited, equipped, story, until_begun
+from tests.crash.worker_command import start
 
 _log = logging.getLogger(__name__)
 SLOW = bool(os.environ.get("INTERLOCK_TEST_SLOW"))
@@ -43,9 +45,18 @@ def test_s1_what_a_killed_worker_ran_runs_again_within_its_lease_and_two_seconds
     time.sleep(1)
     victim.kill()
     killed = time.time()
-    again = lab.until(lambda: [line for line in lab.outside.lines() if line["tag"] == "one" and line["attempt"] == 2], "it runs again", within=lease + 20)
+    again = lab.until(
+        lambda: [line for line in lab.outside.lines() if line["tag"] == "one" and line["attempt"] == 2],
+        "it runs again",
+        within=lease + 20,
+    )
     first, second = lab.executions(id)
-    _log.info("S1 lease %g s: leased again %.2f s and running %.2f s after the kill", lease, second.leased_at.timestamp() - killed, again[0]["at"] - killed)
+    _log.info(
+        "S1 lease %g s: leased again %.2f s and running %.2f s after the kill",
+        lease,
+        second.leased_at.timestamp() - killed,
+        again[0]["at"] - killed,
+    )
     assert (second.leased_at - first.lease_expires_at).total_seconds() <= 2.0
     assert second.leased_at.timestamp() - killed <= lease + 2.0
     assert lab.until_ended(id)[0].phase == "succeeded"
@@ -54,8 +65,12 @@ def test_s1_what_a_killed_worker_ran_runs_again_within_its_lease_and_two_seconds
 
 
 def test_s2_a_zombie_neither_doubles_an_effect_nor_rewrites_a_newer_attempt(shop: Lab) -> None:
-    """It stands still past its lease, by SIGSTOP and nothing else; woken, it wants to store what it did, and each of its refusals is in the audit."""
-    ids = {tag: shop.enqueue("in_thread", tag, seconds=1.5) for tag in ("a", "b")} | {"c": shop.enqueue("slow", "c", seconds=1.5)}
+    """It stands still past its lease, by SIGSTOP and nothing else; woken, it wants to store what it did, and each of
+    its refusals is in the audit.
+    """
+    ids = {tag: shop.enqueue("in_thread", tag, seconds=1.5) for tag in ("a", "b")} | {
+        "c": shop.enqueue("slow", "c", seconds=1.5)
+    }
     zombie = start(shop, "zombie")
     until_begun(shop, *ids)
     shop.freeze(zombie)
@@ -73,8 +88,12 @@ def test_s2_a_zombie_neither_doubles_an_effect_nor_rewrites_a_newer_attempt(shop
 
 
 @pytest.mark.parametrize("drain", [None, 0.5])
-def test_s5_a_worker_that_is_told_to_end_finishes_or_gives_back_and_doubles_nothing(shop: Lab, drain: float | None) -> None:
-    """Twenty run when SIGTERM comes: they are done and the worker ends as soon as they are; or, past the drain, they are given back and cost no try."""
+def test_s5_a_worker_that_is_told_to_end_finishes_or_gives_back_and_doubles_nothing(
+    shop: Lab, drain: float | None
+) -> None:
+    """Twenty run when SIGTERM comes: they are done and the worker ends as soon as they are; or, past the drain, they
+    are given back and cost no try.
+    """
     seconds, tags = 2.0 if drain is None else 600.0, [str(n) for n in range(RUNNING)]
     for tag in tags:
         shop.enqueue("slow", tag, seconds=seconds)
@@ -92,12 +111,18 @@ def test_s5_a_worker_that_is_told_to_end_finishes_or_gives_back_and_doubles_noth
         start(shop, "second")
         jobs = shop.until_ended()
     assert {(job.phase, job.tries_left, job.lease_losses) for job in jobs} == {("succeeded", 3, 0)}
-    assert (shop.effects(), shop.happened("prepare")) == (dict.fromkeys(tags, 1), dict.fromkeys(tags, 1 if drain is None else 2))
+    assert (shop.effects(), shop.happened("prepare")) == (
+        dict.fromkeys(tags, 1),
+        dict.fromkeys(tags, 1 if drain is None else 2),
+    )
     audited(shop)
 
 
-def test_s6_poison_ends_after_its_tries_and_takes_nobody_along(shop: Lab) -> None:
-    """`os._exit` in a handler: the first worker dies of it, with all that it held; from then on only a child does. The innocent are charged once at most."""
+def test_s6_poison_job_fails_after_its_tries_and_harms_no_other_job(shop: Lab) -> None:
+    """`os._exit` in a handler: the first worker dies of it, with all that it held; from then on only a child does.
+
+    The innocent are charged once at most.
+    """
     poison, innocents = shop.enqueue("poison", "poison"), [f"innocent-{n}" for n in range(3)]
     for tag in innocents:
         shop.enqueue("slow", tag, seconds=1.0)
@@ -108,7 +133,10 @@ def test_s6_poison_ends_after_its_tries_and_takes_nobody_along(shop: Lab) -> Non
     dead = jobs.pop("poison")
     assert (dead.state, dead.attempt, dead.tries, dead.tries_left) == ("FAILED", 3, 3, 0)
     assert "exit code 13" in (dead.last_error or "")
-    assert [(each.ended_by, each.lease_owner.partition("#")[0]) for each in shop.executions(poison)][1:] == [("lose", "second"), ("fail", "second")]
+    assert [(each.ended_by, each.lease_owner.partition("#")[0]) for each in shop.executions(poison)][1:] == [
+        ("lose", "second"),
+        ("fail", "second"),
+    ]
     assert {(job.phase, job.lease_losses, job.attempt) for job in jobs.values()} == {("succeeded", 1, 2)}
     assert shop.effects() == dict.fromkeys(innocents, 1)
     late = shop.enqueue("slow", "late")
@@ -131,16 +159,21 @@ def test_s7_the_audit_tells_every_attempt_every_change_and_every_refusal(brisk: 
     brisk.until(lambda: brisk.remarks(id, "refused"), "the zombie is refused")
     assert story(brisk.app.history(id)) == [
         ("enqueue", "PENDING", None, "app"),
-        ("claim", "RUNNING", 1, "victim"), ("lose", "PENDING", 1, "zombiekeeper"),
-        ("claim", "RUNNING", 2, "zombie"), ("lose", "PENDING", 2, "rescuerkeeper"),
-        ("claim", "RUNNING", 3, "rescuer"), ("succeed", "SUCCEEDED", 3, "rescuer"),
+        ("claim", "RUNNING", 1, "victim"),
+        ("lose", "PENDING", 1, "zombiemaintenance"),
+        ("claim", "RUNNING", 2, "zombie"),
+        ("lose", "PENDING", 2, "rescuermaintenance"),
+        ("claim", "RUNNING", 3, "rescuer"),
+        ("succeed", "SUCCEEDED", 3, "rescuer"),
         ("refused", None, 2, "zombie"),
     ]
     audited(brisk)
 
 
-def test_a_frozen_keeper_stops_nobody_s_recovery(shop: Lab) -> None:
-    """No leader, no lock of a session: of two idle workers one stands still, a third is killed at work, and the other takes over in time."""
+def test_frozen_maintenance_does_not_block_recovery(shop: Lab) -> None:
+    """No leader, no lock of a session: of two idle workers one stands still, a third is killed at work, and the other
+    takes over in time.
+    """
     ids = [shop.enqueue("slow", str(n), queue="third", seconds=600) for n in range(3)]
     third = start(shop, "third", queues="third")
     until_begun(shop, *map(str, range(3)))
@@ -153,8 +186,9 @@ def test_a_frozen_keeper_stops_nobody_s_recovery(shop: Lab) -> None:
     shop.until(lambda: all(shop.executions(id)[0].ended_by for id in ids), "all three are recovered")
     lost = {id: next(entry for entry in shop.app.history(id) if entry.event == "lose") for id in ids}
     late = max((lost[id].at - ends[id]).total_seconds() for id in ids)
-    _log.info("frozen keeper: recovered %.2f s after the end of the lease", late)
-    # Two seconds where nothing else runs; the suite shares its cores with others. A leader that stands still would make it thirty.
+    _log.info("frozen maintenance: recovered %.2f s after the end of the lease", late)
+    # Two seconds where nothing else runs; the suite shares its cores with others. A leader that stands still would make
+    # it thirty.
     assert late <= 5.0
     assert {entry.actor.partition("#")[0] for entry in lost.values()} == {"awake"}
     assert {job.phase for job in shop.until_ended(within=30)} == {"succeeded"}
@@ -177,7 +211,9 @@ def test_s8_a_healthy_job_of_three_leases_runs_once(brisk: Lab) -> None:
 
 
 def test_s9_a_handler_that_keeps_its_event_loop_to_itself_runs_once(brisk: Lab) -> None:
-    """It computes for three leases, so that no other thread gets much of the processor either; what runs beside it runs once, too."""
+    """It computes for three leases, so that no other thread gets much of the processor either; what runs beside it runs
+    once, too.
+    """
     for n in range(3):
         brisk.enqueue("slow", f"beside-{n}", seconds=0.5)
     brisk.enqueue("in_loop", "busy", seconds=3 * brisk.setting.lease)

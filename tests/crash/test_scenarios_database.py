@@ -1,4 +1,7 @@
-"""The faults under which job systems are compared, on the database's side. S3: it goes and comes back. S4: many callers want one job."""
+"""The faults under which job systems are compared, on the database's side.
+
+S3: it goes and comes back. S4: many callers want one job.
+"""
 
 import json
 import logging
@@ -12,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.command import start
 from tests.crash.conftest import Labs
 from tests.crash.lab import ROOT, Lab
-from tests.crash.scenes import audited, equipped, until_begun
-from tests.crash.server import server
+from tests.crash.postgres_server import server
+from tests.crash.scenario_kit import audited, equipped, until_begun
+from tests.crash.worker_command import start
 from tests.kit import postgres_place, sqlite_place
 
 _log = logging.getLogger(__name__)
@@ -35,7 +38,9 @@ Away = Callable[[float], None]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def outage(request: pytest.FixtureRequest, quick_path: Path, tmp_path: Path) -> Iterator[tuple[Lab, Away]]:
-    """A laboratory whose database can be away for so many seconds: a server that is stopped, or a file that another process keeps to itself."""
+    """A laboratory whose database can be away for so many seconds: a server that is stopped, or a file that another
+    process keeps to itself.
+    """
     if request.param == "sqlite":
         place = sqlite_place(quick_path)
         lab = equipped(Lab(place, tmp_path, lease=2.0))
@@ -68,7 +73,8 @@ def outage(request: pytest.FixtureRequest, quick_path: Path, tmp_path: Path) -> 
 
 
 def test_s3_a_database_that_goes_and_comes_back_costs_nothing(outage: tuple[Lab, Away]) -> None:
-    """Away for two leases, with jobs running, finishing and waiting: the worker stays, none is lost, none is doubled, none has failed, and what was
+    """Away for two leases, with jobs running, finishing and waiting: the worker stays, none is lost, none is doubled,
+    none has failed, and what was
     finished meanwhile is not done again.
     """
     lab, away = outage
@@ -80,19 +86,25 @@ def test_s3_a_database_that_goes_and_comes_back_costs_nothing(outage: tuple[Lab,
     away(2 * lab.setting.lease)
     back = time.monotonic()
     jobs = lab.until_ended(within=60)
-    _log.info("S3: all done %.1f s after it came back; attempts %s", time.monotonic() - back, sorted(job.attempt for job in jobs)[-3:])
+    _log.info(
+        "S3: all done %.1f s after it came back; attempts %s",
+        time.monotonic() - back,
+        sorted(job.attempt for job in jobs)[-3:],
+    )
     assert worker.alive
     assert {job.phase for job in jobs} == {"succeeded"}
     assert lab.effects() == dict.fromkeys(tags, 1)
     assert max(job.attempt for job in jobs) <= 2
-    assert {tag: lab.happened("prepare")[tag] for tag, seconds in tags.items() if seconds < 1} == {tag: 1 for tag, seconds in tags.items() if seconds < 1}
+    assert {tag: lab.happened("prepare")[tag] for tag, seconds in tags.items() if seconds < 1} == {
+        tag: 1 for tag, seconds in tags.items() if seconds < 1
+    }
     audited(lab)
 
 
 # ---------------------------------------------------------------- one key
 CALLER = """
 import json, sys, threading
-from tests.crash.program import app
+from tests.crash.crash_app import app
 
 def call(found, barrier):
     barrier.wait()
@@ -118,7 +130,16 @@ def callers(shop: Lab) -> Iterator[Callable[[], list[tuple[str, bool]]]]:
     """Thirty-two callers in four processes, who ask for one job at once: what each of them was answered."""
     environment = os.environ | shop.setting.environment()
     processes = [
-        subprocess.Popen([sys.executable, "-c", CALLER], cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
+        subprocess.Popen(
+            [sys.executable, "-c", CALLER],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(4)
+    ]
     pipes = [(process.stdin, process.stdout) for process in processes if process.stdin and process.stdout]
     assert [out.readline() for _, out in pipes] == ["ready\n"] * 4
 

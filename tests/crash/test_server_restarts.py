@@ -1,4 +1,6 @@
-"""A server that is ended at once and started again, five times under load: no job is lost or doubled, none fails for it, and no worker ends."""
+"""A server that is ended at once and started again, five times under load: no job is lost or doubled, none fails for
+it, and no worker ends.
+"""
 
 import logging
 import random
@@ -11,7 +13,7 @@ import pytest
 
 from interlock.errors import Unavailable
 from tests.crash.lab import Lab
-from tests.crash.server import Server, server
+from tests.crash.postgres_server import Server, server
 from tests.kit import Place, PostgresRaw, postgres_place
 
 _log = logging.getLogger(__name__)
@@ -22,16 +24,19 @@ AWAY = (0.0, 1.0, 0.0, 0.5, 0.0)
 LEASE = 10.0
 """Longer than the server is ever away, so that no lease need be lost."""
 TRIES = 100
-"""What follows a commit looks into the database by itself here, and fails as long as that is away."""
+"""What follows a commit looks into the database by itself here, and fails as long as that is unreachable."""
 
 
 class Producer:
-    """Enqueues jobs, one after the other, until it is told to stop. What may not have been taken in is sent again, under the same key."""
+    """Enqueues jobs, one after the other, until it is told to stop.
+
+    What may not have been taken in is sent again, under the same key.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self.taken: dict[str, tuple[str, str]] = {}
         """Id and kind of each tag."""
-        self.troubles = 0
+        self.errors = 0
         self._lab = lab
         self._chance = random.Random(5)
         self._over = threading.Event()
@@ -52,7 +57,7 @@ class Producer:
             try:
                 return self._lab.app.kinds[kind].using(idempotency_key=tag).enqueue(tag=tag, seconds=seconds).id
             except Unavailable:
-                self.troubles += 1
+                self.errors += 1
                 time.sleep(0.05)
 
 
@@ -85,7 +90,9 @@ def ended(lab: Lab) -> int:
 
 def check(lab: Lab, producer: Producer) -> None:
     """Each job that was taken in is there once, has succeeded, took effect once, and has all its tries."""
-    _log.info("%d jobs, %d times the producer was told that the server is away", len(producer.taken), producer.troubles)
+    _log.info(
+        "%d jobs, %d times the producer was told that the server is unreachable", len(producer.taken), producer.errors
+    )
     rows = lab.place.raw("SELECT id, payload, phase, tries_left, lease_losses FROM {jobs}")
     assert sorted(str(row[0]) for row in rows) == sorted(id for id, _ in producer.taken.values())
     assert {row[2:] for row in rows} == {("succeeded", lab.setting.tries, 0)}
@@ -112,4 +119,4 @@ def test_five_restarts_of_the_server_cost_no_job_and_no_try(lab: Lab, own: Serve
     lab.until(lambda: ended(lab) == len(producer.taken), "every job has ended", within=30)
     check(lab, producer)
     assert [(worker.alive, worker.pid) for worker in workers] == [(True, pid) for pid in pids]
-    assert producer.troubles > 0
+    assert producer.errors > 0

@@ -1,11 +1,11 @@
-"""A worker that stood still for longer than its lease, and comes back: whatever it still wants to write is refused, and the refusal is in the audit."""
+"""A worker that was frozen past its lease: its writes are refused, and the audit shows the refusals."""
 
 import time
 from functools import partial
 
 import pytest
 
-from interlock.job import AuditEntry
+from interlock.core.job import AuditEntry
 from tests.crash.conftest import Labs
 from tests.crash.lab import Lab, Process
 
@@ -29,10 +29,16 @@ def arrows(lab: Lab, id: str) -> list[AuditEntry]:
 
 
 def test_a_zombie_s_commit_is_refused(lab: Lab) -> None:
-    """Others have taken over and finished: every effect is there once, no write of a zombie is, and the audit shows what each of them wanted."""
+    """Others have taken over and finished: every effect is there once, no write of a zombie is, and the audit shows
+    what each of them wanted.
+    """
     zombies = {
-        (kind, point): (lab.enqueue(kind, f"{kind}-{point}", queue=f"{kind}-{point}"), lab.worker(f"zombie-{kind}-{point}", point, queues=(f"{kind}-{point}",)))
-        for kind, point in PLACES}
+        (kind, point): (
+            lab.enqueue(kind, f"{kind}-{point}", queue=f"{kind}-{point}"),
+            lab.worker(f"zombie-{kind}-{point}", point, queues=(f"{kind}-{point}",)),
+        )
+        for kind, point in PLACES
+    }
     for (_, point), (_, zombie) in zombies.items():
         zombie.at(point)
     for _, zombie in zombies.values():
@@ -52,7 +58,10 @@ def test_a_zombie_s_commit_is_refused(lab: Lab) -> None:
 
 
 def test_a_zombie_s_finish_changes_nothing(lab: Lab) -> None:
-    """It stood still past its commit; another has finished the same execution. What it does then is done again, and what it wants to write is not written."""
+    """It stood still past its commit; another has finished the same execution.
+
+    What it does then is done again, and what it wants to write is not written.
+    """
     id = lab.enqueue("full", "one")
     zombie = lab.worker("zombie", "in_finish")
     zombie.at("in_finish")
@@ -71,7 +80,9 @@ def test_a_zombie_s_finish_changes_nothing(lab: Lab) -> None:
 
 @pytest.fixture
 def frozen_in_commit(labs: Labs) -> Frozen:
-    """A worker that stands still inside the transaction of its commit, with another beside it that has a job of its own to do."""
+    """A worker that stands still inside the transaction of its commit, with another beside it that has a job of its own
+    to do.
+    """
     lab = labs(commit_timeout=1.5)
     rescuer = lab.worker("rescuer", queues=("other",)).ready()
     id = lab.enqueue("full", "one", queue="default")
@@ -84,7 +95,9 @@ def frozen_in_commit(labs: Labs) -> Frozen:
 
 @pytest.mark.parametrize("places", ["postgres"], indirect=True)
 def test_a_server_ends_a_commit_that_stands_still(frozen_in_commit: Frozen) -> None:
-    """PostgreSQL ends the session after `commit_timeout`, with what it wrote: another takes over while the zombie still stands, and its return is refused."""
+    """PostgreSQL ends the session after `commit_timeout`, with what it wrote: another takes over while the zombie still
+    stands, and its return is refused.
+    """
     lab, id, other, zombie, rescuer = frozen_in_commit
     lab.worker("second")
     lab.until_ended(id, other)
@@ -99,8 +112,11 @@ def test_a_server_ends_a_commit_that_stands_still(frozen_in_commit: Frozen) -> N
 
 
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
-def test_a_file_stands_still_with_the_commit_that_does_and_goes_on_with_it(frozen_in_commit: Frozen) -> None:
-    """On SQLite a writer that is stopped inside its transaction stops the file. The others wait, live on, and go on when it does."""
+def test_sqlite_file_waits_for_a_frozen_commit(frozen_in_commit: Frozen) -> None:
+    """On SQLite a writer that is stopped inside its transaction stops the file.
+
+    The others wait, live on, and go on when it does.
+    """
     lab, id, other, zombie, rescuer = frozen_in_commit
     time.sleep(3 * lab.setting.lease)
     assert not lab.job(id).ended

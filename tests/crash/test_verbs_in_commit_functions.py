@@ -1,16 +1,20 @@
-"""Commit functions that call verbs of their app, in real workers: the next job is stored with the commit, and no worker waits for itself."""
+"""Commit functions that call verbs of their app, in real workers: the next job is stored with the commit, and no worker
+waits for itself.
+"""
 
 from collections import Counter
 
-from tests.crash.command import start
 from tests.crash.lab import Lab
-from tests.crash.scenes import audited, equipped
+from tests.crash.scenario_kit import audited, equipped
+from tests.crash.worker_command import start
 
 KINDS = ("chain", "chain_child")
 
 
 def test_commit_functions_that_enqueue_chain_their_jobs_while_a_worker_is_killed(lab: Lab) -> None:
-    """Each order is followed by exactly one job, whichever worker committed it, and whether its handler ran in the worker or in a process of its own."""
+    """Each order is followed by exactly one job, whichever worker committed it, and whether its handler ran in the
+    worker or in a process of its own.
+    """
     shop = equipped(lab)
     tags = [f"{kind}-{n}" for n in range(10) for kind in KINDS]
     for tag in tags:
@@ -19,7 +23,11 @@ def test_commit_functions_that_enqueue_chain_their_jobs_while_a_worker_is_killed
     shop.until(lambda: len(shop.app.jobs(kind="followed", limit=100)) >= 3, "some are followed")
     first.kill()
     start(shop, "second")
-    shop.until(lambda: len(shop.app.jobs(kind="followed", phase="succeeded", limit=100)) >= len(tags), "all are followed", within=60)
+    shop.until(
+        lambda: len(shop.app.jobs(kind="followed", phase="succeeded", limit=100)) >= len(tags),
+        "all are followed",
+        within=60,
+    )
     shop.until_ended(within=40)
     assert Counter(job.payload["tag"] for job in shop.app.jobs(kind="followed", limit=100)) == dict.fromkeys(tags, 1)
     assert shop.effects() == dict.fromkeys(tags, 1)

@@ -4,17 +4,17 @@ import re
 
 import pytest
 
-from tests.crash import talkative
-from tests.crash.command import start
+from tests.crash import logging_app
 from tests.crash.lab import Lab
+from tests.crash.worker_command import start
 
-PROGRAM = "tests.crash.talkative:app"
+PROGRAM = "tests.crash.logging_app:app"
 
 
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
 def test_log_of_a_worker_has_what_its_handlers_say_and_why_jobs_failed(lab: Lab) -> None:
     """From the event loop, from threads and from processes of their own, each with the id of its job."""
-    app = talkative.build(lab.setting)
+    app = logging_app.build(lab.setting)
     app.migrate()
     ids = {name: kind.enqueue(name).id for name, kind in app.kinds.items()}
     worker = start(lab, "worker", program=PROGRAM).ready()
@@ -28,7 +28,9 @@ def test_log_of_a_worker_has_what_its_handlers_say_and_why_jobs_failed(lab: Lab)
     pids = re.findall(r"hello from pid (\d+)", worker.log)
     assert len({*pids, str(worker.pid)}) == 2
     # What surrounds a function is entered in the child, too.
-    around = {job: pid for pid, job in re.findall(r"around from pid (\d+) .*job_id=(\S+) kind=\w+$", worker.log, re.MULTILINE)}
+    around = {
+        job: pid for pid, job in re.findall(r"around from pid (\d+) .*job_id=(\S+) kind=\w+$", worker.log, re.MULTILINE)
+    }
     assert {name for name in ids if around[ids[name]] != str(worker.pid)} == {"child", "async_child", "failing_child"}
     # Both attempts are told in a line each, and the last of each job with its traceback.
     assert worker.log.count("attempt ended") == 4

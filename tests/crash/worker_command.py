@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.crash.lab import ROOT, Lab, Process, until
 
-PROGRAM = "tests.crash.misfits:app"
+PROGRAM = "tests.crash.misbehaving_app:app"
 # Whatever becomes of the test, no process outlives it, not even one that stands still.
 _RUN = "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(1, 9); sys.argv[0] = 'interlock'; runpy.run_module('interlock', run_name='__main__')"
 
@@ -21,7 +21,13 @@ class Command(Process):
         self._log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, *arguments], cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+                [sys.executable, "-c", _RUN, *arguments],
+                cwd=ROOT,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
 
     def ready(self) -> "Command":
         until(lambda: "the worker is ready" in self.log or not self.alive, f"{self.name} is ready")
@@ -33,11 +39,22 @@ class Command(Process):
             self.kill()
 
 
-def start(lab: Lab, name: str, *, program: str = PROGRAM, queues: str = "default", slots: int = 100, url: str | None = None, **environment: str) -> Command:
+def start(
+    lab: Lab,
+    name: str,
+    *,
+    program: str = PROGRAM,
+    queues: str = "default",
+    slots: int = 100,
+    url: str | None = None,
+    **environment: str,
+) -> Command:
     """Start a worker; `url` is its own way to the database. Nobody waits for it here."""
     arguments = ["worker", "-A", program, "--name", name, "--queues", queues, "--slots", str(slots)]
     setting = replace(lab.setting, url=url or lab.setting.url)
-    command = Command(name, arguments, setting.environment() | {"PGAPPNAME": lab.called(name)} | environment, lab.log_of(name))
+    command = Command(
+        name, arguments, setting.environment() | {"PGAPPNAME": lab.called(name)} | environment, lab.log_of(name)
+    )
     lab.add(command)
     return command
 
@@ -51,6 +68,13 @@ class Said:
 def say(lab: Lab, *arguments: str, **environment: str) -> Said:
     """Run a command to its end."""
     done = subprocess.run(
-        [sys.executable, "-m", "interlock", *arguments], cwd=ROOT, env=os.environ | lab.setting.environment() | environment, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=60, check=False)
+        [sys.executable, "-m", "interlock", *arguments],
+        cwd=ROOT,
+        env=os.environ | lab.setting.environment() | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     return Said(done.returncode, done.stdout + done.stderr)

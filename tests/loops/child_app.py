@@ -1,4 +1,4 @@
-"""An app whose handlers run in processes of their own: each does one thing that a worker must bear."""
+"""An app whose handlers run in child processes; each does one thing that a worker must tolerate."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from interlock import App, Fail, LeaseLost, Reject, Retry, Run, Snooze, SyncRun, TransitionRefused
-from interlock.ids import uuid7
-from interlock.lifecycle import Lifecycle
+from interlock.core.ids import uuid7
+from interlock.core.lifecycle import Lifecycle
 
 entered: list[str] = []
 kept: list[SyncRun] = []
@@ -280,7 +280,7 @@ async def deadly(run: Run) -> None:
 
 
 @app.job()
-async def lasting(run: Run) -> int:
+async def non_expiring(run: Run) -> int:
     await asyncio.sleep(1)
     return os.getpid()
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlock.verify import verify
+from interlock.operate.verify import verify
 from tests.kit import Place
-from tests.loops.bench import Bench
-from tests.loops.outside import Harbour
+from tests.loops.handler_bench import Bench
+from tests.loops.reconciler_bench import HandoverBench
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def bench(place: Place) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def harbour(place: Place) -> Iterator[Harbour]:
+def harbour(place: Place) -> Iterator[HandoverBench]:
     """An app that hands its work over; at the end the whole database is verified."""
-    harbour = Harbour(place)
+    harbour = HandoverBench(place)
     yield harbour
     harbour.ready()
     report = verify(harbour.store)

@@ -1,12 +1,12 @@
-"""A bench for tests of handlers: an app on one of the stores, time that stands still, and a worker that runs until nothing is due."""
+"""A bench for handler tests: an app on one of the stores, a clock that tests set, and a worker that runs until idle."""
 
 from datetime import datetime
 from typing import Any
 
 from interlock import App, Backoff, Execution, Job, Kind, Lifecycle
-from interlock.events import Event
-from interlock.records import Receipt
-from interlock.stores import OpenStore
+from interlock.store import OpenStore
+from interlock.store.types import Receipt
+from interlock.telemetry.events import Event
 from interlock.testing import KitClock, KitWorker
 from tests.contract.kit import LIFECYCLES
 from tests.kit import EPOCH, Place
@@ -18,7 +18,10 @@ DELIVERY, DOWNLOAD, IMAGE = (LIFECYCLES[name] for name in ("delivery", "download
 
 
 class Bench:
-    """Declare kinds on `bench.app`; the first job migrates its database. A second bench on the same place is another program, at the same time."""
+    """Declare kinds on `bench.app`; the first job migrates its database.
+
+    A second bench on the same place is another program, at the same time.
+    """
 
     def __init__(self, place: Place, app: App[Any] | None = None) -> None:
         self.place = place
@@ -81,13 +84,15 @@ class Bench:
 
     def walk(self, job: Job) -> list[str]:
         """Every arrow of the job, as `event to`."""
-        return [f"{entry.event} {entry.to_state}" for entry in self.app.history(job.id) if entry.n == 0 and entry.version]
+        return [
+            f"{entry.event} {entry.to_state}" for entry in self.app.history(job.id) if entry.n == 0 and entry.version
+        ]
 
     def remarks(self, job: Job) -> list[tuple[str, str | None]]:
         return [(entry.event, entry.reason) for entry in self.app.history(job.id) if entry.n]
 
     def receipt(self, job: Job, name: str) -> Receipt | None:
-        return next((each for each in self.store.receipts(job.id) if each.name == name), None)
+        return next((each for each in self.store.receipts.for_job(job.id) if each.name == name), None)
 
     def heard(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.seen if isinstance(event, kind)]

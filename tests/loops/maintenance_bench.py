@@ -1,19 +1,19 @@
-"""A bench for keepers: an app on a test's database, with time that stands still until the test moves it."""
+"""A bench for maintenance tests: an app on a test database, with a clock that only the test advances."""
 
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from interlock import App, Job, Kind
-from interlock.events import Event, Events
-from interlock.job import Phase
-from interlock.keeper.keeper import Keeper
-from interlock.move import decide
-from interlock.outcome import Outcome, Returned
-from interlock.records import Lease
-from interlock.stores import OpenStore
-from interlock.worker.desk import Desk
-from interlock.worker.settle import Settler
+from interlock.core.decide import decide
+from interlock.core.job import Phase
+from interlock.core.outcome import Outcome, Returned
+from interlock.engine.context import WorkerContext
+from interlock.engine.settle import Settler
+from interlock.maintenance.maintenance_loop import Maintenance
+from interlock.store import OpenStore
+from interlock.store.types import Lease
+from interlock.telemetry.events import Event, Events
 from tests.kit import Place
 
 
@@ -34,13 +34,13 @@ class SetWaits:
 
 
 class Bench:
-    """One app, its store, and as many keepers as a test wants."""
+    """One app, its store, and as many maintenance as a test wants."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.app: App[Any] = App(place.url, schema=place.schema)
         self.app.database.clock = place.clock
-        self.waits = SetWaits()
+        self.sleeper = SetWaits()
         self.events: list[Event] = []
         self.finished: list[Lease] = []
         self.trusted_from: list[float] = []
@@ -60,27 +60,37 @@ class Bench:
     def join(self, other: "Bench") -> OpenStore:
         """The same on a database that another bench has begun, whose time is this one's too."""
         self.app.migrate()
-        self.waits = other.waits
+        self.sleeper = other.sleeper
         return self._open()
 
     def _open(self) -> OpenStore:
         self.store = self.app.database.store()
-        self.store.up_for = lambda: self.up  # type: ignore[method-assign]
+        self.store.inspect.uptime = lambda: self.up  # type: ignore[method-assign]
         return self.store
 
     def advance(self, seconds: float) -> None:
         self.place.clock.advance(seconds)
-        self.waits.at += seconds
+        self.sleeper.at += seconds
 
-    def desk(self, owner: str = "w1#boot") -> Desk:
-        kinds = {name: kind.declaration for name, kind in self.app.kinds.items()}
+    def context(self, owner: str = "w1#boot") -> WorkerContext:
+        kinds = {name: kind.spec for name, kind in self.app.kinds.items()}
         events = Events()
         events.subscribe(self.events.append)
-        return Desk(owner, self.app.database.store, kinds, events=events, waits=self.waits, draw=lambda: 0.5)
+        return WorkerContext(
+            owner, self.app.database.store, kinds, events=events, sleeper=self.sleeper, random=lambda: 0.5
+        )
 
-    def keeper(self, owner: str = "w1#boot", *, desk: Desk | None = None, retention: Mapping[Phase, float] | None = None) -> Keeper:
-        desk = desk or self.desk(owner)
-        return Keeper(desk, Settler(desk), self.app.schedules, retention or {}, 30.0, self.finish, lambda: self.room)
+    def maintenance(
+        self,
+        owner: str = "w1#boot",
+        *,
+        context: WorkerContext | None = None,
+        retention: Mapping[Phase, float] | None = None,
+    ) -> Maintenance:
+        context = context or self.context(owner)
+        return Maintenance(
+            context, Settler(context), self.app.schedules, retention or {}, 30.0, self.finish, lambda: self.room
+        )
 
     def _finish(self, lease: Lease, asked_at: float) -> None:
         self.finished.append(lease)
@@ -88,7 +98,7 @@ class Bench:
 
     # ------------------------------------------------------------ jobs
     def claim(self, kind: Kind[..., Any, Any], limit: int = 1, by: str = "ann") -> list[Lease]:
-        return self.store.claim(by, kind.ways(kind.declaration.version(self.store)), ["default"], limit)
+        return self.store.queue.claim(by, kind.claim_rules(kind.spec.version(self.store)), ["default"], limit)
 
     def held(self, kind: Kind[..., Any, Any], *args: Any, by: str = "ann") -> Lease:
         """A new job of this kind in somebody's hand."""
@@ -98,7 +108,12 @@ class Bench:
 
     def move(self, lease: Lease, outcome: Outcome) -> None:
         kind = self.app.kinds[lease.job.kind]
-        assert self.store.move([decide(kind.declaration.lifecycle, lease.job, lease, outcome, kind.policy, 0.5, actor="ann")]) == []
+        assert (
+            self.store.transitions.move(
+                [decide(kind.spec.lifecycle, lease.job, lease, outcome, kind.policy, 0.5, actor="ann")]
+            )
+            == []
+        )
 
     def committed(self, kind: Kind[..., Any, Any]) -> Lease:
         """A job whose holder came past the commit boundary, and no further."""
@@ -107,7 +122,7 @@ class Bench:
         return lease
 
     def job(self, lease: Lease) -> Job:
-        return self.store.get(lease.job.id)
+        return self.store.inspect.get(lease.job.id)
 
     def told(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

@@ -1,4 +1,4 @@
-"""A bench for reconcilers: an outside system of a few lines, jobs that were handed over to it, and as many reconcilers as a test wants."""
+"""A bench for reconciler tests: a small external system, jobs handed over to it, and any number of reconcilers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from interlock import Execution, External, Job, Kind, Run
-from interlock.lifecycle import Lifecycle
-from interlock.move import decide
-from interlock.outcome import Handed, Outcome, Started
-from interlock.reconciler import Reconciler
-from interlock.records import Lease
-from interlock.records import Outside as Told
-from interlock.worker.desk import Desk
-from interlock.worker.settle import Settler
+from interlock.core.decide import decide
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.outcome import Handed, Outcome, Started
+from interlock.engine.context import WorkerContext
+from interlock.engine.settle import Settler
+from interlock.reconcile.reconciler import Reconciler
+from interlock.store.types import ExternalWork as Told
+from interlock.store.types import Lease
 from tests.kit import Place
-from tests.loops.bench import DOWNLOAD, STEADY
-from tests.loops.keepers import Bench
+from tests.loops.handler_bench import DOWNLOAD, STEADY
+from tests.loops.maintenance_bench import Bench
 
 MINE = "w1#boot/reconciler"
 
 
-class Outside:
+class ExternalWork:
     """What it knows of each id, what it was asked and told, and what happens while it thinks."""
 
     def __init__(self) -> None:
@@ -84,12 +84,12 @@ class Ledger:
         return sorted(str(row[0]) for row in self._place.raw("SELECT what FROM {ledger}"))
 
 
-class Harbour(Bench):
+class HandoverBench(Bench):
     """An app whose kinds hand their work over. Declare what else a kind has before the first job is handed over."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.outside = Outside()
+        self.outside = ExternalWork()
         self.committed_here: list[Lease] = []
         self.ledger = Ledger(place)
         self._begun = False
@@ -97,14 +97,23 @@ class Harbour(Bench):
 
     # ------------------------------------------------------------ before
     def declare(
-        self, name: str, lifecycle: Lifecycle = DOWNLOAD, *, every: float = 15.0, batch: int = 100, outside: Outside | None = None, **options: Any,
+        self,
+        name: str,
+        lifecycle: Lifecycle = DOWNLOAD,
+        *,
+        every: float = 15.0,
+        batch: int = 100,
+        outside: ExternalWork | None = None,
+        **options: Any,
     ) -> Any:
         """A kind that hands over what it is given, looked at in its own outside or in the common one."""
 
         async def prepare(run: Run, name: str) -> External[str]:
             return External(name)
 
-        kind = self.app.job(kind=name, lifecycle=lifecycle, lease=options.pop("lease", 30), backoff=STEADY, **options)(prepare)
+        kind = self.app.job(kind=name, lifecycle=lifecycle, lease=options.pop("lease", 30), backoff=STEADY, **options)(
+            prepare
+        )
         kind.reconcile(every=every, batch=batch, grace=60)((outside or self.outside).ask)
         return kind
 
@@ -114,18 +123,27 @@ class Harbour(Bench):
             self.begin()
             self.ledger.open()
 
-    def reconciler(self, kind: Kind[..., Any, Any] | None = None, *, owner: str = "w1#boot", desk: Desk | None = None) -> Reconciler:
+    def reconciler(
+        self, kind: Kind[..., Any, Any] | None = None, *, owner: str = "w1#boot", context: WorkerContext | None = None
+    ) -> Reconciler:
         self.ready()
-        declaration, desk = (kind or self.fetch).declaration, desk or self.desk(owner)
-        assert declaration.reconcile is not None
-        return Reconciler(desk, Settler(desk), declaration, declaration.reconcile, _Here(), lambda lease, *_: self.committed_here.append(lease))
+        spec, context = (kind or self.fetch).spec, context or self.context(owner)
+        assert spec.reconcile is not None
+        return Reconciler(
+            context,
+            Settler(context),
+            spec,
+            spec.reconcile,
+            _Here(),
+            lambda lease, *_: self.committed_here.append(lease),
+        )
 
     # ------------------------------------------------------------ jobs
     def hand(self, *names: str, kind: Kind[..., Any, Any] | None = None, check_in: float = 0.0) -> list[str]:
-        """Jobs of a worker that handed them over to the outside under these names; their first check is due."""
+        """Jobs of a worker that handed them over to the external system under these names; their first check is due."""
         self.ready()
         kind = kind or self.fetch
-        self.app.enqueue_many([kind.call(name=name) for name in names])
+        self.app.enqueue_many([kind.request(name=name) for name in names])
         leases = self.claim(kind, len(names))
         if leases[0].status == "LEASED":
             self._move([(lease, Started(walks=False)) for lease in leases])
@@ -137,10 +155,20 @@ class Harbour(Bench):
         return [of[name].pop() for name in names]
 
     def _move(self, pairs: Sequence[tuple[Lease, Outcome]]) -> None:
-        declarations = {name: kind.declaration for name, kind in self.app.kinds.items()}
-        moves = [decide(declarations[lease.job.kind].lifecycle, lease.job, lease, outcome, declarations[lease.job.kind].policy, 0.5, actor="ann")
-                 for lease, outcome in pairs]
-        assert self.store.move(moves) == []
+        specs = {name: kind.spec for name, kind in self.app.kinds.items()}
+        moves = [
+            decide(
+                specs[lease.job.kind].lifecycle,
+                lease.job,
+                lease,
+                outcome,
+                specs[lease.job.kind].policy,
+                0.5,
+                actor="ann",
+            )
+            for lease, outcome in pairs
+        ]
+        assert self.store.transitions.move(moves) == []
 
     def once(self, reconciler: Reconciler | None = None, *, after: float = 0.0) -> int:
         """Let time pass; then everything that is due is looked at once."""
@@ -150,40 +178,44 @@ class Harbour(Bench):
 
     # ------------------------------------------------------------ looking
     def get(self, id: str) -> Job:
-        return self.store.get(id)
+        return self.store.inspect.get(id)
 
     def last(self, id: str) -> Execution:
-        return self.store.executions(id)[-1]
+        return self.store.inspect.executions(id)[-1]
 
     def state(self, id: str) -> str:
-        return self.store.get(id).state
+        return self.store.inspect.get(id).state
 
     def walk(self, id: str) -> list[str]:
         """Every arrow of the job, as `event to`."""
-        return [f"{entry.event} {entry.to_state}" for entry in self.store.history(id) if entry.n == 0 and entry.version]
+        return [
+            f"{entry.event} {entry.to_state}"
+            for entry in self.store.inspect.history(id)
+            if entry.n == 0 and entry.version
+        ]
 
     def remarks(self, id: str) -> list[str]:
-        return [entry.event for entry in self.store.history(id) if entry.n and entry.event != "claim"]
+        return [entry.event for entry in self.store.inspect.history(id) if entry.n and entry.event != "claim"]
 
     def next_check(self, id: str) -> float:
         """Seconds until it is looked at again."""
         rests = self.last(id)
         assert (rests.lease_owner, rests.next_check_at) == (f"external:{rests.kind}", rests.lease_expires_at)
-        return (rests.lease_expires_at - self.store.now()).total_seconds()
+        return (rests.lease_expires_at - self.store.inspect.now()).total_seconds()
 
     def told_of(self, kind: str = "fetch") -> Told:
-        return next(one for one in self.store.outside() if one.kind == kind)
+        return next(one for one in self.store.external.work() if one.kind == kind)
 
 
 class Walking:
     """Waits that let a harbour's time pass, and end its reconciler when it is over."""
 
-    def __init__(self, harbour: Harbour, until: float) -> None:
+    def __init__(self, harbour: HandoverBench, until: float) -> None:
         self.harbour, self.until = harbour, until
         self.reconciler: Reconciler | None = None
 
     def monotonic(self) -> float:
-        return self.harbour.waits.monotonic()
+        return self.harbour.sleeper.monotonic()
 
     def sleep(self, seconds: float, /) -> None:
         raise AssertionError("nobody sleeps in the event loop")

@@ -10,7 +10,7 @@ import pytest
 
 from interlock import Answer, App, External, Job, Retry, Run, SyncRun
 from tests.kit import Place
-from tests.loops.bench import AT_ONCE, Bench
+from tests.loops.handler_bench import AT_ONCE, Bench
 
 
 class Around:
@@ -49,7 +49,9 @@ def around(bench: Bench) -> Around:
 
 
 def test_every_function_of_a_job_is_surrounded_where_it_runs(bench: Bench, around: Around) -> None:
-    """The handler in its thread, a coroutine in its task, a step in the thread that runs it, the commit and its hooks outside their transaction."""
+    """The handler in its thread, a coroutine in its task, a step in the thread that runs it, the commit and its hooks
+    outside their transaction.
+    """
     seen: list[tuple[str, tuple[str, int]]] = []
 
     def note(name: str) -> None:
@@ -83,7 +85,14 @@ def test_every_function_of_a_job_is_surrounded_where_it_runs(bench: Bench, aroun
     assert [name for name, _ in seen] == ["guard", "handler", "commit", "finish", "coroutine", "step"]
     assert [place for _, place in seen] == around.entered
     assert sorted(around.entered) == sorted((name, place) for name, place, _ in around.left)
-    assert [kind for kind, _ in around.entered] == ["interlock-handler", "interlock-handler", "interlock-commit", "task", "task", "asyncio"]
+    assert [kind for kind, _ in around.entered] == [
+        "interlock-handler",
+        "interlock-handler",
+        "interlock-commit",
+        "task",
+        "task",
+        "asyncio",
+    ]
 
 
 def test_functions_that_follow_work_elsewhere_are_surrounded(bench: Bench, around: Around) -> None:
@@ -102,7 +111,7 @@ def test_functions_that_follow_work_elsewhere_are_surrounded(bench: Bench, aroun
     assert inside == [1]
 
 
-def test_hooks_and_admissions_of_the_keeper_are_surrounded(bench: Bench, around: Around) -> None:
+def test_hooks_and_admissions_of_the_maintenance_are_surrounded(bench: Bench, around: Around) -> None:
     inside: list[tuple[str, int]] = []
 
     @bench.app.job(kind="late")
@@ -116,7 +125,7 @@ def test_hooks_and_admissions_of_the_keeper_are_surrounded(bench: Bench, around:
     def admit(tx: Any) -> None:
         inside.append(("admit", len(around.entered) - len(around.left)))
 
-    bench.app.schedule("every minute", "* * * * *", late.using(delay=100_000, ttl=5).call())
+    bench.app.schedule("every minute", "* * * * *", late.using(delay=100_000, ttl=5).request())
     bench.migrate()
     bench.run()
     bench.clock.advance(60)
@@ -128,7 +137,9 @@ def test_hooks_and_admissions_of_the_keeper_are_surrounded(bench: Bench, around:
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), StopIteration(), Retry("later", after=0)], ids=repr)
-def test_error_passes_through_what_surrounds_the_function(bench: Bench, around: Around, error: BaseException, is_async: bool) -> None:
+def test_error_passes_through_what_surrounds_the_function(
+    bench: Bench, around: Around, error: BaseException, is_async: bool
+) -> None:
     @bench.app.job(kind="bad", tries=1)
     async def bad(run: Run) -> None:
         raise error
@@ -143,11 +154,12 @@ def test_error_passes_through_what_surrounds_the_function(bench: Bench, around: 
     assert [name for _, _, name in around.left] == [expected]
 
 
-
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
 @pytest.mark.parametrize("when", ["made", "entered", "left"])
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3)], ids=repr)
-def test_error_of_what_surrounds_a_function_is_the_attempt_s(bench: Bench, when: str, error: BaseException, is_async: bool) -> None:
+def test_error_of_what_surrounds_a_function_is_the_attempt_s(
+    bench: Bench, when: str, error: BaseException, is_async: bool
+) -> None:
     """The job is tried again by its own policy."""
     errors = [error]
 

@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from interlock import Complete, External, Going, Job, PayloadError, Run, TransitionRefused
-from interlock.callback import complete
-from interlock.outcome import Looked
-from tests.loops.bench import DELIVERY, DOWNLOAD, Bench
-from tests.loops.outside import Harbour
+from interlock import Completed, External, InProgress, Job, PayloadError, Run, TransitionRefused
+from interlock.core.outcome import Looked
+from interlock.engine.context import SettleContext
+from interlock.reconcile.callback import complete
+from tests.loops.handler_bench import DELIVERY, DOWNLOAD, Bench
+from tests.loops.reconciler_bench import HandoverBench
 
 
-class Patience:
+class RecoveryGrace:
     """Waits that take no time of ours, and let something happen instead."""
 
-    def __init__(self, harbour: Harbour, *happens: Callable[[], object]) -> None:
+    def __init__(self, harbour: HandoverBench, *happens: Callable[[], object]) -> None:
         self.harbour, self.happens, self.slept = harbour, list(happens), 0.0
 
     def monotonic(self) -> float:
-        return self.harbour.waits.monotonic()
+        return self.harbour.sleeper.monotonic()
 
     def sleep(self, seconds: float, /) -> None:
         self.slept += seconds
@@ -33,23 +34,29 @@ class Patience:
         self.sleep(seconds)
 
 
-def call(harbour: Harbour, id: str, value: object, waits: Patience) -> bool:
-    return complete(lambda: harbour.store, harbour.fetch.declaration, id, value, transaction=None, waits=waits)
+def call(harbour: HandoverBench, id: str, value: object, sleeper: RecoveryGrace) -> bool:
+    spec = harbour.fetch.spec
+    context = SettleContext("callback#1", lambda: harbour.store, {spec.name: spec}, sleeper=sleeper)
+    return complete(context, spec, id, value)
 
 
 # ---------------------------------------------------------------- the call
-def test_what_the_provider_names_is_complete(harbour: Harbour) -> None:
+def test_what_the_provider_names_is_complete(harbour: HandoverBench) -> None:
     """Whatever its next check, with its commit function, by both arrows; nobody is asked any more."""
     harbour.fetch.commit(harbour.ledger.write)
     named, other = harbour.hand("named", "other", check_in=600)
     assert harbour.fetch.complete("named", "film") is True
-    assert (harbour.get(named).state, harbour.get(named).result, harbour.state(other)) == ("completed", "film", "queued")
+    assert (harbour.get(named).state, harbour.get(named).result, harbour.state(other)) == (
+        "completed",
+        "film",
+        "queued",
+    )
     assert (harbour.walk(named), harbour.ledger.rows) == (["start downloading", "succeed completed"], ["film"])
-    assert harbour.store.history(named)[-1].actor.startswith("callback#")
+    assert harbour.store.inspect.history(named)[-1].actor.startswith("callback#")
     assert harbour.once(after=15) == 0
 
 
-def test_a_second_call_finds_nobody_and_changes_nothing(harbour: Harbour) -> None:
+def test_a_second_call_finds_nobody_and_changes_nothing(harbour: HandoverBench) -> None:
     """Nor does one for what was never handed over."""
     harbour.hand("a")
     assert harbour.fetch.complete("a", "first") is True
@@ -58,28 +65,32 @@ def test_a_second_call_finds_nobody_and_changes_nothing(harbour: Harbour) -> Non
     assert harbour.place.raw.dump() == before
 
 
-def test_every_job_that_waits_for_one_piece_of_work_is_complete(harbour: Harbour) -> None:
+def test_every_job_that_waits_for_one_piece_of_work_is_complete(harbour: HandoverBench) -> None:
     """Two jobs, one id."""
     ids = harbour.hand("same", "same", "other")
     assert harbour.fetch.complete("same", "film") is True
     assert [harbour.state(id) for id in ids] == ["completed", "completed", "queued"]
 
 
-def test_it_is_there_for_asyncio_too(harbour: Harbour) -> None:
+def test_it_is_there_for_asyncio_too(harbour: HandoverBench) -> None:
     (id,) = harbour.hand("a")
     assert asyncio.run(harbour.fetch.acomplete("a", "film")) is True
     assert harbour.state(id) == "completed"
 
 
-def test_a_call_takes_no_longer_than_it_must(harbour: Harbour) -> None:
+def test_a_call_takes_no_longer_than_it_must(harbour: HandoverBench) -> None:
     """Where nobody holds the job there is nothing to wait for."""
     harbour.hand("a")
-    waits = Patience(harbour)
-    assert (call(harbour, "a", "film", waits), call(harbour, "a", "film", waits), waits.slept) == (True, False, 0.0)
+    sleeper = RecoveryGrace(harbour)
+    assert (call(harbour, "a", "film", sleeper), call(harbour, "a", "film", sleeper), sleeper.slept) == (
+        True,
+        False,
+        0.0,
+    )
 
 
 # ---------------------------------------------------------------- what is refused
-def test_a_value_of_another_type_is_refused_and_changes_nothing(harbour: Harbour) -> None:
+def test_a_value_of_another_type_is_refused_and_changes_nothing(harbour: HandoverBench) -> None:
     harbour.hand("a")
     before = harbour.place.raw.dump()
     with pytest.raises(PayloadError):
@@ -87,18 +98,18 @@ def test_a_value_of_another_type_is_refused_and_changes_nothing(harbour: Harbour
     assert harbour.place.raw.dump() == before
 
 
-def test_where_no_success_is_in_reach_the_job_stays_as_it_is(harbour: Harbour) -> None:
+def test_where_no_success_is_in_reach_the_job_stays_as_it_is(harbour: HandoverBench) -> None:
     """A callback fails no job; it is looked at again."""
     kind = harbour.declare("deliver", DELIVERY)
     (id,) = harbour.hand("a", kind=kind)
-    with pytest.raises(TransitionRefused, match="draws no `succeed`"):
+    with pytest.raises(TransitionRefused, match="allows `succeed` only from"):
         kind.complete("a", "film")
     assert harbour.state(id) == "CLAIMED"
-    harbour.outside.known = {"a": Going()}
+    harbour.outside.known = {"a": InProgress()}
     assert harbour.once(harbour.reconciler(kind), after=5) == 1
 
 
-def test_what_the_commit_function_raises_goes_through_and_the_job_is_looked_at_again(harbour: Harbour) -> None:
+def test_what_the_commit_function_raises_goes_through_and_the_job_is_looked_at_again(harbour: HandoverBench) -> None:
     """Nothing of it is written, and no try is spent."""
     errors = [ConnectionResetError("no disk")]
 
@@ -112,25 +123,25 @@ def test_what_the_commit_function_raises_goes_through_and_the_job_is_looked_at_a
     with pytest.raises(ConnectionResetError, match="no disk"):
         harbour.fetch.complete("a", "film")
     assert (harbour.state(id), harbour.get(id).tries_left, harbour.ledger.rows) == ("queued", 3, [])
-    harbour.outside.known = {"a": Complete("film")}
+    harbour.outside.known = {"a": Completed("film")}
     assert [harbour.once(after=seconds) for seconds in (4.9, 0.1)] == [0, 1]
     assert (harbour.state(id), harbour.ledger.rows) == ("completed", ["film"])
 
 
 # ---------------------------------------------------------------- beside a reconciler
-def test_a_reconciler_that_is_just_asking_is_waited_for(harbour: Harbour) -> None:
+def test_a_reconciler_that_is_just_asking_is_waited_for(harbour: HandoverBench) -> None:
     """It gives the job back, and the call goes on."""
     (id,) = harbour.hand("a")
-    (lease,) = harbour.store.adopt("rec", ["fetch"], 30.0, 9, external=True)
-    waits = Patience(harbour, lambda: None, lambda: harbour.move(lease, Looked(15.0, seen=True)))
-    assert call(harbour, "a", "film", waits) is True
-    assert (harbour.get(id).result, waits.slept) == ("film", pytest.approx(0.025))
+    (lease,) = harbour.store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
+    sleeper = RecoveryGrace(harbour, lambda: None, lambda: harbour.move(lease, Looked(15.0, seen=True)))
+    assert call(harbour, "a", "film", sleeper) is True
+    assert (harbour.get(id).result, sleeper.slept) == ("film", pytest.approx(0.025))
 
 
-def test_who_is_faster_wins_and_the_other_finds_nobody(harbour: Harbour) -> None:
+def test_first_of_callback_and_reconciler_completes_the_job(harbour: HandoverBench) -> None:
     """The reconciler heard it first."""
     (id,) = harbour.hand("a")
-    harbour.outside.known = {"a": Complete("asked")}
+    harbour.outside.known = {"a": Completed("asked")}
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(harbour.fetch.complete("a", "called")))
     harbour.outside.meanwhile = [thread.start]
@@ -139,20 +150,20 @@ def test_who_is_faster_wins_and_the_other_finds_nobody(harbour: Harbour) -> None
     assert (answers, harbour.get(id).result) == ([False], "asked")
 
 
-def test_a_dead_reconciler_is_waited_for_until_its_lease_has_ended(harbour: Harbour) -> None:
+def test_a_dead_reconciler_is_waited_for_until_its_lease_has_ended(harbour: HandoverBench) -> None:
     (id,) = harbour.hand("a")
-    harbour.store.adopt("dead", ["fetch"], 20.0, 9, external=True)
-    waits = Patience(harbour)
-    assert call(harbour, "a", "film", waits) is True
-    assert (harbour.state(id), 20.0 <= waits.slept <= 20.5) == ("completed", True)
+    harbour.store.leases.adopt("dead", ["fetch"], 20.0, 9, external=True)
+    sleeper = RecoveryGrace(harbour)
+    assert call(harbour, "a", "film", sleeper) is True
+    assert (harbour.state(id), 20.0 <= sleeper.slept <= 20.5) == ("completed", True)
 
 
-def test_a_call_that_waits_in_vain_says_so(harbour: Harbour) -> None:
+def test_a_call_that_waits_in_vain_says_so(harbour: HandoverBench) -> None:
     """It may come again; nothing was lost."""
     (id,) = harbour.hand("a")
-    harbour.store.adopt("busy", ["fetch"], 600.0, 9, external=True)
-    with pytest.raises(TimeoutError, match="'a' of fetch has been in a reconciler's hands for 30 s: call again"):
-        call(harbour, "a", "film", Patience(harbour))
+    harbour.store.leases.adopt("busy", ["fetch"], 600.0, 9, external=True)
+    with pytest.raises(TimeoutError, match="A reconciler has leased 'a' of fetch for more than 30 s"):
+        call(harbour, "a", "film", RecoveryGrace(harbour))
     assert harbour.last(id).lease_owner == "busy"
 
 
@@ -179,19 +190,19 @@ def fetching(bench: Bench, known: dict[str, Any]) -> tuple[Any, list[list[str]],
 
 def test_a_worker_that_runs_until_idle_reconciles_too(bench: Bench) -> None:
     """What it handed over is asked about once, and what is complete is finished."""
-    fetch, asked, finished = fetching(bench, known := {"a": Complete("film"), "b": Going(1, 2)})
+    fetch, asked, finished = fetching(bench, known := {"a": Completed("film"), "b": InProgress(1, 2)})
     first, second = bench.run_one(fetch, "a"), bench.run_one(fetch, "b")
     assert (first.state, second.state, finished, asked) == ("completed", "downloading", ["film"], [["a"], ["b"]])
     assert bench.walk(first) == ["start downloading", "succeed completed"]
     assert bench.again(second, 14).state == "downloading"
-    known["b"] = Complete("more")
+    known["b"] = Completed("more")
     assert (bench.again(second, 1).state, finished, len(asked)) == ("completed", ["film", "more"], 3)
-    assert (bench.last(second).holder, bench.store.history(second.id)[-1].reason) == (3, None)
+    assert (bench.last(second).holder, bench.store.inspect.history(second.id)[-1].reason) == (3, None)
 
 
 def test_what_follows_a_call_is_taken_up_by_a_worker(bench: Bench) -> None:
     """The call itself has returned by then. Only the commit is the caller's."""
-    fetch, _, finished = fetching(bench, {"a": Going()})
+    fetch, _, finished = fetching(bench, {"a": InProgress()})
     job = bench.run_one(fetch, "a")
     assert fetch.complete("a", "film") is True
     assert (bench.app.get(job.id).state, bench.last(job).status, finished) == ("downloading", "COMMITTED", [])

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from interlock.worker import process
-from interlock.worker.process import CannotStart, Child
+from interlock.worker.subprocess import child_process as process
+from interlock.worker.subprocess.child_process import CannotStart, Child
 
 
 def test_child_whose_process_never_starts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,11 +15,11 @@ def test_child_whose_process_never_starts_is_given_up(monkeypatch: pytest.Monkey
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(process, "STARTING", 0.01)
+    monkeypatch.setattr(process, "START_TIMEOUT", 0.01)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", never)
 
     async def main() -> None:
-        with pytest.raises(CannotStart, match="has not started"):
+        with pytest.raises(CannotStart, match="did not start"):
             await asyncio.wait_for(Child.spawn("shop:app"), 30)
 
     asyncio.run(main())

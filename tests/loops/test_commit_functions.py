@@ -11,11 +11,11 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
-from interlock import App, Fail, Job, Reject, Retry, Run, Snooze, SyncRun, UsageError
-from interlock.events import FinishFailed, HookFailed
-from interlock.testing import Crashed, Point
+from interlock import App, Fail, Job, Reject, Retry, Run, Snooze, SyncRun
+from interlock.telemetry.events import FinishFailed
+from interlock.testing import Crashed, Failpoint
 from tests.kit import Place, SqliteRaw
-from tests.loops.bench import AT_ONCE, DELIVERY, IMAGE, STEADY, Bench
+from tests.loops.handler_bench import STEADY, Bench
 
 
 class Ledger:
@@ -40,7 +40,9 @@ class Order(pydantic.BaseModel):
 
 
 def ordering(bench: Bench, *raised: BaseException, **options: Any) -> tuple[Any, list[int], Callable[[], Ledger]]:
-    """A kind with a commit function that writes to the user's table and then raises these errors, one per call; and the attempts of its handler."""
+    """A kind with a commit function that writes to the user's table and then raises these errors, one per call; and the
+    attempts of its handler.
+    """
     errors, prepared, made = list(raised), list[int](), list[Ledger]()
 
     @bench.app.job(**{"backoff": STEADY, **options})
@@ -70,7 +72,7 @@ def test_what_a_commit_function_writes_is_there_exactly_once(bench: Bench) -> No
     assert (job.state, job.result, prepared, ledger.rows) == ("SUCCEEDED", {"number": 7}, [1], ["7"])
 
 
-def test_an_error_of_a_commit_function_rolls_back_and_follows_the_taxonomy(bench: Bench) -> None:
+def test_an_error_of_a_commit_function_rolls_back_and_follows_the_error_policy(bench: Bench) -> None:
     """As if the handler had raised it: another try, from the beginning."""
     order, prepared, make = ordering(bench, ConnectionResetError("lost"))
     ledger = make()
@@ -80,9 +82,19 @@ def test_an_error_of_a_commit_function_rolls_back_and_follows_the_taxonomy(bench
     assert (job.state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7"])
 
 
-@pytest.mark.parametrize(("error", "state", "wait"), [(Fail("sold out"), "FAILED", 0), (Reject("sold out"), "REJECTED", 0),
-                                                      (Retry("sold out", after=33), "PENDING", 33), (Snooze("sold out", after=44), "PENDING", 44)], ids=repr)
-def test_a_commit_function_may_answer_as_a_handler_does(bench: Bench, error: Exception, state: str, wait: float) -> None:
+@pytest.mark.parametrize(
+    ("error", "state", "wait"),
+    [
+        (Fail("sold out"), "FAILED", 0),
+        (Reject("sold out"), "REJECTED", 0),
+        (Retry("sold out", after=33), "PENDING", 33),
+        (Snooze("sold out", after=44), "PENDING", 44),
+    ],
+    ids=repr,
+)
+def test_a_commit_function_may_answer_as_a_handler_does(
+    bench: Bench, error: Exception, state: str, wait: float
+) -> None:
     """Nothing of it is stored."""
     order, _, make = ordering(bench, error)
     ledger = make()
@@ -102,10 +114,12 @@ def test_a_deadlock_runs_the_commit_function_again_and_not_the_handler(bench: Be
     assert (job.state, job.attempt, prepared, ledger.rows) == ("SUCCEEDED", 1, [1], ["7"])
 
 
-def test_a_commit_function_that_takes_too_long_is_rolled_back_and_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_function_that_takes_too_long_is_rolled_back_and_says_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`commit_timeout` is in the sentence; the error may pass, so the job is tried again."""
     spent = [0.0]
-    monkeypatch.setattr("interlock.stores.commit.monotonic", lambda: spent[0])
+    monkeypatch.setattr("interlock.store.commit_boundary.monotonic", lambda: spent[0])
 
     @bench.app.job(commit_timeout=5, backoff=STEADY)
     async def order(run: Run) -> None: ...
@@ -126,7 +140,7 @@ def test_a_commit_of_a_stolen_job_stores_nothing_and_leaves_a_remark(bench: Benc
     """The user's writes are rolled back with it; the next attempt stores its own, once."""
     order, prepared, make = ordering(bench)
     ledger = make()
-    bench.worker.lose_lease(Point.BEFORE_COMMIT)
+    bench.worker.lose_lease(Failpoint.BEFORE_COMMIT)
     job = bench.run_one(order)
     assert (job.state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7"])
     assert [event for event, _ in bench.remarks(job)] == ["refused"]
@@ -137,7 +151,7 @@ def test_a_crash_in_the_commit_leaves_nothing_of_it(bench: Bench) -> None:
     order, prepared, make = ordering(bench)
     ledger = make()
     id = bench.add(order)
-    for point, rows in ((Point.IN_COMMIT, []), (Point.AFTER_COMMIT, ["7"])):
+    for point, rows in ((Failpoint.IN_COMMIT, []), (Failpoint.AFTER_COMMIT, ["7"])):
         bench.worker.crash_at(point)
         with pytest.raises(Crashed):
             bench.run()
@@ -237,150 +251,6 @@ def test_a_session_that_is_committed_inside_is_found_out(session_bench: Bench) -
     assert "ended the transaction itself" in (job.last_error or "")
 
 
-# ---------------------------------------------------------------- guard
-@pytest.mark.parametrize("is_async", [True, False])
-@pytest.mark.parametrize(("error", "state"), [(Reject("no credit"), "REJECTED"), (Fail("no credit"), "FAILED")], ids=repr)
-def test_a_guard_turns_a_job_away_before_it_runs(bench: Bench, error: Exception, state: str, is_async: bool) -> None:
-    """With the job and its payload in hand."""
-    order, prepared, _ = ordering(bench)
-    seen: list[Any] = []
-
-    def judge(job: Job, number: int = 7) -> None:
-        seen.append((job.kind, bench.last(job).status, number))
-        raise error
-
-    async def ajudge(job: Job, number: int = 7) -> None:
-        judge(job, number)
-
-    order.guard(ajudge if is_async else judge)
-    job = bench.run_one(order, 9)
-    assert (job.state, job.last_error, prepared, seen) == (state, "no credit", [], [("order", "LEASED", 9)])
-
-
-def test_a_guard_that_cannot_say_releases_the_job_and_no_try_is_spent(bench: Bench) -> None:
-    """It comes back after the backoff, ever later."""
-    order, prepared, make = ordering(bench)
-    make()
-    errors: list[Exception] = [ConnectionError("billing is down"), KeyError("x"), Retry("busy", after=7), Snooze(after=3)]
-
-    @order.guard
-    def judge(job: Job, number: int = 7) -> None:
-        if errors:
-            raise errors.pop(0)
-
-    job = bench.run_one(order)
-    for wait in (10, 20, 7, 3):
-        assert (job.phase, job.tries_left, bench.wait_of(job), prepared) == ("pending", 3, wait, [])
-        job = bench.again(job, wait)
-    assert (job.state, job.tries_left) == ("SUCCEEDED", 3)
-    assert any("its guard raised ConnectionError: billing is down" in (entry.reason or "") for entry in bench.app.history(job.id))
-
-
-def test_a_guard_runs_where_work_begins(bench: Bench) -> None:
-    """A delivery is CLAIMED there; where no rejection is drawn, it fails."""
-
-    @bench.app.job(lifecycle=DELIVERY)
-    async def deliver(run: Run) -> None:
-        await run.advance("STREAMING")
-
-    @deliver.guard
-    def judge(job: Job) -> None:
-        assert job.state == "CLAIMED"
-        raise Reject("blocked user")
-
-    job = bench.run_one(deliver)
-    assert bench.walk(job) == ["claim CLAIMED", "fail FAILED"]
-
-
-# ---------------------------------------------------------------- on_enter
-def test_a_hook_on_the_way_to_success_that_raises_makes_the_attempt_fail_by_the_taxonomy(bench: Bench) -> None:
-    """Nothing of the commit is stored with it."""
-    order, prepared, make = ordering(bench)
-    errors = [ValueError("odd")]
-
-    @order.on_enter("SUCCEEDED")
-    def enter(tx: Any, job: Job) -> None:
-        ledger.write(tx, job, job.state)
-        if errors:
-            raise errors.pop()
-
-    ledger = make()
-    job = bench.run_one(order)
-    assert (job.phase, job.tries_left, ledger.rows) == ("pending", 2, [])
-    job = bench.again(job, 10)
-    assert (job.state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7", "SUCCEEDED"])
-
-
-def test_a_hook_elsewhere_that_raises_is_tried_again_and_shown(bench: Bench) -> None:
-    """The move is not made until it succeeds; each failure is an event, and the first a remark."""
-    errors = [ValueError("odd"), ValueError("odd")]
-    runs: list[int] = []
-
-    @bench.app.job(backoff=AT_ONCE)
-    async def order(run: Run) -> None:
-        runs.append(run.attempt)
-        raise Fail("sold out")
-
-    @order.on_enter("FAILED")
-    def enter(tx: Any, job: Job) -> None:
-        ledger.write(tx, job, f"{job.state} {job.last_error}")
-        if errors:
-            raise errors.pop()
-
-    ledger = Ledger(bench)
-    job = bench.run_one(order)
-    assert (job.state, job.last_error, runs, ledger.rows) == ("FAILED", "sold out", [1], ["FAILED sold out"])
-    assert [(event.state, str(event.error)) for event in bench.heard(HookFailed)] == [("FAILED", "odd")] * 2
-    assert bench.remarks(job) == [("hook_failed", "the hook for FAILED raised ValueError: odd; the worker retries it")]
-
-
-def test_both_arrows_of_a_path_run_their_hooks(bench: Bench) -> None:
-    """In their order, each with the job as it enters that state."""
-
-    @bench.app.job(lifecycle=IMAGE, tries=1)
-    async def paint(run: Run) -> None:
-        raise Fail("no gpu")
-
-    @paint.on_enter("failed")
-    def failed(tx: Any, job: Job) -> None:
-        ledger.write(tx, job, job.state)
-
-    @paint.on_enter("dead_letter")
-    def buried(tx: Any, job: Job) -> None:
-        ledger.write(tx, job, job.state)
-
-    ledger = Ledger(bench)
-    assert (bench.run_one(paint).state, ledger.rows) == ("dead_letter", ["failed", "dead_letter"])
-
-
-def test_a_hook_on_a_state_that_a_claim_walks_through_is_refused(bench: Bench) -> None:
-    """No function runs there: also not on the first of the two arrows by which a claim ends a rest."""
-
-    @bench.app.job(lifecycle=IMAGE)
-    async def paint(run: Run) -> None: ...
-
-    for state in ("running", "queued"):
-        with pytest.raises(UsageError, match=f"cannot hook {state}: it is entered by claim"):
-            paint.on_enter(state)
-
-
-def test_a_hook_runs_when_a_job_waits_again(bench: Bench) -> None:
-    """A retry enters the waiting state; being enqueued does not."""
-    entered: list[tuple[str, int]] = []
-
-    @bench.app.job(backoff=STEADY)
-    async def order(run: Run) -> None:
-        if run.attempt == 1:
-            raise ValueError("odd")
-
-    @order.on_enter("PENDING")
-    def enter(tx: Any, job: Job) -> None:
-        entered.append((job.phase, job.tries_left))
-
-    job = bench.run_one(order)
-    assert (bench.again(job, 10).state, entered) == ("SUCCEEDED", [("pending", 2)])
-
-
 # ---------------------------------------------------------------- finish
 def finishing(bench: Bench, *raised: BaseException, is_async: bool = True, tries: int = 3) -> tuple[Any, list[Any]]:
     """A kind whose finish raises these errors, one per call; and what happened in which order."""
@@ -431,16 +301,18 @@ def test_finish_never_runs_before_a_commit(bench: Bench) -> None:
     assert (prepared, finished) == ([1, 2], [2])
 
 
-def test_a_finish_that_raises_is_tried_again_with_its_own_backoff_and_spends_no_try(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finish_that_raises_is_tried_again_with_its_own_backoff_and_spends_no_try(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """10, then 20 seconds; the handler does not run again."""
     slept: list[float] = []
-    asleep = bench.worker.waits.asleep
+    asleep = bench.worker.sleeper.asleep
 
     async def record(seconds: float) -> None:
         slept.append(seconds)
         await asleep(seconds)
 
-    monkeypatch.setattr(bench.worker.waits, "asleep", record)
+    monkeypatch.setattr(bench.worker.sleeper, "asleep", record)
     order, seen = finishing(bench, ValueError("odd"), SystemExit(1))
     job = bench.run_one(order)
     assert (job.state, job.tries_left, seen.count("prepare"), len(seen), slept) == ("SUCCEEDED", 3, 1, 4, [10, 20])
@@ -460,7 +332,7 @@ def test_a_crash_after_the_commit_leads_to_finish_alone(bench: Bench) -> None:
     """Whoever adopts the execution does not repeat what was committed."""
     order, seen = finishing(bench)
     id = bench.add(order)
-    for point in (Point.AFTER_COMMIT, Point.IN_FINISH):
+    for point in (Failpoint.AFTER_COMMIT, Failpoint.IN_FINISH):
         bench.worker.crash_at(point)
         with pytest.raises(Crashed):
             bench.run()

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from interlock import App, Run
-from interlock.boot import running
-from interlock.events import MoveRefused, Renewed
-from interlock.move import Move
-from interlock.records import Refusal
-from interlock.stores.postgres.pool import SIZE
+from interlock.core.transition import Move
+from interlock.store.postgres.pool import SIZE
+from interlock.store.types import Refusal
+from interlock.telemetry.events import MoveRefused, Renewed
+from interlock.worker.assembly import run_worker
 from tests.kit import Place
-from tests.loops.bench import Bench
-from tests.loops.watching import Witness
+from tests.loops.handler_bench import Bench
+from tests.loops.worker_doubles import EventRecorder
 
 
 def test_report_that_collides_with_a_rival_does_not_fail_its_job(bench: Bench) -> None:
@@ -25,15 +25,15 @@ def test_report_that_collides_with_a_rival_does_not_fail_its_job(bench: Bench) -
 
     bench.migrate()
     store: Any = bench.store
-    carry_out = store.move
+    carry_out = store.transitions.move
 
     def collide(moves: Sequence[Move]) -> list[Refusal]:
-        store.move = carry_out
+        store.transitions.move = carry_out
         (move,) = moves
         fence = move.job_id, move.attempt, move.holder
         return [Refusal(*fence, move.from_status, None, move.source, error="duplicate key", collided=True)]
 
-    store.move = collide
+    store.transitions.move = collide
     job = bench.run_one(work)
     assert (job.state, job.phase, job.tries_left) == ("RUNNING", "running", 5)
     assert [event for event, _ in bench.remarks(job)] == ["refused"]
@@ -62,8 +62,8 @@ def test_users_inside_transactions_do_not_starve_renewal(place: Place) -> None:
                 over.wait(turn)
 
     async def scene() -> str:
-        async with running(app.plan()):
-            witness = Witness(app.events)
+        async with run_worker(app.plan()):
+            witness = EventRecorder(app.events)
             job = await work.aenqueue()
             await asyncio.wait_for(begun.wait(), 30)
             users = [threading.Thread(target=use) for _ in range(SIZE)]

@@ -1,4 +1,6 @@
-"""Django in a handler's thread: its connection breaks, as when the server restarts, and what surrounds each attempt mends it."""
+"""Django in a handler's thread: its connection breaks, as when the server restarts, and what surrounds each attempt
+mends it.
+"""
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
@@ -9,7 +11,7 @@ import psycopg
 import pytest
 
 from interlock import App, Backoff, Job, JobFailed, Kind, SyncRun
-from interlock.boot import running
+from interlock.worker.assembly import run_worker
 from tests.contract.stacks import django_connection
 from tests.kit import Place
 
@@ -91,7 +93,7 @@ def run_twice(app: App[Any], kind: Kind[..., int, Any], between: Callable[[int],
 
     async def both() -> list[Job]:
         jobs: list[Job] = []
-        async with running(app.plan(threads=1)):
+        async with run_worker(app.plan(threads=1)):
             for _ in range(2):
                 stored = await kind.aenqueue()
                 with suppress(JobFailed):
@@ -109,7 +111,9 @@ def run_twice(app: App[Any], kind: Kind[..., int, Any], between: Callable[[int],
 
 @pytest.mark.parametrize("mends", [True, False])
 def test_connection_of_a_handler_s_thread_is_mended_around_its_attempts(shop: Shop, mends: bool) -> None:
-    """Without it, no attempt in that thread ever succeeds again: Django looks at its connections between requests only."""
+    """Without it, no attempt in that thread ever succeeds again: Django looks at its connections between requests
+    only.
+    """
     app = shop.app(mends=mends)
 
     @app.job(tries=4, backoff=QUICK)

@@ -1,28 +1,20 @@
 """Steps and outside calls: what is remembered, and what is done in doubt."""
 
 import asyncio
-from datetime import date
 from typing import Any
 
-import pydantic
 import pytest
 
-from interlock import Fail, Job, NotApplied, Retry, Run, SyncRun
-from interlock.effect import aged
-from interlock.outcome import Lost
-from interlock.records import Lease
-from interlock.testing import Point
+from interlock import Fail, Job, NotApplied, Run, SyncRun
+from interlock.core.outcome import Lost
+from interlock.store.types import Lease
+from interlock.testing import Failpoint
 from tests.contract.kit import decided
-from tests.loops.bench import AT_ONCE, Bench
+from tests.loops.handler_bench import AT_ONCE, Bench
 
 
-class Link(pydantic.BaseModel):
-    url: str
-    until: date
-
-
-class Outside:
-    """The outside: it counts its calls, and each may be told to go wrong."""
+class ExternalWork:
+    """The external system: it counts its calls, and each may be told to go wrong."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -36,15 +28,18 @@ class Outside:
 
 
 @pytest.fixture
-def outside() -> Outside:
-    return Outside()
+def outside() -> ExternalWork:
+    return ExternalWork()
 
 
-def called(outside: Outside, *args: Any) -> str:
-    return outside(*args)
-
-
-def sending(bench: Bench, outside: Outside, on_doubt: Any = "retry", *, then: BaseException | None = None, is_async: bool = True) -> Any:
+def sending(
+    bench: Bench,
+    outside: ExternalWork,
+    on_doubt: Any = "retry",
+    *,
+    then: BaseException | None = None,
+    is_async: bool = True,
+) -> Any:
     """A kind that makes one outside call, and at its first attempts raises `then`."""
     keys: list[str] = []
 
@@ -67,180 +62,17 @@ def sending(bench: Bench, outside: Outside, on_doubt: Any = "retry", *, then: Ba
     return send if is_async else send_sync
 
 
-# ---------------------------------------------------------------- steps
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_step_is_remembered_across_attempts(bench: Bench, outside: Outside, is_async: bool) -> None:
-    """The second attempt gets the value of the first."""
-
-    @bench.app.job()
-    async def work(run: Run) -> str:
-        value = await run.step("link", called, outside, 7)
-        if run.attempt == 1:
-            raise Retry("later", after=0)
-        return value
-
-    @bench.app.job()
-    def work_sync(run: SyncRun) -> str:
-        value = run.step("link", called, outside, 7)
-        if run.attempt == 1:
-            raise Retry("later", after=0)
-        return value
-
-    job = bench.run_one(work if is_async else work_sync)
-    assert (job.attempt, job.result, outside.calls) == (2, "receipt-1", [(7,)])
-
-
-def test_a_step_that_raised_is_not_remembered(bench: Bench, outside: Outside) -> None:
-    """It is made again."""
-    outside.errors = [TimeoutError("slow")]
-
-    @bench.app.job(backoff=AT_ONCE)
-    async def work(run: Run) -> str:
-        return await run.step("link", outside)
-
-    assert bench.run_one(work).result == "receipt-2"
-
-
-def test_an_aged_step_is_taken_afresh_once_it_is_too_old(bench: Bench, outside: Outside) -> None:
-    """By the store's clock: at 300 s it still holds, after that it does not."""
-
-    @bench.app.job(tries=5)
-    async def work(run: Run) -> str:
-        value = await run.step(aged("link", 300), outside)
-        if run.attempt < 4:
-            raise Retry("later", after=200)
-        return value
-
-    job = bench.run_one(work)
-    assert len(outside.calls) == 1
-    bench.again(job, 200)
-    assert len(outside.calls) == 1
-    bench.again(job, 200)
-    assert len(outside.calls) == 2
-    assert bench.again(job, 200).result == "receipt-2"
-
-
-def test_an_aged_step_may_be_taken_afresh_with_other_arguments(bench: Bench, outside: Outside) -> None:
-    """What is too old to be used is too old to complain about."""
-
-    @bench.app.job()
-    async def work(run: Run) -> str:
-        value = await run.step(aged("link", 10), outside, run.attempt)
-        if run.attempt == 1:
-            raise Retry("later", after=20)
-        return value
-
-    assert bench.again(bench.run_one(work), 20).result == "receipt-2"
-
-
-@pytest.mark.parametrize("verb", ["step", "effect"])
-def test_a_name_used_twice_in_one_attempt_fails_the_job(bench: Bench, outside: Outside, verb: str) -> None:
-    """With a sentence that names it; the second call is not made."""
-
-    @bench.app.job()
-    async def work(run: Run) -> None:
-        await run.step("link", outside)
-        await (run.step("link", outside) if verb == "step" else run.effect("link", on_doubt="retry")(outside))
-
-    job = bench.run_one(work)
-    assert (job.state, job.attempt, len(outside.calls)) == ("FAILED", 1, 1)
-    assert "'link' is used twice in one attempt" in (job.last_error or "")
-
-
-@pytest.mark.parametrize("verb", ["step", "effect"])
-def test_other_arguments_than_before_fail_the_job(bench: Bench, outside: Outside, verb: str) -> None:
-    """Its receipt does not speak of this call."""
-
-    @bench.app.job()
-    async def work(run: Run) -> None:
-        await (run.step("it", outside, run.attempt) if verb == "step" else run.effect("it", on_doubt="retry")(outside, run.attempt))
-        raise Retry("later", after=0)
-
-    job = bench.run_one(work)
-    assert (job.state, job.attempt, len(outside.calls)) == ("FAILED", 2, 1)
-    assert f"The {verb} 'it' is called with other arguments than in an earlier attempt" in (job.last_error or "")
-
-
-def test_a_name_kept_as_a_step_cannot_become_an_effect(bench: Bench, outside: Outside) -> None:
-    """Neither can speak for the other."""
-
-    @bench.app.job()
-    async def work(run: Run) -> None:
-        if run.attempt == 1:
-            await run.step("it", outside)
-            raise Retry("later", after=0)
-        await run.effect("it", on_doubt="retry")(outside)
-
-    job = bench.run_one(work)
-    assert "'it' was kept as step by an earlier attempt and is used as effect now" in (job.last_error or "")
-
-
-def test_a_steps_value_comes_back_as_its_annotation_says_also_at_first(bench: Bench) -> None:
-    """It goes through encode and decode in every attempt, so what works once works again."""
-    made: list[Link] = []
-
-    def link() -> Link:
-        made.append(Link(url="https://x", until=date(2026, 5, 1)))
-        return made[-1]
-
-    async def pair() -> tuple[int, date]:
-        return 1, date(2026, 5, 1)
-
-    def loose() -> Any:
-        return (1, date(2026, 5, 1))
-
-    seen: list[Any] = []
-
-    @bench.app.job()
-    async def work(run: Run) -> None:
-        seen.append((await run.step("link", link), await run.step("pair", pair), await run.step("loose", loose)))
-        if run.attempt == 1:
-            raise Retry("later", after=0)
-
-    assert bench.run_one(work).state == "SUCCEEDED"
-    assert seen == [(Link(url="https://x", until=date(2026, 5, 1)), (1, date(2026, 5, 1)), [1, "2026-05-01"])] * 2
-    assert seen[0][0] is not made[0]
-
-
-def test_a_step_that_cannot_be_remembered_fails_the_job_with_its_reason(bench: Bench) -> None:
-    """Trying again would not help."""
-
-    def thing() -> Any:
-        return object()
-
-    @bench.app.job()
-    async def work(run: Run) -> None:
-        await run.step("thing", thing)
-
-    job = bench.run_one(work)
-    assert (job.state, job.attempt) == ("FAILED", 1)
-    assert "cannot be remembered" in (job.last_error or "")
-
-
-def test_an_async_step_of_a_sync_handler_is_refused(bench: Bench) -> None:
-    """With a sentence, not with a coroutine that nobody awaited."""
-
-    async def later() -> int:
-        return 1
-
-    @bench.app.job()
-    def work(run: SyncRun) -> None:
-        run.step("later", later)
-
-    assert "later is async, and its handler is not" in (bench.run_one(work).last_error or "")
-
-
 # ---------------------------------------------------------------- effects: once
 @pytest.mark.parametrize("is_async", [True, False])
-def test_an_applied_effect_is_never_called_again(bench: Bench, outside: Outside, is_async: bool) -> None:
+def test_an_applied_effect_is_never_called_again(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
     """Whatever attempt asks."""
     job = bench.run_one(sending(bench, outside, then=ValueError("after it"), is_async=is_async))
     assert (job.state, job.attempt, len(outside.calls)) == ("SUCCEEDED", 2, 1)
     assert (job.result[0] if is_async else job.result) == "receipt-1"
 
 
-def test_an_effects_key_is_the_same_in_every_attempt(bench: Bench, outside: Outside) -> None:
-    """Made of the job and the effect's name, for the outside to know it by."""
+def test_an_effects_key_is_the_same_in_every_attempt(bench: Bench, outside: ExternalWork) -> None:
+    """Made of the job and the effect's name, for the external system to know it by."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside))
     assert job.attempt == 2
@@ -254,7 +86,7 @@ def test_what_was_asked_is_written_before_the_call(bench: Bench) -> None:
     @bench.app.job()
     async def work(run: Run) -> None:
         def look() -> None:
-            found.extend(bench.store.receipts(run.job_id))
+            found.extend(bench.store.receipts.for_job(run.job_id))
 
         await run.effect("look", on_doubt="retry")(look)
 
@@ -266,7 +98,7 @@ def test_what_was_asked_is_written_before_the_call(bench: Bench) -> None:
 
 
 # ---------------------------------------------------------------- effects: doubt
-def test_doubt_with_retry_calls_again(bench: Bench, outside: Outside) -> None:
+def test_doubt_with_retry_calls_again(bench: Bench, outside: ExternalWork) -> None:
     """At least once."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside, "retry"))
@@ -274,7 +106,7 @@ def test_doubt_with_retry_calls_again(bench: Bench, outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_doubt_with_skip_never_calls_again_and_gives_none(bench: Bench, outside: Outside, is_async: bool) -> None:
+def test_doubt_with_skip_never_calls_again_and_gives_none(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
     """At most once."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside, "skip", is_async=is_async))
@@ -285,17 +117,19 @@ def test_doubt_with_skip_never_calls_again_and_gives_none(bench: Bench, outside:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_doubt_with_hold_asks_an_operator(bench: Bench, outside: Outside, is_async: bool) -> None:
+def test_doubt_with_hold_asks_an_operator(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
     """The job waits, held, until someone decides; no try is spent by the hold."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside, "hold", is_async=is_async))
     assert (job.phase, job.tries_left, len(outside.calls)) == ("pending", 2, 1)
-    assert "nobody knows whether 'send' happened at attempt 1" in (job.held_reason or "")
+    assert "It is unknown whether 'send' happened in attempt 1" in (job.held_reason or "")
     assert bench.again(job, 3600).attempt == job.attempt
 
 
 @pytest.mark.parametrize("truth", ["found-it", None])
-def test_doubt_with_a_lookup_asks_for_the_truth_by_its_key(bench: Bench, outside: Outside, truth: str | None) -> None:
+def test_doubt_with_a_lookup_asks_for_the_truth_by_its_key(
+    bench: Bench, outside: ExternalWork, truth: str | None
+) -> None:
     """What it finds is the receipt; if it finds nothing, the call is made."""
     asked: list[str] = []
     outside.errors = [TimeoutError("slow")]
@@ -312,20 +146,20 @@ def test_doubt_with_a_lookup_asks_for_the_truth_by_its_key(bench: Bench, outside
     assert receipt.decided_by == ("lookup" if truth else "worker")
 
 
-def test_a_lookup_needs_an_async_handler(bench: Bench, outside: Outside) -> None:
+def test_a_lookup_needs_an_async_handler(bench: Bench, outside: ExternalWork) -> None:
     """And `on_doubt` one of the words it knows: both fail the job with a sentence."""
 
     async def look_up(key: str) -> None: ...
 
     job = bench.run_one(sending(bench, outside, look_up, is_async=False))
-    assert "would look the truth up, which only an async handler can" in (job.last_error or "")
+    assert "has a lookup function, which only an async handler can use" in (job.last_error or "")
     assert (job.state, outside.calls) == ("FAILED", [])
 
 
-def test_a_doubt_that_is_none_of_the_words_fails_the_job(bench: Bench, outside: Outside) -> None:
+def test_a_doubt_that_is_none_of_the_words_fails_the_job(bench: Bench, outside: ExternalWork) -> None:
     """Nothing is called."""
     job = bench.run_one(sending(bench, outside, "maybe"))
-    assert "on_doubt is 'maybe': give one of retry, hold, skip" in (job.last_error or "")
+    assert "on_doubt is 'maybe'. Set it to one of retry, hold, skip" in (job.last_error or "")
     assert outside.calls == []
 
 
@@ -335,15 +169,19 @@ class HttpError(Exception):
         self.response = type("Response", (), {"status_code": status, "headers": {}})()
 
 
-@pytest.mark.parametrize("error", [NotApplied("never sent"), ConnectionRefusedError("refused"), HttpError(429)], ids=repr)
-def test_an_error_that_proves_it_did_not_happen_removes_the_doubt(bench: Bench, outside: Outside, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [NotApplied("never sent"), ConnectionRefusedError("refused"), HttpError(429)], ids=repr
+)
+def test_an_error_that_proves_it_did_not_happen_removes_the_doubt(
+    bench: Bench, outside: ExternalWork, error: Exception
+) -> None:
     """Even `skip` then calls again: there is nothing to skip."""
     outside.errors = [error]
     job = bench.run_one(sending(bench, outside, "skip"))
     assert (job.state, job.result[0], len(outside.calls)) == ("SUCCEEDED", "receipt-2", 2)
 
 
-def test_a_refused_request_leaves_no_doubt_behind_the_failed_job(bench: Bench, outside: Outside) -> None:
+def test_a_refused_request_leaves_no_doubt_behind_the_failed_job(bench: Bench, outside: ExternalWork) -> None:
     """HTTP 403 fails the job, and nobody wonders what happened."""
     outside.errors = [HttpError(403)]
     job = bench.run_one(sending(bench, outside, "hold"))
@@ -351,7 +189,7 @@ def test_a_refused_request_leaves_no_doubt_behind_the_failed_job(bench: Bench, o
 
 
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("reset"), HttpError(502)], ids=repr)
-def test_an_error_that_proves_nothing_leaves_the_doubt(bench: Bench, outside: Outside, error: Exception) -> None:
+def test_an_error_that_proves_nothing_leaves_the_doubt(bench: Bench, outside: ExternalWork, error: Exception) -> None:
     """It was asked for, and nobody knows."""
     outside.errors = [error]
     job = bench.run_one(sending(bench, outside, "hold"))
@@ -360,8 +198,8 @@ def test_an_error_that_proves_nothing_leaves_the_doubt(bench: Bench, outside: Ou
     assert (receipt.applied, job.held_at is not None) == (False, True)
 
 
-@pytest.mark.parametrize("point", [Point.BEFORE_COMMIT, Point.IN_PREPARE])
-def test_a_crash_keeps_what_is_known(bench: Bench, outside: Outside, point: Point) -> None:
+@pytest.mark.parametrize("point", [Failpoint.BEFORE_COMMIT, Failpoint.IN_PREPARE])
+def test_a_crash_keeps_what_is_known(bench: Bench, outside: ExternalWork, point: Failpoint) -> None:
     """After the call its receipt is there; before it nothing was asked."""
     from interlock.testing import Crashed
 
@@ -378,8 +216,8 @@ def test_a_crash_keeps_what_is_known(bench: Bench, outside: Outside, point: Poin
 def stolen(bench: Bench, id: str) -> None:
     """Time stands still for this worker, and another takes its job and gives it back to the queue."""
     bench.clock.advance(31)
-    (lease,) = bench.store.adopt("thief#1", [bench.app.get(id).kind], 30.0, 1)
-    assert bench.store.move([decided(lease, Lost())]) == []
+    (lease,) = bench.store.leases.adopt("thief#1", [bench.app.get(id).kind], 30.0, 1)
+    assert bench.store.transitions.move([decided(lease, Lost())]) == []
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -391,15 +229,19 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
         calls.append(len(calls))
         if len(calls) == 1:
             bench.clock.advance(31)
-            thefts.extend(bench.store.adopt("thief#1", [bench.app.get(id).kind], 30.0, 1))
+            thefts.extend(bench.store.leases.adopt("thief#1", [bench.app.get(id).kind], 30.0, 1))
             if not is_async:
                 # A thread goes on although it was told to stop.
-                bench.worker.beat()
+                bench.worker.heartbeat()
         return f"paid-{len(calls)}"
+
+    async def pay_in_the_loop(id: str) -> str:
+        # Blocks the event loop, so that no request to stop arrives before the call has returned.
+        return pay(id)
 
     @bench.app.job()
     async def work(run: Run) -> str:
-        return await run.effect("pay", on_doubt="hold")(pay, run.job_id)
+        return await run.effect("pay", on_doubt="hold")(pay_in_the_loop, run.job_id)
 
     @bench.app.job()
     def work_sync(run: SyncRun) -> str:
@@ -407,21 +249,21 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
 
     id = bench.run_one(work if is_async else work_sync).id
     # Not before: whoever runs the job meanwhile finds a doubt, and is right.
-    assert [receipt.applied for receipt in bench.store.receipts(id)] == [True]
-    assert bench.store.move([decided(thefts[0], Lost())]) == []
+    assert [receipt.applied for receipt in bench.store.receipts.for_job(id)] == [True]
+    assert bench.store.transitions.move([decided(thefts[0], Lost())]) == []
     bench.run()
     job = bench.app.get(id)
     assert (job.state, job.attempt, job.result, len(calls)) == ("SUCCEEDED", 2, "paid-1", 1)
 
 
 def test_a_call_that_is_cancelled_in_the_middle_leaves_its_doubt(bench: Bench) -> None:
-    """The outside may have done it: an operator is asked, and nothing is called again unasked."""
+    """The external system may have done it: an operator is asked, and nothing is called again unasked."""
     calls: list[int] = []
 
     async def pay(id: str) -> str:
         calls.append(1)
         await asyncio.to_thread(stolen, bench, id)
-        bench.worker.beat()
+        bench.worker.heartbeat()
         return await asyncio.Event().wait() and "never"
 
     @bench.app.job()
@@ -432,8 +274,8 @@ def test_a_call_that_is_cancelled_in_the_middle_leaves_its_doubt(bench: Bench) -
     assert (job.attempt, job.held_at is not None, len(calls)) == (2, True, 1)
 
 
-def test_nothing_is_asked_once_the_lease_is_lost(bench: Bench, outside: Outside) -> None:
-    """Writing `asked` is fenced as a move is, so the outside is not called by a loser."""
+def test_nothing_is_asked_once_the_lease_is_lost(bench: Bench, outside: ExternalWork) -> None:
+    """Writing `asked` is fenced as a move is, so the external system is not called by a loser."""
 
     @bench.app.job()
     async def work(run: Run) -> str:
@@ -466,7 +308,7 @@ def test_a_value_that_cannot_be_kept_still_leaves_its_receipt(bench: Bench) -> N
     assert (bench.app.get(again.id).state, len(calls)) == ("SUCCEEDED", 1)
 
 
-def test_steps_and_effects_belong_to_their_job(bench: Bench, outside: Outside) -> None:
+def test_steps_and_effects_belong_to_their_job(bench: Bench, outside: ExternalWork) -> None:
     """Another job of the kind makes its own."""
 
     @bench.app.job()
@@ -477,7 +319,7 @@ def test_steps_and_effects_belong_to_their_job(bench: Bench, outside: Outside) -
     assert bench.run_one(work).result == ["receipt-3", "receipt-4"]
 
 
-def test_what_follows_the_commit_may_use_them_too(bench: Bench, outside: Outside) -> None:
+def test_what_follows_the_commit_may_use_them_too(bench: Bench, outside: ExternalWork) -> None:
     """A finish that is tried again does not send again."""
 
     @bench.app.job(backoff=AT_ONCE)
@@ -496,7 +338,7 @@ def test_what_follows_the_commit_may_use_them_too(bench: Bench, outside: Outside
     assert (job.state, len(outside.calls)) == ("SUCCEEDED", 2)
 
 
-def test_an_error_of_the_handler_after_an_effect_is_its_own(bench: Bench, outside: Outside) -> None:
+def test_an_error_of_the_handler_after_an_effect_is_its_own(bench: Bench, outside: ExternalWork) -> None:
     """Failing after a call does not undo what is known of it."""
     job = bench.run_one(sending(bench, outside, then=Fail("no")))
     receipt = bench.receipt(job, "send")

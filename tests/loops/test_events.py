@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock import events
-from interlock.events import KINDS, Batch, Claimed, Event, Events
-from tests.loops.examples import ONE_OF_EACH
+from interlock.telemetry import events
+from interlock.telemetry.events import EVENT_TYPES, Batch, Claimed, Event, Events
+from tests.loops.event_examples import ONE_OF_EACH
 
 CLAIMED = Claimed("w", 1, 0.1)
 BATCH = Batch("settle", 1, 0.1)
@@ -17,8 +17,10 @@ BATCH = Batch("settle", 1, 0.1)
 
 def test_every_kind_of_event_has_an_example() -> None:
     """The examples that the other tests walk through leave none out, nor does the list of kinds."""
-    declared = {one for one in vars(events).values() if isinstance(one, type) and issubclass(one, Event) and one is not Event}
-    assert {type(one) for one in ONE_OF_EACH} == set(KINDS) == declared
+    declared = {
+        one for one in vars(events).values() if isinstance(one, type) and issubclass(one, Event) and one is not Event
+    }
+    assert {type(one) for one in ONE_OF_EACH} == set(EVENT_TYPES) == declared
 
 
 def test_a_listener_hears_what_it_asked_for_until_it_ends() -> None:
@@ -62,7 +64,9 @@ def test_a_listener_that_subscribes_twice_is_told_twice_and_each_is_ended_alone(
 
 
 def test_a_listener_that_raises_hurts_nobody_and_stays(caplog: pytest.LogCaptureFixture) -> None:
-    """The emitter and the other listeners go on; it is logged once for each kind of event; and it hears the next one."""
+    """The emitter and the other listeners go on; it is logged once for each kind of event; and it hears the next
+    one.
+    """
     told, before, after = Events(), list[Event](), list[Event]()
 
     def broken(event: Event) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from interlock import Run, TransitionRefused, UsageError
-from interlock.job import Job
-from interlock.testing import Point
-from tests.loops.bench import AT_ONCE, Bench
+from interlock.core.job import Job
+from interlock.testing import Failpoint
+from tests.loops.handler_bench import AT_ONCE, Bench
 
 
 class Till:
@@ -90,7 +90,7 @@ def test_a_release_is_remarked_and_needs_a_hold(bench: Bench, held: Job) -> None
     assert "hold" in [event for event, _ in bench.remarks(held)]
     with pytest.raises(TransitionRefused, match="is not held"):
         bench.app.release(held.id, by="ann", reason="again")
-    with pytest.raises(UsageError, match="A receipt is given for a call that did not happen"):
+    with pytest.raises(UsageError, match="A receipt is only for an effect that happened"):
         bench.app.release(held.id, by="ann", reason="x", effect="did_not", receipt=1)
 
 
@@ -107,7 +107,7 @@ def test_a_lost_lease_holds_a_kind_that_wants_it(bench: Bench) -> None:
     async def work(run: Run) -> None:
         runs.append(run.attempt)
 
-    bench.worker.lose_lease(Point.BEFORE_COMMIT)
+    bench.worker.lose_lease(Failpoint.BEFORE_COMMIT)
     job = bench.run_one(work)
     assert (job.phase, job.held_reason, runs) == ("pending", "lease lost", [1])
     bench.app.release(job.id, by="ann", reason="looked")

@@ -11,9 +11,9 @@ import pytest
 import structlog
 
 from interlock import Fail, Job, Retry, Run, SyncRun
-from interlock.events import AttemptEnded
 from interlock.telemetry import logs
-from tests.loops.bench import AT_ONCE, Bench
+from interlock.telemetry.events import AttemptEnded
+from tests.loops.handler_bench import AT_ONCE, Bench
 from tests.loops.test_logs import bare
 
 log = logging.getLogger("shop")
@@ -68,7 +68,11 @@ def test_every_function_of_a_job_logs_with_its_id(bench: Bench, out: io.StringIO
     said = [(line["event"], line.get("job_id"), line.get("kind"), line.get("attempt")) for line in mine]
     first = ["guard", "handler", "step", "thread", "task"]
     second = ["guard", "handler", "thread", "task", "commit", "finish", "hook"]
-    assert said == [*((name, id, "talk", 1) for name in first), *((name, id, "talk", 2) for name in second), ("elsewhere", None, None, None)]
+    assert said == [
+        *((name, id, "talk", 1) for name in first),
+        *((name, id, "talk", 2) for name in second),
+        ("elsewhere", None, None, None),
+    ]
 
 
 def test_jobs_side_by_side_log_each_with_its_own_id(bench: Bench, out: io.StringIO) -> None:
@@ -99,6 +103,7 @@ def test_loggers_of_structlog_carry_the_job_s_id_too(bench: Bench, out: io.Strin
 
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, take])
     try:
+
         @bench.app.job(kind="talk")
         def talk(run: SyncRun) -> None:
             structlog.get_logger().info("hello", kind="mine")
@@ -136,10 +141,16 @@ def test_handlers_of_a_program_that_set_up_logging_can_show_the_job_s_id(bench: 
 
         bench.run_one(talk)
         log.warning("elsewhere")
-        assert [line for line in stream.getvalue().splitlines() if line.endswith(("hello", "elsewhere"))] == ["talk 1 hello", "None None elsewhere"]
+        assert [line for line in stream.getvalue().splitlines() if line.endswith(("hello", "elsewhere"))] == [
+            "talk 1 hello",
+            "None None elsewhere",
+        ]
 
 
-@pytest.mark.parametrize(("level", "shown"), [("debug", ["debug", "info", "warning"]), ("info", ["info", "warning"]), ("warning", ["warning"])])
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [("debug", ["debug", "info", "warning"]), ("info", ["info", "warning"]), ("warning", ["warning"])],
+)
 def test_log_level_of_the_worker_is_that_of_its_handlers(level: str, shown: list[str]) -> None:
     with bare():
         stream = io.StringIO()
@@ -169,7 +180,9 @@ def ended(out: io.StringIO) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
-def test_traceback_is_logged_when_the_job_has_failed_and_not_before(bench: Bench, out: io.StringIO, is_async: bool) -> None:
+def test_traceback_is_logged_when_the_job_has_failed_and_not_before(
+    bench: Bench, out: io.StringIO, is_async: bool
+) -> None:
     """A retry is one line with its error."""
 
     def pay() -> None:

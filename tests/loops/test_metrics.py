@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from interlock.errors import Unavailable, UsageError
-from interlock.events import AttemptEnded, Claimed, Events, Measured, WorkerMoved
-from interlock.records import Depth
-from interlock.telemetry.metrics import NAMES, Metrics, Served, Standing, serve
-from tests.loops.examples import ID, ONE_OF_EACH, WORKER
+from interlock.store.types import Depth
+from interlock.telemetry.events import AttemptEnded, Claimed, Events, Measured, WorkerStateChanged
+from interlock.telemetry.metrics import NAMES, DatabaseCollector, Metrics, Served, serve
+from tests.loops.event_examples import ID, ONE_OF_EACH, WORKER
 
 
 def lines(registry: CollectorRegistry) -> dict[str, float]:
@@ -41,31 +41,34 @@ def metrics(events: Events) -> Metrics:
 def test_everything_that_happens_is_counted(events: Events, metrics: Metrics) -> None:
     for one in ONE_OF_EACH:
         events.emit(one)
-    assert lines(metrics.registry).items() >= {
-        'interlock_transitions_total{event="claim",kind="paint",source="PENDING",target="RUNNING"}': 1,
-        'interlock_attempts_total{kind="paint",outcome="succeed",queue="default"}': 1,
-        'interlock_dwell_seconds_sum{kind="paint",queue="default"}': 0.5,
-        'interlock_run_seconds_sum{kind="paint",queue="default"}': 2.0,
-        'interlock_lease_losses_total{kind="paint"}': 1,
-        'interlock_refused_moves_total{kind="paint"}': 1,
-        'interlock_batch_size_sum{verb="settle"}': 7,
-        'interlock_batch_seconds_sum{verb="settle"}': 0.004,
-        "interlock_claimed_jobs_total": 4,
-        'interlock_claim_seconds_sum{found="some"}': 0.002,
-        'interlock_renewals_total{result="renewed"}': 5,
-        'interlock_renewals_total{result="lost"}': 1,
-        'interlock_renewals_total{result="busy"}': 2,
-        "interlock_renew_seconds_sum": 0.001,
-        'interlock_measured_sum{kind="paint",name="pixels"}': 640,
-        'interlock_measured_count{kind="paint",name="pixels"}': 1,
-        'interlock_recovered_jobs_total{how="adopted",kind="paint"}': 1,
-        'interlock_finish_failures_total{kind="paint"}': 1,
-        'interlock_hook_failures_total{kind="paint",state="FAILED"}': 1,
-        'interlock_troubles_total{where="job"}': 1,
-        'interlock_check_seconds_sum{kind="paint"}': 0.3,
-        'interlock_outside_failures_total{kind="paint"}': 1,
-        'interlock_workers{state="Connecting"}': 1,
-    }.items()
+    assert (
+        lines(metrics.registry).items()
+        >= {
+            'interlock_transitions_total{event="claim",kind="paint",source="PENDING",target="RUNNING"}': 1,
+            'interlock_attempts_total{kind="paint",outcome="succeed",queue="default"}': 1,
+            'interlock_queue_wait_seconds_sum{kind="paint",queue="default"}': 0.5,
+            'interlock_run_seconds_sum{kind="paint",queue="default"}': 2.0,
+            'interlock_lease_losses_total{kind="paint"}': 1,
+            'interlock_refused_moves_total{kind="paint"}': 1,
+            'interlock_batch_size_sum{verb="settle"}': 7,
+            'interlock_batch_seconds_sum{verb="settle"}': 0.004,
+            "interlock_claimed_jobs_total": 4,
+            'interlock_claim_seconds_sum{found="some"}': 0.002,
+            'interlock_renewals_total{result="renewed"}': 5,
+            'interlock_renewals_total{result="lost"}': 1,
+            'interlock_renewals_total{result="busy"}': 2,
+            "interlock_renew_seconds_sum": 0.001,
+            'interlock_measured_sum{kind="paint",name="pixels"}': 640,
+            'interlock_measured_count{kind="paint",name="pixels"}': 1,
+            'interlock_recovered_jobs_total{how="adopted",kind="paint"}': 1,
+            'interlock_finish_failures_total{kind="paint"}': 1,
+            'interlock_hook_failures_total{kind="paint",state="FAILED"}': 1,
+            'interlock_errors_total{where="job"}': 1,
+            'interlock_check_seconds_sum{kind="paint"}': 0.3,
+            'interlock_external_check_failures_total{kind="paint"}': 1,
+            'interlock_workers{state="Connecting"}': 1,
+        }.items()
+    )
 
 
 def test_the_end_of_work_that_was_done_elsewhere_has_no_time_of_ours(events: Events, metrics: Metrics) -> None:
@@ -73,7 +76,7 @@ def test_the_end_of_work_that_was_done_elsewhere_has_no_time_of_ours(events: Eve
     events.emit(AttemptEnded(ID, "paint", "default", 1, "succeed", None, None))
     found = lines(metrics.registry)
     assert found['interlock_attempts_total{kind="paint",outcome="succeed",queue="default"}'] == 1
-    assert not [name for name in found if name.startswith(("interlock_dwell_seconds", "interlock_run_seconds"))]
+    assert not [name for name in found if name.startswith(("interlock_queue_wait_seconds", "interlock_run_seconds"))]
 
 
 def test_no_label_is_a_jobs_id_or_a_workers_name(events: Events, metrics: Metrics) -> None:
@@ -94,17 +97,28 @@ def test_an_empty_handed_claim_is_told_apart(events: Events, metrics: Metrics) -
 
 def test_a_worker_is_in_one_state_at_a_time(events: Events, metrics: Metrics) -> None:
     """Each of a process's workers counts once, wherever it was when the counting began."""
-    for worker, source, target in (("a", "Polling", "Backoff"), ("a", "Backoff", "Idle"), ("b", "Startup", "Connecting"), ("b", "Connecting", "Idle")):
-        events.emit(WorkerMoved(worker, source, target, ""))
+    for worker, source, target in (
+        ("a", "Polling", "Backoff"),
+        ("a", "Backoff", "Idle"),
+        ("b", "Startup", "Connecting"),
+        ("b", "Connecting", "Idle"),
+    ):
+        events.emit(WorkerStateChanged(worker, source, target, ""))
     said = lines(metrics.registry)
-    assert {series: count for series, count in said.items() if series.startswith("interlock_workers") and count} == {'interlock_workers{state="Idle"}': 2}
+    assert {series: count for series, count in said.items() if series.startswith("interlock_workers") and count} == {
+        'interlock_workers{state="Idle"}': 2
+    }
 
 
 def test_made_up_names_do_not_make_series_without_end(events: Events, metrics: Metrics) -> None:
     for number in range(NAMES + 10):
         events.emit(Measured(ID, "paint", f"n{number}", 1))
     events.emit(Measured(ID, "paint", "n0", 1))
-    said = {series: value for series, value in lines(metrics.registry).items() if series.startswith("interlock_measured_count")}
+    said = {
+        series: value
+        for series, value in lines(metrics.registry).items()
+        if series.startswith("interlock_measured_count")
+    }
     assert len(said) == NAMES + 1
     assert said['interlock_measured_count{kind="paint",name="other"}'] == 10
     assert said['interlock_measured_count{kind="paint",name="n0"}'] == 2
@@ -135,18 +149,23 @@ def test_depths_and_states_are_read_at_every_scrape() -> None:
     """And not before: registering them asks the database nothing."""
     due = iter((3, 4))
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(Standing(depths=lambda: [Depth("paint", "slow", next(due), 2, 1, 5, 12.5)], states=lambda: {"paint": {"PENDING": 6, "RUNNING": 5}}))
+    registry.register(
+        DatabaseCollector(
+            depths=lambda: [Depth("paint", "slow", next(due), 2, 1, 5, 12.5)],
+            states=lambda: {"paint": {"PENDING": 6, "RUNNING": 5}},
+        )
+    )
     assert lines(registry) == {
         "interlock_database_up": 1,
-        'interlock_queue_jobs{kind="paint",queue="slow",standing="due"}': 3,
-        'interlock_queue_jobs{kind="paint",queue="slow",standing="later"}': 2,
-        'interlock_queue_jobs{kind="paint",queue="slow",standing="held"}': 1,
-        'interlock_queue_jobs{kind="paint",queue="slow",standing="running"}': 5,
+        'interlock_queue_jobs{kind="paint",queue="slow",state="due"}': 3,
+        'interlock_queue_jobs{kind="paint",queue="slow",state="later"}': 2,
+        'interlock_queue_jobs{kind="paint",queue="slow",state="held"}': 1,
+        'interlock_queue_jobs{kind="paint",queue="slow",state="running"}': 5,
         'interlock_queue_oldest_seconds{kind="paint",queue="slow"}': 12.5,
         'interlock_jobs{lifecycle="paint",state="PENDING"}': 6,
         'interlock_jobs{lifecycle="paint",state="RUNNING"}': 5,
     }
-    assert lines(registry)['interlock_queue_jobs{kind="paint",queue="slow",standing="due"}'] == 4
+    assert lines(registry)['interlock_queue_jobs{kind="paint",queue="slow",state="due"}'] == 4
 
 
 def test_a_scrape_is_answered_while_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +175,7 @@ def test_a_scrape_is_answered_while_the_database_is_away(caplog: pytest.LogCaptu
     def away() -> list[Depth]:
         raise Unavailable("The database cannot be reached.")
 
-    metrics.registry.register(Standing(depths=away, states=lambda: {"paint": {"PENDING": 6}}))
+    metrics.registry.register(DatabaseCollector(depths=away, states=lambda: {"paint": {"PENDING": 6}}))
     said = lines(metrics.registry)
     assert said["interlock_database_up"] == 0
     assert said["interlock_claimed_jobs_total"] == 0
@@ -187,7 +206,7 @@ def test_the_endpoint_answers_on_this_machine_alone_until_it_is_closed(events: E
 
 
 def test_a_port_that_is_taken_is_one_sentence(events: Events, served: Served) -> None:
-    with pytest.raises(UsageError, match=rf"cannot be served at 127.0.0.1, port {served.port}: .*Name another port"):
+    with pytest.raises(UsageError, match=rf"cannot be served at 127.0.0.1, port {served.port}: .*Use another port"):
         serve(events, served.port)
 
 
@@ -205,4 +224,6 @@ except UsageError as error:
 
 def test_without_the_extra_there_is_one_sentence_with_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True)
-    assert done.stdout == "Metrics need prometheus_client, which is not installed: run pip install 'interlock[metrics]'.\n"
+    assert (
+        done.stdout == "Metrics need prometheus_client, which is not installed. Run pip install 'interlock[metrics]'.\n"
+    )

@@ -11,7 +11,7 @@ import pytest
 
 from interlock import App, Fail, Run, Tx
 from interlock.errors import UsageError
-from interlock.webhook import verify
+from interlock.jobs.webhook import verify
 from tests.kit import Place
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
@@ -62,14 +62,19 @@ def app_on(place: Place, url: str, **chosen: object) -> App[Tx]:
 def test_every_end_is_told_once_in_a_signed_message(place: Place) -> None:
     with receiver(200) as (url, heard):
         app = app_on(place, url)
-        ids = {app.enqueue_named("good", {"n": 1}).id: "job.succeeded", app.enqueue_named("bad", {"n": 1}).id: "job.failed"}
+        ids = {
+            app.enqueue_named("good", {"n": 1}).id: "job.succeeded",
+            app.enqueue_named("bad", {"n": 1}).id: "job.failed",
+        }
         app.run_until_idle()
     told = {json.loads(body)["data"]["id"]: json.loads(body)["type"] for _, body in heard}
     assert told == ids
     assert len(heard) == 2
     for headers, body in heard:
         assert verify(SECRET, headers, body, now=int({k.lower(): v for k, v in headers.items()}["webhook-timestamp"]))
-        assert not verify(SECRET, headers, body + b" ", now=int({k.lower(): v for k, v in headers.items()}["webhook-timestamp"]))
+        assert not verify(
+            SECRET, headers, body + b" ", now=int({k.lower(): v for k, v in headers.items()}["webhook-timestamp"])
+        )
     assert app.verify().ok
 
 

@@ -1,97 +1,120 @@
-"""The reconciler: one question about a batch, and each job is moved by what the outside says of it, or left as it is."""
+"""The reconciler: one question about a batch, and each job is moved by what the external system says of it, or left as
+it is.
+"""
 
 from typing import Any
 
 import pytest
 
-from interlock import Complete, Fail, Failed, Going, Gone, Job, Lifecycle, Reject, Retry, Snooze
-from interlock.events import AttemptEnded, Checked, Trouble
-from tests.loops.bench import DELIVERY, IMAGE
-from tests.loops.outside import MINE, Harbour, Outside
+from interlock import Completed, Fail, Failed, Gone, InProgress, Job, Lifecycle, Reject, Retry, Snooze
+from interlock.telemetry.events import AttemptEnded, ExternalCheckSucceeded, WorkerError
+from tests.loops.handler_bench import DELIVERY, IMAGE
+from tests.loops.reconciler_bench import MINE, ExternalWork, HandoverBench
 
-STANDARD = Lifecycle("plain", transitions=[("waiting", "claim", "doing"), ("doing", "succeed", "done"), ("doing", "fail", "broken")])
+STANDARD = Lifecycle(
+    "plain", transitions=[("waiting", "claim", "doing"), ("doing", "succeed", "done"), ("doing", "fail", "broken")]
+)
 
 
 # ---------------------------------------------------------------- the question
-def test_one_question_for_a_batch_names_each_id_once(harbour: Harbour) -> None:
+def test_one_question_for_a_batch_names_each_id_once(harbour: HandoverBench) -> None:
     """Two jobs may wait for the same piece of work: both hear the answer."""
     first, second, third = harbour.hand("same", "other", "same")
-    harbour.outside.known = {"same": Complete("v"), "other": Going()}
+    harbour.outside.known = {"same": Completed("v"), "other": InProgress()}
     assert harbour.once() == 3
     assert [sorted(ids) for ids in harbour.outside.asked] == [["other", "same"]]
     assert [harbour.state(id) for id in (first, second, third)] == ["completed", "queued", "completed"]
-    assert [(event.kind, event.count) for event in harbour.told(Checked)] == [("fetch", 2)]
+    assert [(event.kind, event.count) for event in harbour.told(ExternalCheckSucceeded)] == [("fetch", 2)]
 
 
-def test_nothing_is_asked_before_it_is_due(harbour: Harbour) -> None:
+def test_nothing_is_asked_before_it_is_due(harbour: HandoverBench) -> None:
     """And then every so often, counted from the last question."""
     (id,) = harbour.hand("a", check_in=10.0)
-    harbour.outside.known = {"a": Going()}
+    harbour.outside.known = {"a": InProgress()}
     looked = [harbour.once(after=seconds) for seconds in (0.0, 9.9, 0.1, 14.9, 0.1)]
     assert (looked, len(harbour.outside.asked), harbour.next_check(id)) == ([0, 0, 1, 0, 1], 2, 15.0)
 
 
-def test_a_slow_answer_does_not_put_off_the_next_question(harbour: Harbour) -> None:
-    """The time that the outside took to answer is part of the pause."""
+def test_a_slow_answer_does_not_put_off_the_next_question(harbour: HandoverBench) -> None:
+    """The time that the external system took to answer is part of the pause."""
     (id,) = harbour.hand("a")
-    harbour.outside.known = {"a": Going()}
+    harbour.outside.known = {"a": InProgress()}
     harbour.outside.meanwhile = [lambda: harbour.advance(4)]
     harbour.once()
     assert harbour.next_check(id) == 11.0
 
 
-def test_each_kind_asks_its_own_outside_about_its_own_work(harbour: Harbour) -> None:
+def test_each_kind_asks_its_own_outside_about_its_own_work(harbour: HandoverBench) -> None:
     """Protocol 4: another kind's executions are nobody's affair here."""
-    elsewhere = Outside()
-    upload = harbour.declare("upload", outside=elsewhere)
+    ran_elsewhere = ExternalWork()
+    upload = harbour.declare("upload", outside=ran_elsewhere)
     (mine,), (theirs,) = harbour.hand("a"), harbour.hand("b", kind=upload)
-    harbour.outside.known, elsewhere.known = {"a": Complete("v"), "b": Complete("wrong")}, {"b": Going(1, 2)}
+    harbour.outside.known, ran_elsewhere.known = {"a": Completed("v"), "b": Completed("wrong")}, {"b": InProgress(1, 2)}
     assert harbour.once() == 1
-    assert (harbour.state(mine), harbour.state(theirs), harbour.outside.asked, elsewhere.asked) == ("completed", "queued", [["a"]], [])
+    assert (harbour.state(mine), harbour.state(theirs), harbour.outside.asked, ran_elsewhere.asked) == (
+        "completed",
+        "queued",
+        [["a"]],
+        [],
+    )
     assert harbour.once(harbour.reconciler(upload)) == 1
-    assert (harbour.state(theirs), elsewhere.asked) == ("downloading", [["b"]])
+    assert (harbour.state(theirs), ran_elsewhere.asked) == ("downloading", [["b"]])
 
 
 # ---------------------------------------------------------------- it goes on
-def test_what_goes_on_walks_start_once_and_shows_its_progress(harbour: Harbour) -> None:
+def test_what_goes_on_walks_start_once_and_shows_its_progress(harbour: HandoverBench) -> None:
     """The second look walks nothing, and shows more."""
     (id,) = harbour.hand("a")
     for done in (1.0, 2.0):
-        harbour.outside.known = {"a": Going(done, 4, "seeds: 3")}
+        harbour.outside.known = {"a": InProgress(done, 4, "seeds: 3")}
         harbour.once(after=15)
         assert harbour.last(id).progress == (done, 4.0, "seeds: 3")
     assert (harbour.state(id), harbour.walk(id)) == ("downloading", ["start downloading"])
-    assert harbour.store.history(id)[-1].actor == MINE
+    assert harbour.store.inspect.history(id)[-1].actor == MINE
     assert (harbour.get(id).phase, harbour.next_check(id)) == ("running", 15.0)
 
 
-def test_what_is_known_there_and_waits_for_its_turn_keeps_its_state(harbour: Harbour) -> None:
+def test_what_is_known_there_and_waits_for_its_turn_keeps_its_state(harbour: HandoverBench) -> None:
     """Nor is there progress to show."""
     (id,) = harbour.hand("a")
-    harbour.outside.known = {"a": Going()}
+    harbour.outside.known = {"a": InProgress()}
     harbour.once()
-    assert (harbour.state(id), harbour.walk(id), harbour.last(id).progress, harbour.next_check(id)) == ("queued", [], None, 15.0)
+    assert (harbour.state(id), harbour.walk(id), harbour.last(id).progress, harbour.next_check(id)) == (
+        "queued",
+        [],
+        None,
+        15.0,
+    )
 
 
-def test_where_no_start_is_drawn_only_progress_is_stored(harbour: Harbour) -> None:
+def test_where_no_start_is_drawn_only_progress_is_stored(harbour: HandoverBench) -> None:
     """From the first byte on."""
     (id,) = harbour.hand("a", kind=(plain := harbour.declare("plain", STANDARD)))
-    harbour.outside.known = {"a": Going(0)}
+    harbour.outside.known = {"a": InProgress(0)}
     harbour.once(harbour.reconciler(plain))
-    assert (harbour.state(id), harbour.walk(id), harbour.last(id).progress) == ("doing", ["claim doing"], (0.0, None, ""))
+    assert (harbour.state(id), harbour.walk(id), harbour.last(id).progress) == (
+        "doing",
+        ["claim doing"],
+        (0.0, None, ""),
+    )
 
 
-def test_an_answer_that_cannot_be_read_stops_no_other(harbour: Harbour) -> None:
+def test_an_answer_that_cannot_be_read_stops_no_other(harbour: HandoverBench) -> None:
     """It says that the work is there, and no more."""
     good, bad = harbour.hand("good", "bad")
-    harbour.outside.known = {"good": Going(1, 2), "bad": Going("half of it")}  # type: ignore[dict-item] - what a careless function answers
+    harbour.outside.known = {"good": InProgress(1, 2), "bad": InProgress("half of it")}  # type: ignore[dict-item] - what a careless function answers
     harbour.once()
-    assert (harbour.state(good), harbour.state(bad), harbour.next_check(bad), harbour.last(bad).missing_since) == ("downloading", "queued", 15.0, None)
-    assert [bad in event.where for event in harbour.told(Trouble)] == [True]
+    assert (harbour.state(good), harbour.state(bad), harbour.next_check(bad), harbour.last(bad).missing_since) == (
+        "downloading",
+        "queued",
+        15.0,
+        None,
+    )
+    assert [bad in event.where for event in harbour.told(WorkerError)] == [True]
 
 
 # ---------------------------------------------------------------- it ends
-def test_what_is_complete_is_committed_in_the_transaction_of_its_success(harbour: Harbour) -> None:
+def test_what_is_complete_is_committed_in_the_transaction_of_its_success(harbour: HandoverBench) -> None:
     """From where it waited, by two arrows that are both in the audit, with the hooks of both states."""
 
     @harbour.fetch.commit
@@ -101,74 +124,102 @@ def test_what_is_complete_is_committed_in_the_transaction_of_its_success(harbour
     for state in ("downloading", "completed"):
         harbour.fetch.on_enter(state)(lambda tx, job: harbour.ledger.write(tx, job, f"in {job.state}"))
     (id,) = harbour.hand("a")
-    harbour.outside.known = {"a": Complete("film")}
+    harbour.outside.known = {"a": Completed("film")}
     harbour.once()
     assert (harbour.get(id).state, harbour.get(id).result, harbour.last(id).status) == ("completed", "film", "DONE")
     assert harbour.walk(id) == ["start downloading", "succeed completed"]
-    assert [entry.actor for entry in harbour.store.history(id)[-2:]] == [MINE, MINE]
+    assert [entry.actor for entry in harbour.store.inspect.history(id)[-2:]] == [MINE, MINE]
     assert harbour.ledger.rows == ["film from queued", "in completed", "in downloading"]
-    assert [(event.outcome, event.waited, event.ran) for event in harbour.told(AttemptEnded)] == [("succeed", None, None)]
+    assert [(event.outcome, event.waited, event.ran) for event in harbour.told(AttemptEnded)] == [
+        ("succeed", None, None)
+    ]
 
 
-def test_what_was_seen_to_begin_walks_only_the_rest(harbour: Harbour) -> None:
-    """One arrow at a time, as the outside tells."""
+def test_what_was_seen_to_begin_walks_only_the_rest(harbour: HandoverBench) -> None:
+    """One arrow at a time, as the external system tells."""
     (id,) = harbour.hand("a")
-    for answer in (Going(1, 2), Complete("film")):
+    for answer in (InProgress(1, 2), Completed("film")):
         harbour.outside.known = {"a": answer}
         harbour.once(after=15)
     assert harbour.walk(id) == ["start downloading", "succeed completed"]
 
 
-def test_a_value_of_another_type_fails_the_job(harbour: Harbour) -> None:
+def test_a_value_of_another_type_fails_the_job(harbour: HandoverBench) -> None:
     """With a sentence; nothing is committed."""
     harbour.fetch.commit(lambda tx, job, value: pytest.fail("it was committed"))
     (id,) = harbour.hand("a")
-    harbour.outside.known = {"a": Complete(7)}
+    harbour.outside.known = {"a": Completed(7)}
     harbour.once()
     assert harbour.state(id) == "failed"
     assert "str" in (harbour.get(id).last_error or "")
 
 
-@pytest.mark.parametrize(("answer", "lifecycle", "state", "reason"), [
-    (Failed("tracker: gone"), None, "failed", "tracker: gone"), (Gone("by hand"), None, "canceled", "by hand"), (Gone(), None, "canceled", "cancelled outside"),
-    (Gone("by hand"), STANDARD, "broken", "by hand"), (Failed("no"), IMAGE, "dead_letter", "no")], ids=repr)
-def test_what_ended_outside_ends_here(harbour: Harbour, answer: Any, lifecycle: Lifecycle | None, state: str, reason: str) -> None:
-    """Cancelled there is cancelled here where that is drawn, and failed elsewhere."""
+@pytest.mark.parametrize(
+    ("answer", "lifecycle", "state", "reason"),
+    [
+        (Failed("tracker: gone"), None, "failed", "tracker: gone"),
+        (Gone("by hand"), None, "canceled", "by hand"),
+        (Gone(), None, "canceled", "cancelled in the external system"),
+        (Gone("by hand"), STANDARD, "broken", "by hand"),
+        (Failed("no"), IMAGE, "dead_letter", "no"),
+    ],
+    ids=repr,
+)
+def test_what_ended_outside_ends_here(
+    harbour: HandoverBench, answer: Any, lifecycle: Lifecycle | None, state: str, reason: str
+) -> None:
+    """Cancelled there is cancelled here where that is allowed, and failed elsewhere."""
     kind = harbour.declare("other", lifecycle) if lifecycle else harbour.fetch
     (id,) = harbour.hand("a", kind=kind)
     harbour.outside.known = {"a": answer}
     harbour.once(harbour.reconciler(kind))
     job = harbour.get(id)
-    assert (job.state, job.phase, job.tries_left, harbour.store.history(id)[-1].reason) == (state, "failed", 3, reason)
+    assert (job.state, job.phase, job.tries_left, harbour.store.inspect.history(id)[-1].reason) == (
+        state,
+        "failed",
+        3,
+        reason,
+    )
     assert [event.outcome for event in harbour.told(AttemptEnded)] == [harbour.last(id).ended_by]
 
 
-def test_a_value_where_no_success_is_in_reach_fails_before_the_commit(harbour: Harbour) -> None:
+def test_a_value_where_no_success_is_in_reach_fails_before_the_commit(harbour: HandoverBench) -> None:
     """It was handed over in a stage that no value ends."""
     kind = harbour.declare("deliver", DELIVERY)
     (id,) = harbour.hand("a", kind=kind)
-    harbour.outside.known = {"a": Complete("v")}
+    harbour.outside.known = {"a": Completed("v")}
     harbour.once(harbour.reconciler(kind))
     assert (harbour.state(id), harbour.last(id).status) == ("FAILED", "ABORTED")
 
 
 # ---------------------------------------------------------------- it is missing
-def test_what_is_missing_fails_after_its_grace_and_not_before(harbour: Harbour) -> None:
+def test_what_is_missing_fails_after_its_grace_and_not_before(harbour: HandoverBench) -> None:
     """Since when is written once; the state does not change meanwhile."""
     (id,) = harbour.hand("a")
-    since = harbour.store.now()
+    since = harbour.store.inspect.now()
     for _ in range(4):
         harbour.once()
         assert (harbour.state(id), harbour.last(id).missing_since, harbour.next_check(id)) == ("queued", since, 15.0)
         harbour.advance(15)
     harbour.once()
     job = harbour.get(id)
-    assert (job.state, job.last_error, harbour.store.history(id)[-1].reason, harbour.last(id).missing_since) == (
-        "failed", "missing_external_job", "missing_external_job", since)
+    assert (
+        job.state,
+        job.last_error,
+        harbour.store.inspect.history(id)[-1].reason,
+        harbour.last(id).missing_since,
+    ) == (
+        "failed",
+        "missing_external_job",
+        "missing_external_job",
+        since,
+    )
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(59.0, "queued"), (59.999, "queued"), (60.0, "failed"), (600.0, "failed")])
-def test_the_grace_is_exact(harbour: Harbour, seconds: float, state: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "state"), [(59.0, "queued"), (59.999, "queued"), (60.0, "failed"), (600.0, "failed")]
+)
+def test_the_grace_is_exact(harbour: HandoverBench, seconds: float, state: str) -> None:
     """59 seconds are too few; sixty are not."""
     (id,) = harbour.hand("a")
     harbour.once()
@@ -176,16 +227,16 @@ def test_the_grace_is_exact(harbour: Harbour, seconds: float, state: str) -> Non
     assert (len(harbour.outside.asked), harbour.state(id)) == (2, state)
 
 
-def test_what_reappears_is_no_longer_missing_and_has_its_whole_grace_again(harbour: Harbour) -> None:
+def test_what_reappears_is_no_longer_missing_and_has_its_whole_grace_again(harbour: HandoverBench) -> None:
     """The clock starts anew."""
     (id,) = harbour.hand("a")
     harbour.once()
-    harbour.outside.known = {"a": Going()}
+    harbour.outside.known = {"a": InProgress()}
     harbour.once(after=59)
     assert harbour.last(id).missing_since is None
     harbour.outside.known = {}
     harbour.once(after=59)
-    since = harbour.store.now()
+    since = harbour.store.inspect.now()
     assert (harbour.state(id), harbour.last(id).missing_since) == ("queued", since)
     harbour.once(after=59)
     assert (harbour.state(id), harbour.last(id).missing_since) == ("queued", since)
@@ -193,20 +244,32 @@ def test_what_reappears_is_no_longer_missing_and_has_its_whole_grace_again(harbo
     assert harbour.state(id) == "failed"
 
 
-def test_one_that_is_missing_hurts_no_other(harbour: Harbour) -> None:
+def test_one_that_is_missing_hurts_no_other(harbour: HandoverBench) -> None:
     """Each has its own grace."""
     gone, there = harbour.hand("gone", "there")
-    harbour.outside.known = {"there": Going(1, 2)}
+    harbour.outside.known = {"there": InProgress(1, 2)}
     harbour.once()
     harbour.once(after=60)
     assert [harbour.state(id) for id in (gone, there)] == ["failed", "downloading"]
 
 
 # ---------------------------------------------------------------- it cannot be written down
-@pytest.mark.parametrize(("error", "tries", "wait"), [
-    (ConnectionResetError("no disk"), 2, 10), (Retry("no disk", after=33), 2, 33), (Snooze("no disk", after=44), 3, 44)], ids=repr)
-def test_a_commit_function_that_raises_is_called_again_after_another_look(harbour: Harbour, error: Exception, tries: int, wait: float) -> None:
-    """What was done outside is not done again: only what was to be written here is, at the price of a try. Nothing is half written."""
+@pytest.mark.parametrize(
+    ("error", "tries", "wait"),
+    [
+        (ConnectionResetError("no disk"), 2, 10),
+        (Retry("no disk", after=33), 2, 33),
+        (Snooze("no disk", after=44), 3, 44),
+    ],
+    ids=repr,
+)
+def test_a_commit_function_that_raises_is_called_again_after_another_look(
+    harbour: HandoverBench, error: Exception, tries: int, wait: float
+) -> None:
+    """What was done outside is not done again: only what was to be written here is, at the price of a try.
+
+    Nothing is half written.
+    """
     errors = [error]
 
     @harbour.fetch.commit
@@ -216,22 +279,34 @@ def test_a_commit_function_that_raises_is_called_again_after_another_look(harbou
             raise errors.pop()
 
     (id,) = harbour.hand("a")
-    harbour.outside.known = {"a": Complete("film")}
+    harbour.outside.known = {"a": Completed("film")}
     harbour.once()
     job = harbour.get(id)
-    assert (job.state, job.tries_left, harbour.next_check(id), harbour.ledger.rows, harbour.walk(id)) == ("queued", tries, wait, [], [])
-    assert ("no disk" in (job.last_error or ""), harbour.remarks(id)) == ((True, ["commit_failed"]) if tries == 2 else (False, []))
+    assert (job.state, job.tries_left, harbour.next_check(id), harbour.ledger.rows, harbour.walk(id)) == (
+        "queued",
+        tries,
+        wait,
+        [],
+        [],
+    )
+    assert ("no disk" in (job.last_error or ""), harbour.remarks(id)) == (
+        (True, ["commit_failed"]) if tries == 2 else (False, [])
+    )
     assert harbour.told(AttemptEnded) == []
     harbour.once(after=wait)
     assert (harbour.state(id), harbour.get(id).attempt, harbour.ledger.rows) == ("completed", 1, ["film"])
 
 
-@pytest.mark.parametrize(("error", "looks"), [(ConnectionResetError("no disk"), 3), (Fail("no disk"), 1), (Reject("no disk"), 1)], ids=repr)
-def test_a_commit_function_that_raises_for_good_fails_the_job(harbour: Harbour, error: Exception, looks: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "looks"), [(ConnectionResetError("no disk"), 3), (Fail("no disk"), 1), (Reject("no disk"), 1)], ids=repr
+)
+def test_a_commit_function_that_raises_for_good_fails_the_job(
+    harbour: HandoverBench, error: Exception, looks: int
+) -> None:
     """After its tries, or at once if it says so; and that is told as any end is."""
     harbour.fetch.commit(lambda tx, job, value: _throw(error))
     (id,) = harbour.hand("a")
-    harbour.outside.known = {"a": Complete("film")}
+    harbour.outside.known = {"a": Completed("film")}
     for _ in range(5):
         harbour.once(after=60)
     job = harbour.get(id)
@@ -244,7 +319,7 @@ def _throw(error: Exception) -> None:
     raise error
 
 
-def test_a_hook_that_raises_keeps_the_job_where_it_is_and_stops_no_other(harbour: Harbour) -> None:
+def test_a_hook_that_raises_keeps_the_job_where_it_is_and_stops_no_other(harbour: HandoverBench) -> None:
     """The move is tried again with the next check."""
     broken = ["bad"]
 
@@ -254,11 +329,9 @@ def test_a_hook_that_raises_keeps_the_job_where_it_is_and_stops_no_other(harbour
             raise RuntimeError("the hook is broken")
 
     bad, good = harbour.hand("bad", "good")
-    harbour.outside.known = {"bad": Going(1, 2), "good": Going(1, 2)}
+    harbour.outside.known = {"bad": InProgress(1, 2), "good": InProgress(1, 2)}
     harbour.once()
     assert (harbour.state(bad), harbour.state(good)) == ("queued", "downloading")
     broken.clear()
     harbour.once(after=15)
     assert harbour.state(bad) == "downloading"
-
-

@@ -1,16 +1,18 @@
-"""How a reconciler ends, together with its worker."""
+"""A reconciler stops together with its worker."""
 
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from interlock import Answer, App, Complete, External, Job, Run, Tx
+from interlock import Answer, App, Completed, External, Job, Run, Tx
 from tests.kit import Place
 
 
 def test_what_was_committed_while_the_worker_ends_is_finished_before_it_has(place: Place) -> None:
-    """A reconciler's commit is under way when the worker is told to stop: what follows it runs while the app is still alive."""
+    """A reconciler's commit is under way when the worker is told to stop: what follows it runs while the app is still
+    alive.
+    """
     app, lived = App(place.url, schema=place.schema, lifespan=lambda: _life(lived)), list[str]()
     entered, released = threading.Event(), threading.Event()
 
@@ -20,7 +22,7 @@ def test_what_was_committed_while_the_worker_ends_is_finished_before_it_has(plac
 
     @fetch.reconcile(every=0.05)
     async def ask(ids: Sequence[str]) -> Mapping[str, Answer[int]]:
-        return {"a": Complete(7)}
+        return {"a": Completed(7)}
 
     @fetch.commit
     def record(tx: Tx, job: Job, value: int) -> None:

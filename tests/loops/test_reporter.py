@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from interlock import Run
-from interlock.events import SlotMoved, Trouble
-from interlock.ids import uuid7
-from interlock.records import Fence, Lease, Refusal
-from interlock.stores import OpenStore
+from interlock.core.ids import uuid7
+from interlock.engine.settle import Settlement, Settler
+from interlock.store.types import Fence, Lease, Refusal
+from interlock.telemetry.events import SlotStateChanged, WorkerError
 from interlock.testing import KitWorker
-from interlock.worker.settle import Item, Settler
 from interlock.worker.worker import Worker
-from tests.loops.bench import Bench
+from tests.loops.handler_bench import Bench
 
 
 def jobs(bench: Bench, count: int) -> list[str]:
@@ -24,41 +23,43 @@ def jobs(bench: Bench, count: int) -> list[str]:
         return "fine"
 
     bench.migrate()
-    return [each.id for each in bench.app.enqueue_many([quick.call() for _ in range(count)])]
+    return [each.id for each in bench.app.enqueue_many([quick.request() for _ in range(count)])]
 
 
 def freed(bench: Bench) -> bool:
     """Whether every slot that took a job has let go of it."""
-    moved = bench.heard(SlotMoved)
+    moved = bench.heard(SlotStateChanged)
     taken = {event.slot for event in moved if event.target == "Processing"}
     last = {event.slot: event.target for event in moved}
     return bool(taken) and all(last[slot] in ("Polling", "Connecting") for slot in taken)
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3), StopIteration()], ids=repr)
-def test_error_while_a_batch_is_settled_frees_every_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def test_error_while_a_batch_is_settled_frees_every_slot(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     """The jobs are left to their leases, and the worker says what happened."""
-    errors, settle = [error], Settler.together
+    errors, settle = [error], Settler.settle_batch
 
-    def once(self: Settler, items: Sequence[Item]) -> None:
+    def once(self: Settler, items: Sequence[Settlement]) -> None:
         if errors:
             raise errors.pop()
         settle(self, items)
 
-    monkeypatch.setattr(Settler, "together", once)
+    monkeypatch.setattr(Settler, "settle_batch", once)
     ids = jobs(bench, 5)
     bench.run()
     assert freed(bench)
-    assert {event.where for event in bench.heard(Trouble)} >= {f"job {id}" for id in ids}
+    assert {event.where for event in bench.heard(WorkerError)} >= {f"job {id}" for id in ids}
     bench.clock.advance(60)
     bench.run()
     assert {bench.app.get(id).phase for id in ids} <= {"succeeded", "failed"}
 
 
 def test_error_while_one_job_is_settled_alone_frees_its_slot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    errors, settle = [SystemExit(3)], Settler.alone
+    errors, settle = [SystemExit(3)], Settler.settle_one
 
-    def once(self: Settler, item: Item) -> None:
+    def once(self: Settler, item: Settlement) -> None:
         if errors:
             raise errors.pop()
         settle(self, item)
@@ -70,7 +71,7 @@ def test_error_while_one_job_is_settled_alone_frees_its_slot(bench: Bench, monke
     @booked.commit
     def book(tx: Any, job: Any, value: str) -> None: ...
 
-    monkeypatch.setattr(Settler, "alone", once)
+    monkeypatch.setattr(Settler, "settle_one", once)
     id = bench.add(booked)
     bench.run()
     assert freed(bench)
@@ -79,32 +80,40 @@ def test_error_while_one_job_is_settled_alone_frees_its_slot(bench: Bench, monke
     assert bench.app.get(id).state == "SUCCEEDED"
 
 
-def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if a store refuses a move that was not in the batch."""
     ids, told = jobs(bench, 5), list[str]()
 
-    def broken(self: Settler, item: Item, move: Any, refusal: Refusal) -> None:
+    def broken(self: Settler, item: Settlement, move: Any, refusal: Refusal) -> None:
         told.append(refusal.job_id)
         raise ValueError("broken")
 
-    store, original = bench.store, type(bench.store).move
+    store, original = bench.store, type(bench.store.transitions).move
 
-    def move(self: OpenStore, moves: Sequence[Any]) -> list[Refusal]:
+    def move(self: Any, moves: Sequence[Any]) -> list[Refusal]:
         refused = [each for each in moves if each.job_id == ids[0] and not told]
         answer = original(self, [each for each in moves if each not in refused])
-        strange = [Refusal("00000000-0000-7000-8000-000000000000", 1, 1, "DONE", "succeed", "SUCCEEDED")] if refused else []
+        strange = (
+            [Refusal("00000000-0000-7000-8000-000000000000", 1, 1, "DONE", "succeed", "SUCCEEDED")] if refused else []
+        )
         return [*strange, *answer, *(Refusal(each.job_id, 1, 9, "DONE", "succeed", "SUCCEEDED") for each in refused)]
 
-    monkeypatch.setattr(type(store), "move", move)
-    monkeypatch.setattr(Settler, "_refused", broken)
+    monkeypatch.setattr(type(store.transitions), "move", move)
+    monkeypatch.setattr(Settler, "_handle_refusal", broken)
     bench.run()
     assert told == [ids[0]]
     assert [bench.app.get(id).state for id in ids] == ["RUNNING", *["SUCCEEDED"] * 4]
     assert freed(bench)
 
 
-def test_worker_forgets_a_job_that_broke_here_once_another_has_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered does not grow with the life of the worker; a job whose lease still runs is remembered, and left to that lease."""
+def test_worker_forgets_a_job_that_broke_here_once_another_has_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered does not grow with the life of the worker; a job whose lease still runs is remembered, and
+    left to that lease.
+    """
     made: list[Worker] = []
     make = Worker.__init__
 
@@ -124,17 +133,17 @@ def test_worker_forgets_a_job_that_broke_here_once_another_has_it(bench: Bench, 
 
         def claimed() -> Lease:
             broken.enqueue()
-            (lease,) = bench.store.claim(worker.name, broken.ways(1), ["side"], 1)
+            (lease,) = bench.store.queue.claim(worker.name, broken.claim_rules(1), ["side"], 1)
             return lease
 
         # In the thread of the worker's own claims, so that none of those comes between.
-        lease = await worker._hop(claimed)
-        worker._slots.fallen |= dict.fromkeys([Fence(lease.job.id, 1, lease.holder), *recovered])
-        worker._desk.unwell.set()
+        lease = await worker._in_claim_thread(claimed)
+        worker._slots.abandoned |= dict.fromkeys([Fence(lease.job.id, 1, lease.holder), *recovered])
+        worker._context.database_down.set()
         await worker._connect()
 
     job = bench.add(trouble)
     KitWorker(bench.app, bench.clock).run_until_idle()
     assert bench.app.get(job).state == "SUCCEEDED"
-    (fence,) = made[0]._slots.fallen
+    (fence,) = made[0]._slots.abandoned
     assert (bench.app.get(fence.job_id).kind, bench.app.get(fence.job_id).state) == ("broken", "RUNNING")

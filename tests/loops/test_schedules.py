@@ -1,4 +1,4 @@
-"""Schedules: one job per tick, however many keepers see it, and after an absence what `catch_up` says."""
+"""Schedules: one job per tick, however many maintenance see it, and after an absence what `catch_up` says."""
 
 import threading
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from interlock import SyncRun
-from interlock.call import Call
 from interlock.errors import Unavailable
-from interlock.events import Notice, Trouble
-from interlock.schedule import Schedule
+from interlock.jobs.request import JobRequest
+from interlock.jobs.schedule import Schedule
+from interlock.telemetry.events import Notice, WorkerError
 from tests.kit import EPOCH, Place
-from tests.loops.keepers import Bench
+from tests.loops.maintenance_bench import Bench
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -36,8 +36,8 @@ class Office(Bench):
 
         self.report = report
 
-    def plan(self, cron: str, *, name: str = "nightly", call: Call | None = None, **options: Any) -> None:
-        self.app.schedules[name] = Schedule(name, cron, call or self.report.call(), **options)
+    def plan(self, cron: str, *, name: str = "nightly", call: JobRequest | None = None, **options: Any) -> None:
+        self.app.schedules[name] = Schedule(name, cron, call or self.report.request(), **options)
 
     def at(self, moment: datetime) -> None:
         """Let time pass up to this moment."""
@@ -45,7 +45,7 @@ class Office(Bench):
 
     def ticks(self) -> list[datetime]:
         """What has fired, the oldest first."""
-        return sorted(job.scheduled_for for job in self.store.jobs(limit=5000) if job.scheduled_for is not None)
+        return sorted(job.scheduled_for for job in self.store.inspect.jobs(limit=5000) if job.scheduled_for is not None)
 
 
 @pytest.fixture
@@ -63,152 +63,170 @@ def utc(month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
 # ---------------------------------------------------------------- on time
 def test_rule_36_a_tick_is_one_job_whose_key_is_the_schedule_and_the_tick_in_utc(office: Office) -> None:
     """Not before its time, and with the arguments of its call."""
-    office.plan("0 3 * * *", tz="Europe/Berlin", call=office.report.using(queue="slow").call("us"))
-    keeper = office.keeper()
-    assert keeper.run_once() == 0
+    office.plan("0 3 * * *", tz="Europe/Berlin", call=office.report.using(queue="slow").request("us"))
+    maintenance = office.maintenance()
+    assert maintenance.run_once() == 0
     office.at(utc(1, 1, 1, 59))
-    assert keeper.run_once() == 0
+    assert maintenance.run_once() == 0
     office.at(utc(1, 1, 2))
-    assert keeper.run_once() == 1
-    (job,) = office.store.jobs()
+    assert maintenance.run_once() == 1
+    (job,) = office.store.inspect.jobs()
     assert (job.kind, job.payload, job.queue, job.scheduled_for) == ("report", {"region": "us"}, "slow", utc(1, 1, 2))
     assert job.idempotency_key == "schedule:nightly:2026-01-01T02:00:00+00:00"
     office.advance(1)
-    assert keeper.run_once() == 0
+    assert maintenance.run_once() == 0
 
 
 def test_a_new_schedule_makes_up_for_nothing(office: Office) -> None:
     """It begins when it is first seen, whatever its catch_up."""
     office.advance(30 * DAY + 5)
     office.plan("* * * * *", catch_up="all")
-    assert office.keeper().run_once() == 0
+    assert office.maintenance().run_once() == 0
 
 
-def test_rule_36_two_keepers_make_one_job_per_tick(office: Office) -> None:
+def test_rule_36_two_maintenance_make_one_job_per_tick(office: Office) -> None:
     """Whether they come together or one after the other."""
     office.plan("0 * * * *", catch_up="all")
-    keepers = [office.keeper("w1#a"), office.keeper("w2#b")]
-    for keeper in keepers:
-        keeper.run_once()
+    both = [office.maintenance("w1#a"), office.maintenance("w2#b")]
+    for maintenance in both:
+        maintenance.run_once()
     office.advance(20 * HOUR)
     done: list[int] = []
-    threads = [threading.Thread(target=lambda keeper=keeper: done.append(keeper.run_once())) for keeper in keepers]
+    threads = [
+        threading.Thread(target=lambda maintenance=maintenance: done.append(maintenance.run_once()))
+        for maintenance in both
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sum(done) == 20
     office.advance(HOUR)
-    assert [keeper.run_once() for keeper in keepers] == [1, 0]
+    assert [maintenance.run_once() for maintenance in both] == [1, 0]
     assert len(office.ticks()) == len(set(office.ticks())) == 21
 
 
-def test_rule_36_a_crash_between_the_job_and_its_mark_makes_no_second_job(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next keeper finds the same key."""
+def test_rule_36_a_crash_between_the_job_and_its_mark_makes_no_second_job(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next maintenance finds the same key."""
     office.plan("0 3 * * *")
-    office.keeper().run_once()
+    office.maintenance().run_once()
     office.at(utc(1, 1, 3))
 
     def dies(*_: Any) -> None:
         raise Unavailable("the connection was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(office.store, "ticked", dies)
-        office.keeper("w1#a").run_once()
-    assert office.keeper("w2#b").run_once() == 0
+        patch.setattr(office.store.schedules, "mark_tick", dies)
+        office.maintenance("w1#a").run_once()
+    assert office.maintenance("w2#b").run_once() == 0
     assert office.ticks() == [utc(1, 1, 3)]
     office.at(utc(1, 2, 3))
-    assert office.keeper("w2#c").run_once() == 1
+    assert office.maintenance("w2#c").run_once() == 1
 
 
-def test_a_tick_that_another_program_made_otherwise_is_that_programs(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its arguments changed between the crash and the next keeper: one job, and the schedule goes on."""
+def test_a_tick_that_another_program_made_otherwise_is_that_programs(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arguments changed between the crash and the next maintenance: one job, and the schedule goes on."""
     office.plan("0 3 * * *")
-    office.keeper().run_once()
+    office.maintenance().run_once()
     office.at(utc(1, 1, 3))
     with monkeypatch.context() as patch:
-        patch.setattr(office.store, "ticked", lambda *_: 1 / 0)
-        office.keeper().run_once()
-    office.plan("0 3 * * *", call=office.report.call("us"))
-    keeper = office.keeper()
-    assert keeper.run_once() == 0
-    assert "makes no job" in office.told(Notice)[0].sentence
+        patch.setattr(office.store.schedules, "mark_tick", lambda *_: 1 / 0)
+        office.maintenance().run_once()
+    office.plan("0 3 * * *", call=office.report.request("us"))
+    maintenance = office.maintenance()
+    assert maintenance.run_once() == 0
+    assert "created no job" in office.told(Notice)[0].sentence
     office.at(utc(1, 2, 3))
-    assert keeper.run_once() == 1
-    assert [job.payload["region"] for job in office.store.jobs()] == ["us", "eu"]
+    assert maintenance.run_once() == 1
+    assert [job.payload["region"] for job in office.store.inspect.jobs()] == ["us", "eu"]
 
 
 # ---------------------------------------------------------------- clocks that change
-@pytest.mark.parametrize(("before", "after", "ticks"), [
-    (utc(3, 28, 0), utc(3, 30, 12), [utc(3, 28, 1, 30), utc(3, 30, 0, 30)]),
-    (utc(10, 24, 0), utc(10, 26, 12), [utc(10, 24, 0, 30), utc(10, 25, 0, 30), utc(10, 26, 1, 30)]),
-], ids=["the local time that does not exist is skipped", "the one that comes twice fires once"])
-def test_clocks_that_change(office: Office, before: datetime, after: datetime, ticks: list[datetime]) -> None:
-    """Every night at half past two, in Berlin, with a keeper that looks every half hour."""
+@pytest.mark.parametrize(
+    ("before", "after", "ticks"),
+    [
+        (utc(3, 28, 0), utc(3, 30, 12), [utc(3, 28, 1, 30), utc(3, 30, 0, 30)]),
+        (utc(10, 24, 0), utc(10, 26, 12), [utc(10, 24, 0, 30), utc(10, 25, 0, 30), utc(10, 26, 1, 30)]),
+    ],
+    ids=["the local time that does not exist is skipped", "the one that comes twice fires once"],
+)
+def test_ticks_follow_daylight_saving_changes(
+    office: Office, before: datetime, after: datetime, ticks: list[datetime]
+) -> None:
+    """Every night at half past two, in Berlin, with a maintenance that looks every half hour."""
     office.at(before)
     office.plan("30 2 * * *", tz="Europe/Berlin")
-    keeper = office.keeper()
+    maintenance = office.maintenance()
     while office.place.clock.now() < after:
-        keeper.run_once()
+        maintenance.run_once()
         office.advance(1800)
     assert office.ticks() == ticks
 
 
 # ---------------------------------------------------------------- after an absence
-@pytest.mark.parametrize(("catch_up", "fired"), [
-    ("last", [utc(1, 4, 3)]),
-    ("none", []),
-    ("all", [utc(1, 2, 3), utc(1, 3, 3), utc(1, 4, 3)]),
-])
+@pytest.mark.parametrize(
+    ("catch_up", "fired"),
+    [
+        ("last", [utc(1, 4, 3)]),
+        ("none", []),
+        ("all", [utc(1, 2, 3), utc(1, 3, 3), utc(1, 4, 3)]),
+    ],
+)
 def test_after_downtime_fires_what_catch_up_says(office: Office, catch_up: str, fired: list[datetime]) -> None:
-    """Nothing ran for three days; then each keeper that comes finds the rest dealt with."""
+    """Nothing ran for three days; then each maintenance that comes finds the rest dealt with."""
     office.at(utc(1, 1, 12))
     office.plan("0 3 * * *", catch_up=catch_up)
-    office.keeper().run_once()
+    office.maintenance().run_once()
     office.at(utc(1, 4, 12))
-    assert office.keeper("w2#b").run_once() == len(fired)
+    assert office.maintenance("w2#b").run_once() == len(fired)
     assert office.ticks() == fired
     office.plan("0 3 * * *", catch_up="all")
-    assert office.keeper("w3#c").run_once() == 0
+    assert office.maintenance("w3#c").run_once() == 0
     office.at(utc(1, 5, 3))
-    assert office.keeper("w3#d").run_once() == 1
+    assert office.maintenance("w3#d").run_once() == 1
 
 
 def test_a_tick_seen_a_moment_late_is_on_time(office: Office) -> None:
-    """A keeper looks once a second, and a worker is restarted now and then."""
+    """A maintenance looks once a second, and a worker is restarted now and then."""
     office.plan("0 3 * * *", catch_up="none")
-    keeper = office.keeper()
-    keeper.run_once()
+    maintenance = office.maintenance()
+    maintenance.run_once()
     office.advance(3 * HOUR + 50)
-    assert keeper.run_once() == 1
+    assert maintenance.run_once() == 1
 
 
 # ---------------------------------------------------------------- what goes wrong
 def test_a_tick_that_its_kind_does_not_admit_is_dealt_with(office: Office) -> None:
     """It is told, not tried again, and the next one has its own chance."""
     office.plan("0 3 * * *")
-    keeper = office.keeper()
-    keeper.run_once()
+    maintenance = office.maintenance()
+    maintenance.run_once()
     office.at(utc(1, 1, 3))
     office.refuses = True
-    assert keeper.run_once() == 0
+    assert maintenance.run_once() == 0
     (notice,) = office.told(Notice)
     assert "no paper" in notice.sentence
     office.refuses = False
     office.advance(1)
-    assert office.keeper().run_once() == 0
+    assert office.maintenance().run_once() == 0
     office.at(utc(1, 2, 3))
-    assert keeper.run_once() == 1
+    assert maintenance.run_once() == 1
 
 
-def test_a_schedule_that_cannot_tick_stops_no_other_and_is_tried_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_that_cannot_tick_stops_no_other_and_is_tried_again(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only what was stored counts."""
     office.plan("0 3 * * *", name="a")
     office.plan("0 3 * * *", name="b")
-    keeper = office.keeper()
-    keeper.run_once()
+    maintenance = office.maintenance()
+    maintenance.run_once()
     office.at(utc(1, 1, 3))
-    ask = office.store.schedule
+    ask = office.store.schedules.save
 
     def broken(facts: Any) -> datetime | None:
         if facts.name == "a":
@@ -216,33 +234,33 @@ def test_a_schedule_that_cannot_tick_stops_no_other_and_is_tried_again(office: O
         return ask(facts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(office.store, "schedule", broken)
-        assert keeper.run_once() == 1
-    assert [event.where for event in office.told(Trouble)] == ["schedule a"]
+        patch.setattr(office.store.schedules, "save", broken)
+        assert maintenance.run_once() == 1
+    assert [event.where for event in office.told(WorkerError)] == ["schedule a"]
     office.advance(1)
-    assert keeper.run_once() == 1
+    assert maintenance.run_once() == 1
 
 
 def test_a_paused_schedule_does_not_tick(office: Office) -> None:
     """And goes on when it is resumed."""
     office.plan("0 3 * * *")
-    keeper = office.keeper()
-    keeper.run_once()
+    maintenance = office.maintenance()
+    maintenance.run_once()
     office.place.raw("UPDATE {schedules} SET paused_at = last_tick")
     office.at(utc(1, 1, 3))
-    assert keeper.run_once() == 0
+    assert maintenance.run_once() == 0
     office.place.raw("UPDATE {schedules} SET paused_at = NULL")
     office.at(utc(1, 2, 3))
-    assert keeper.run_once() == 2
+    assert maintenance.run_once() == 2
 
 
-def test_rule_20_an_idle_schedule_asks_for_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_20_idle_schedule_sends_no_query(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two ticks the schedule is not asked for, since a write would wake every worker on a file."""
     office.plan("0 3 * * *")
-    keeper = office.keeper()
-    keeper.run_once()
-    monkeypatch.setattr(office.store, "schedule", lambda _: 1 / 0)
+    maintenance = office.maintenance()
+    maintenance.run_once()
+    monkeypatch.setattr(office.store.schedules, "save", lambda _: 1 / 0)
     office.advance(2 * HOUR)
-    keeper.run_once()
-    assert office.told(Trouble) == []
-    assert office.store.now() > EPOCH
+    maintenance.run_once()
+    assert office.told(WorkerError) == []
+    assert office.store.inspect.now() > EPOCH

@@ -8,25 +8,22 @@ from typing import Any, cast
 
 import pytest
 
-from interlock import App, Complete, External, Run, SyncRun, Tx
-from interlock.boot import Plan, running
-from interlock.events import AttemptEnded, SlotMoved
-from interlock.move import decide
-from interlock.outcome import Cancelled, Finished, Outcome, Released, Returned
-from interlock.records import Lease
-from interlock.stores import OpenStore
-from interlock.waits import SystemWaits
+from interlock import App, Completed, External, Run, SyncRun, Tx
+from interlock.core.decide import decide
+from interlock.core.outcome import CancelRequested, Outcome, Released, Returned
+from interlock.engine.context import WorkerContext
+from interlock.engine.held_execution import HeldExecution, Stop
+from interlock.engine.reporter import Reporter
+from interlock.engine.settle import Settler
+from interlock.store import OpenStore
+from interlock.store.types import Lease
+from interlock.telemetry.events import AttemptEnded, SlotStateChanged
+from interlock.worker.assembly import run_worker
 from interlock.worker.attempt import Attempts
-from interlock.worker.children import Children
-from interlock.worker.desk import Desk
-from interlock.worker.grip import Grip, Stop
-from interlock.worker.process import Died
-from interlock.worker.report import Reporter
-from interlock.worker.rooms import must_run_alone
-from interlock.worker.settle import Settler
-from interlock.worker.slots import Slots
+from interlock.worker.plan import Plan
+from interlock.worker.subprocess.children import Children
 from tests.kit import Place
-from tests.loops.watching import Meddler, Witness
+from tests.loops.worker_doubles import EventRecorder, InterceptedStore
 
 MANY = 40
 
@@ -59,8 +56,8 @@ class Shop:
             return External(str(n))
 
         @order.reconcile(every=0.1)
-        async def ask(ids: Sequence[str]) -> Mapping[str, Complete[int]]:
-            return {id: Complete(int(id)) for id in ids}
+        async def ask(ids: Sequence[str]) -> Mapping[str, Completed[int]]:
+            return {id: Completed(int(id)) for id in ids}
 
         @order.finish
         async def thank(run: Run, value: int) -> None:
@@ -94,25 +91,36 @@ class Shop:
 
     def committed_by_the_dead(self, count: int) -> set[str]:
         """Executions past their commit, whose worker died before it finished them."""
-        declaration = self.bill.declaration
-        ways = [replace(way, lease=0.0) for way in declaration.ways(declaration.version(self.store))]
-        self.app.enqueue_many([self.bill.call(n) for n in range(count)])
-        leases = self.store.claim("dead#1", ways, ["default"], count)
-        moves = [decide(declaration.lifecycle, lease.job, lease, Returned("1", boundary=True), declaration.policy, 0.5, actor="dead#1") for lease in leases]
-        assert (len(leases), self.store.move(moves)) == (count, [])
+        spec = self.bill.spec
+        claim_rules = [replace(rule, lease=0.0) for rule in spec.claim_rules(spec.version(self.store))]
+        self.app.enqueue_many([self.bill.request(n) for n in range(count)])
+        leases = self.store.queue.claim("dead#1", claim_rules, ["default"], count)
+        moves = [
+            decide(
+                spec.lifecycle,
+                lease.job,
+                lease,
+                Returned("1", boundary=True),
+                spec.policy,
+                0.5,
+                actor="dead#1",
+            )
+            for lease in leases
+        ]
+        assert (len(leases), self.store.transitions.move(moves)) == (count, [])
         return {lease.job.id for lease in leases}
 
     def plan(self, slots: int) -> Plan:
         """A worker with so many slots, and a note of how many executions it adopts at once."""
-        adopt, meddler = self.store.adopt, Meddler(self.store)
+        adopt, intercepted = self.store.leases.adopt, InterceptedStore(self.store)
 
         def noted(*args: Any, **kwargs: Any) -> list[Lease]:
             leases = adopt(*args, **kwargs)
             self.adopted.append(len(leases))
             return leases
 
-        meddler.adopt = noted  # type: ignore[attr-defined]
-        return replace(self.app.plan(), find_store=lambda: cast(OpenStore, meddler), slots=slots)
+        intercepted.leases.adopt = noted  # type: ignore[attr-defined]
+        return replace(self.app.plan(), find_store=lambda: cast(OpenStore, intercepted), slots=slots)
 
 
 @pytest.fixture
@@ -122,9 +130,11 @@ def shop(place: Place) -> Shop:
 
 async def work(shop: Shop, count: int, plan: Plan) -> None:
     """A worker, until so many attempts have ended."""
-    async with running(plan):
-        witness = Witness(shop.app.events)
-        await witness.until(AttemptEnded, lambda _: sum(isinstance(event, AttemptEnded) for event in witness.seen) >= count)
+    async with run_worker(plan):
+        witness = EventRecorder(shop.app.events)
+        await witness.until(
+            AttemptEnded, lambda _: sum(isinstance(event, AttemptEnded) for event in witness.seen) >= count
+        )
 
 
 def test_a_worker_finishes_no_more_of_a_dead_one_at_once_than_it_has_slots(shop: Shop) -> None:
@@ -138,13 +148,16 @@ def test_a_worker_finishes_no_more_of_a_dead_one_at_once_than_it_has_slots(shop:
 def test_a_full_worker_finishes_what_a_dead_one_left_before_it_claims_more(shop: Shop) -> None:
     """However much waits in the queue."""
     left = shop.committed_by_the_dead(10)
-    shop.app.enqueue_many([shop.bill.call(n) for n in range(3000)])
+    shop.app.enqueue_many([shop.bill.request(n) for n in range(3000)])
 
     async def scene() -> int:
-        async with running(shop.plan(slots=2)):
-            witness = Witness(shop.app.events)
-            await witness.until(AttemptEnded, lambda _: left <= {event.job_id for event in witness.seen if isinstance(event, AttemptEnded)})
-            return shop.store.counts()["standard"]["PENDING"]
+        async with run_worker(shop.plan(slots=2)):
+            witness = EventRecorder(shop.app.events)
+            await witness.until(
+                AttemptEnded,
+                lambda _: left <= {event.job_id for event in witness.seen if isinstance(event, AttemptEnded)},
+            )
+            return shop.store.inspect.counts()["standard"]["PENDING"]
 
     waiting = asyncio.run(scene())
     assert (shop.most, waiting > 0) == (2, True)
@@ -152,7 +165,7 @@ def test_a_full_worker_finishes_what_a_dead_one_left_before_it_claims_more(shop:
 
 def test_jobs_that_a_reconciler_commits_are_finished_in_slots(shop: Shop) -> None:
     """A whole batch of answers comes at once; the worker keeps their leases while they wait."""
-    shop.app.enqueue_many([shop.order.call(n) for n in range(MANY)])
+    shop.app.enqueue_many([shop.order.request(n) for n in range(MANY)])
 
     # Each ends twice: when it is handed over, and when it is done.
     asyncio.run(work(shop, 2 * MANY, shop.plan(slots=2)))
@@ -160,15 +173,19 @@ def test_jobs_that_a_reconciler_commits_are_finished_in_slots(shop: Shop) -> Non
 
 
 def test_sorts_of_kinds_share_the_slots(shop: Shop) -> None:
-    """Coroutines and functions are claimed by statements of their own where there are few threads; together they fill the slots, and no more."""
-    shop.app.enqueue_many([shop.bill.call(n) for n in range(MANY)] + [shop.sum_up.call(n) for n in range(MANY)])
+    """Coroutines and functions are claimed by statements of their own where there are few threads; together they fill
+    the slots, and no more.
+    """
+    shop.app.enqueue_many([shop.bill.request(n) for n in range(MANY)] + [shop.sum_up.request(n) for n in range(MANY)])
     busy: list[int] = []
 
     async def scene() -> None:
-        async with running(replace(shop.plan(slots=4), threads=1)) as worker:
-            witness = Witness(shop.app.events)
-            shop.app.events.subscribe(lambda _: busy.append(worker.busy), SlotMoved)
-            await witness.until(AttemptEnded, lambda _: sum(isinstance(event, AttemptEnded) for event in witness.seen) >= 2 * MANY)
+        async with run_worker(replace(shop.plan(slots=4), threads=1)) as worker:
+            witness = EventRecorder(shop.app.events)
+            shop.app.events.subscribe(lambda _: busy.append(worker.busy), SlotStateChanged)
+            await witness.until(
+                AttemptEnded, lambda _: sum(isinstance(event, AttemptEnded) for event in witness.seen) >= 2 * MANY
+            )
 
     asyncio.run(scene())
     assert max(busy) <= 4
@@ -182,7 +199,7 @@ def lost(shop: Shop, place: Place, ids: Sequence[str], losses: int) -> None:
 
 def test_where_no_child_can_be_started_suspects_run_beside_others_after_a_first_loss(shop: Shop, place: Place) -> None:
     """They recover together; what dies with them a second time runs alone."""
-    lost(shop, place, [job.id for job in shop.app.enqueue_many([shop.bill.call(n) for n in range(MANY)])], 1)
+    lost(shop, place, [job.id for job in shop.app.enqueue_many([shop.bill.request(n) for n in range(MANY)])], 1)
 
     shop.crowd = 10
     shop.gate = shop.crowded
@@ -190,19 +207,23 @@ def test_where_no_child_can_be_started_suspects_run_beside_others_after_a_first_
     assert shop.most == 10
 
 
-def test_where_no_child_can_be_started_a_suspect_that_must_run_alone_waits_until_it_is(shop: Shop, place: Place) -> None:
+def test_where_no_child_can_be_started_a_suspect_that_must_run_alone_waits_until_it_is(
+    shop: Shop, place: Place
+) -> None:
     """It does not wait for ever: nothing else is claimed meanwhile."""
-    lonely = [job.id for job in shop.app.enqueue_many([shop.suspect.call(n) for n in range(3)])]
+    lonely = [job.id for job in shop.app.enqueue_many([shop.suspect.request(n) for n in range(3)])]
     lost(shop, place, lonely, 2)
-    shop.app.enqueue_many([shop.bill.call(n) for n in range(MANY)])
+    shop.app.enqueue_many([shop.bill.request(n) for n in range(MANY)])
 
     asyncio.run(work(shop, MANY + len(lonely), shop.plan(slots=10)))
     assert [shop.suspect.result(id) for id in lonely] == [(0, 0)] * 3
     assert shop.most > 1
 
 
-@pytest.mark.parametrize(("why", "outcome"), [("release", Released), ("cancel", Cancelled), ("lost", Released)])
-def test_a_def_handler_that_was_told_to_stop_while_it_waited_for_its_turn_does_not_begin(shop: Shop, why: Stop, outcome: type[Outcome]) -> None:
+@pytest.mark.parametrize(("why", "outcome"), [("release", Released), ("cancel", CancelRequested), ("lost", Released)])
+def test_a_def_handler_that_was_told_to_stop_while_it_waited_for_its_turn_does_not_begin(
+    shop: Shop, why: Stop, outcome: type[Outcome]
+) -> None:
     """A suspect would run beside others after all, and a worker that ends would be left in the middle of it."""
     begun: list[str] = []
 
@@ -212,157 +233,24 @@ def test_a_def_handler_that_was_told_to_stop_while_it_waited_for_its_turn_does_n
 
     shop.app.migrate()
     late.enqueue()
-    declaration, store = late.declaration, shop.store
-    (lease,) = store.claim("me#1", declaration.ways(declaration.version(store)), ["default"], 1)
-    desk = Desk("me#1", lambda: store, {"late": declaration})
+    spec, store = late.spec, shop.store
+    (lease,) = store.queue.claim("me#1", spec.claim_rules(spec.version(store)), ["default"], 1)
+    context = WorkerContext("me#1", lambda: store, {"late": spec})
 
     async def scene(threads: Executor) -> Outcome | None:
-        settler = Settler(desk)
+        settler = Settler(context)
         attempts = Attempts(
-            desk, settler, Reporter(settler, threads, threads), threads=threads, writers=threads, children=Children(desk, None))
-        grip = Grip(lease, declaration, declaration.lifecycle, asked_at=desk.waits.monotonic())
-        grip.halt(why)
-        return (await attempts.prepare(grip))[0]
+            context,
+            settler,
+            Reporter(settler, threads, threads),
+            threads=threads,
+            writers=threads,
+            children=Children(context, None),
+        )
+        execution = HeldExecution(lease, spec, spec.lifecycle, asked_at=context.sleeper.monotonic())
+        execution.halt(why)
+        return (await attempts.prepare(execution))[0]
 
     with ThreadPoolExecutor(1) as threads:
         assert isinstance(asyncio.run(scene(threads)), outcome)
     assert begun == []
-
-
-# ---------------------------------------------------------------- what follows a commit, in a child that dies
-class Deaths:
-    """Attempts and a reporter in one: each finish dies as it is told to, and the outcome is noted."""
-
-    def __init__(self, deaths: list[Died]) -> None:
-        self.deaths = deaths
-        self.alone: list[bool] = []
-        self.outcomes: list[Outcome] = []
-        self.told = asyncio.Event()
-
-    async def finish(self, grip: Grip) -> BaseException | None:
-        self.alone.append(must_run_alone(grip))
-        return self.deaths.pop(0) if self.deaths else None
-
-    async def pause(self, grip: Grip, seconds: float) -> None:
-        """No time passes."""
-
-    def post(self, grip: Grip, outcome: Outcome, done: object) -> None:
-        self.outcomes.append(outcome)
-        self.told.set()
-
-
-@pytest.mark.parametrize(("deaths", "alone", "given_up"), [
-    ([Died("a", began=True, shared=True), Died("b", began=True)], [False, True], True),
-    ([Died("a", began=True, shared=True)], [False, True], False),
-    ([Died("a", began=True, ended=True)], [False, False], False),
-])  # fmt: skip
-def test_rule_30_a_finish_that_died_beside_others_is_charged_only_if_it_dies_alone(
-    shop: Shop, deaths: list[Died], alone: list[bool], given_up: bool,
-) -> None:
-    """It has three tries, and its worker died of it once: with a death in a group and one alone it is given up."""
-    shop.committed_by_the_dead(1)
-    (lease,) = shop.store.adopt("me#1", ["bill"], 30.0, 1)
-    desk = Desk("me#1", lambda: shop.store, {"bill": shop.bill.declaration})
-
-    async def scene() -> Deaths:
-        there = Deaths(list(deaths))
-        slots = Slots(desk, cast(Attempts, there), cast(Reporter, there), 1, lambda _: None)
-        slots.take(lease, shop.bill.declaration.lifecycle, desk.waits.monotonic(), apart=True)
-        await there.told.wait()
-        return there
-
-    there = asyncio.run(scene())
-    assert there.alone == alone
-    assert [outcome.error is not None for outcome in there.outcomes if isinstance(outcome, Finished)] == [given_up]
-
-
-class Outage(SystemWaits):
-    """A lease is renewed, or taken by another, after a few looks."""
-
-    def __init__(self, *, taken: bool) -> None:
-        self.taken = taken
-        self.looks = 0
-        self.grip: Grip | None = None
-
-    async def asleep(self, seconds: float, /) -> None:
-        self.looks += 1
-        if self.looks == 3 and self.grip is not None:
-            self.grip.doubted = not self.taken
-            self.grip.asked_at = self.monotonic()
-        await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize("taken", [False, True])
-def test_rule_3_a_finish_that_an_outage_stopped_runs_again_in_the_same_hands(shop: Shop, taken: bool) -> None:
-    """Unless another worker has taken it. The outage costs no try."""
-    shop.committed_by_the_dead(1)
-    (lease,) = shop.store.adopt("me#1", ["bill"], 30.0, 1)
-    waits = Outage(taken=taken)
-    desk = Desk("me#1", lambda: shop.store, {"bill": shop.bill.declaration}, waits=waits)
-
-    class Attempt(Deaths):
-        async def finish(self, grip: Grip) -> BaseException | None:
-            self.alone.append(False)
-            if len(self.alone) == 1:
-                waits.grip, grip.doubted = grip, True
-                grip.asked_at -= 60
-                grip.halt("lost")
-            return None
-
-    async def scene() -> tuple[Deaths, int]:
-        there = Attempt([])
-        slots = Slots(desk, cast(Attempts, there), cast(Reporter, there), 1, lambda _: None)
-        slots.take(lease, shop.bill.declaration.lifecycle, waits.monotonic(), apart=True)
-        (grip,) = slots.grips.values()
-        assert grip.task is not None
-        await grip.task
-        return there, grip.failures
-
-    there, failures = asyncio.run(scene())
-    assert (len(there.alone), failures) == (1 if taken else 2, 1)
-    assert there.outcomes == ([] if taken else [Finished()])
-
-
-# ---------------------------------------------------------------- since when a lease is trusted
-@pytest.mark.parametrize("verb", ["claim", "adopt", "commit by the reconciler"])
-def test_a_lease_is_trusted_from_when_it_was_asked_for(shop: Shop, verb: str) -> None:
-    """A slow database may answer when much of the lease is over: others may have the execution soon after."""
-    waits, meddler = Slow(), Meddler(shop.store)
-    if verb == "adopt":
-        shop.committed_by_the_dead(1)
-    else:
-        (shop.bill if verb == "claim" else shop.order).enqueue(1)
-    name = "move" if verb.startswith("commit") else verb
-    real = getattr(shop.store, name)
-    trusted: list[tuple[float, float]] = []
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        asked, answer = waits.monotonic(), real(*args, **kwargs)
-        if answer if name != "move" else args[0][0].to_status == "COMMITTED":
-            waits.late += 20
-            trusted.append((asked, asked + 5))
-        return answer
-
-    setattr(meddler, name, slow)
-    plan = replace(shop.app.plan(), find_store=lambda: cast(OpenStore, meddler), waits=waits)
-
-    async def scene() -> float:
-        shop.gate = asyncio.Event()
-        async with running(plan) as worker:
-            await shop.crowded.wait()
-            (grip,) = worker._slots.grips.values()
-            shop.gate.set()
-            return grip.asked_at
-
-    asked_at = asyncio.run(scene())
-    ((earliest, latest),) = trusted[:1]
-    assert earliest - 5 <= asked_at <= latest
-
-
-class Slow(SystemWaits):
-    """A clock that can be made to jump."""
-
-    late = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.late

@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from interlock import App, Job, Run, SyncRun, Unavailable, UsageError
-from interlock.testing import Crashed, KitClock, KitWorker, Point, fresh
-from tests.loops.bench import Bench
+from interlock import App, Run, SyncRun, UsageError
+from interlock.testing import Crashed, Failpoint, KitClock, fresh
+from tests.loops.handler_bench import Bench
 
 SHOP = """
 from interlock import App, Run
@@ -35,7 +35,7 @@ async def tell(run: Run, value: str) -> None:
 TESTS = """
 import os, pathlib, pytest
 import shop
-from interlock.testing import Crashed, Point
+from interlock.testing import Crashed, Failpoint
 
 @pytest.fixture(autouse=True)
 def nothing_done():
@@ -61,7 +61,7 @@ def test_time_stands_still(interlock_app, interlock_worker, interlock_clock):
 
 def test_a_crash(interlock_app, interlock_worker, interlock_clock, crash_at):
     id = shop.greet.enqueue("ann").id
-    crash_at(Point.AFTER_COMMIT)
+    crash_at(Failpoint.AFTER_COMMIT)
     with pytest.raises(Crashed):
         interlock_worker.run_until_idle()
     assert shop.done == [1]
@@ -97,7 +97,9 @@ class Project:
     def pytest(self, **environment: str) -> str:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("INTERLOCK_", "PYTEST_"))}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
-        done = subprocess.run(command, cwd=self.path, env=clean | environment, text=True, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, cwd=self.path, env=clean | environment, text=True, capture_output=True, timeout=120, check=False
+        )
         return done.stdout + done.stderr
 
 
@@ -115,7 +117,11 @@ def server(postgres_url: str) -> Iterator[str]:
     """A database of its own on the tests' server."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE testing_kit")
-        yield re.sub(r"(?<=/)[^/?]*(?=\?|$)", "testing_kit", postgres_url, count=1) if "?" in postgres_url else postgres_url.rpartition("/")[0] + "/testing_kit"
+        yield (
+            re.sub(r"(?<=/)[^/?]*(?=\?|$)", "testing_kit", postgres_url, count=1)
+            if "?" in postgres_url
+            else postgres_url.rpartition("/")[0] + "/testing_kit"
+        )
         connection.execute("DROP DATABASE testing_kit WITH (FORCE)")
 
 
@@ -132,7 +138,10 @@ def test_a_schema_that_no_test_made_is_never_deleted(server: str, tmp_path: Path
     """Whoever names the wrong database keeps their jobs."""
     app = App(server)
     app.migrate()
-    with pytest.raises(UsageError, match="was not made by a test, and each test would delete it"), fresh(app, KitClock(), tmp_path, server):
+    with (
+        pytest.raises(UsageError, match="was not made by a test, and each test would delete it"),
+        fresh(app, KitClock(), tmp_path, server),
+    ):
         pass
     assert app.jobs() == []
     app.close()
@@ -140,21 +149,27 @@ def test_a_schema_that_no_test_made_is_never_deleted(server: str, tmp_path: Path
 
 def test_the_app_may_come_from_a_fixture(project: Project) -> None:
     """Where a name does not do."""
-    project.write("conftest.py", """
+    project.write(
+        "conftest.py",
+        """
 import pytest, shop
 @pytest.fixture
 def interlock_app_target():
     return shop.app
-""")
+""",
+    )
     project.write("test_shop.py", TESTS)
     assert "5 passed" in project.pytest()
 
 
-@pytest.mark.parametrize(("configured", "says"), [
-    ("", "interlock.testing does not know your app: write interlock_app = module:app into pytest's configuration"),
-    ("interlock_app = shop:done\n", "is a list, not an interlock.App"),
-    ("interlock_app = shop:nothing\n", "shop has no nothing"),
-])
+@pytest.mark.parametrize(
+    ("configured", "says"),
+    [
+        ("", "interlock.testing does not know your app: write interlock_app = module:app in pytest's configuration"),
+        ("interlock_app = shop:done\n", "is a list, not an interlock.App"),
+        ("interlock_app = shop:nothing\n", "shop has no nothing"),
+    ],
+)
 def test_an_app_that_cannot_be_found_is_one_sentence(project: Project, configured: str, says: str) -> None:
     """Which says what to write."""
     project.write("pytest.ini", f"[pytest]\n{configured}")
@@ -165,13 +180,16 @@ def test_an_app_that_cannot_be_found_is_one_sentence(project: Project, configure
 def test_what_was_planned_and_never_came_fails_the_test(project: Project) -> None:
     """A test that meant to crash, and did not, proves nothing."""
     project.write("pytest.ini", "[pytest]\ninterlock_app = shop:app\n")
-    project.write("test_shop.py", """
-from interlock.testing import Point
+    project.write(
+        "test_shop.py",
+        """
+from interlock.testing import Failpoint
 def test_it(interlock_worker, crash_at):
-    crash_at(Point.IN_COMMIT)
+    crash_at(Failpoint.IN_COMMIT)
     interlock_worker.run_until_idle()
-""")
-    assert "crash_at(Point.IN_COMMIT) never happened" in project.pytest()
+""",
+    )
+    assert "crash_at(Failpoint.IN_COMMIT) never happened" in project.pytest()
 
 
 def test_nothing_but_the_plugin_needs_pytest() -> None:
@@ -198,7 +216,7 @@ def test_an_async_test_awaits_the_worker(bench: Bench) -> None:
 
     async def test() -> int:
         bench.add(work)
-        bench.worker.crash_at(Point.AFTER_CLAIM)
+        bench.worker.crash_at(Failpoint.AFTER_CLAIM)
         mine = asyncio.ensure_future(asyncio.Event().wait())
         with pytest.raises(Crashed):
             await bench.worker.arun_until_idle()
@@ -221,7 +239,7 @@ def test_a_kind_with_a_process_of_its_own_runs_in_the_tests(bench: Bench) -> Non
     assert bench.run_one(heavy).result == os.getpid()
 
 
-def test_a_worker_that_never_comes_to_an_end_is_told_of(bench: Bench) -> None:
+def test_worker_that_never_becomes_idle_is_reported(bench: Bench) -> None:
     """What ran is given back."""
 
     @bench.app.job()
@@ -229,164 +247,7 @@ def test_a_worker_that_never_comes_to_an_end_is_told_of(bench: Bench) -> None:
         await asyncio.Event().wait()
 
     id = bench.add(work)
-    with pytest.raises(TimeoutError, match="does a job enqueue itself, or a handler never end"):
+    with pytest.raises(TimeoutError, match="does a job enqueue itself, or does a handler never end"):
         bench.worker.run_until_idle(timeout=0.1)
     job = bench.app.get(id)
     assert (job.phase, job.tries_left) == ("pending", 3)
-
-
-# ---------------------------------------------------------------- crashes
-def kinds(bench: Bench) -> Any:
-    """A kind with all its functions; each says what it does."""
-    seen: list[str] = []
-
-    @bench.app.job()
-    async def work(run: Run) -> int:
-        seen.append("prepare")
-        return 1
-
-    @work.guard
-    def guard(job: Job) -> None:
-        seen.append("guard")
-
-    @work.commit
-    def commit(tx: Any, job: Job, value: int) -> None:
-        seen.append("commit")
-
-    @work.finish
-    async def finish(run: Run, value: int) -> None:
-        seen.append("finish")
-
-    return work, seen
-
-
-@pytest.mark.parametrize(("point", "status", "done"), [
-    (Point.AFTER_CLAIM, "LEASED", []), (Point.IN_PREPARE, "IN_PROGRESS", ["guard"]), (Point.BEFORE_COMMIT, "IN_PROGRESS", ["guard", "prepare"]),
-    (Point.IN_COMMIT, "IN_PROGRESS", ["guard", "prepare", "commit"]), (Point.AFTER_COMMIT, "COMMITTED", ["guard", "prepare", "commit"]),
-    (Point.IN_FINISH, "COMMITTED", ["guard", "prepare", "commit"]),
-])
-def test_a_crash_leaves_the_database_as_a_kill_does(bench: Bench, point: Point, status: str, done: list[str]) -> None:
-    """At every point: the execution stands where it was, its lease runs on, and its worker has not said goodbye."""
-    work, seen = kinds(bench)
-    id = bench.add(work)
-    bench.worker.crash_at(point, kind="work")
-    with pytest.raises(Crashed, match=f"died at {point.name}, with job {id}, attempt 1"):
-        bench.run()
-    (execution,) = bench.app.executions(id)
-    assert (execution.status, execution.holder, seen) == (status, 1, done)
-    assert len(bench.store.workers()) == 1
-    assert bench.run() == 0
-    bench.clock.advance(31)
-    bench.run()
-    assert bench.app.get(id).phase == "succeeded"
-    assert seen.count("finish") == 1
-
-
-def test_nothing_of_a_dead_process_can_write(bench: Bench) -> None:
-    """Neither a handler's `finally`, nor its run, nor a verb of the app; and the app works again when the run is over."""
-    refused: list[str] = []
-
-    @bench.app.job(kind="bystander")
-    async def bystander(run: Run) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            for verb in (bystander.enqueue, lambda: bench.app.get(run.job_id)):
-                with pytest.raises(UsageError):
-                    verb()
-                refused.append("app")
-            with pytest.raises((Crashed, asyncio.CancelledError)):
-                await run.step("late", dict)
-
-    @bench.app.job(kind="deadly")
-    async def deadly(run: Run) -> None: ...
-
-    first, second = bench.add(bystander), bench.add(deadly)
-    bench.worker.crash_at(Point.BEFORE_COMMIT, kind="deadly")
-    with pytest.raises(Crashed):
-        bench.run()
-    assert refused == ["app", "app"]
-    assert {job.id: job.phase for job in bench.app.jobs()} == {first: "running", second: "running"}
-    assert bench.store.receipts(first) == []
-
-
-def test_a_crash_is_for_the_kind_that_was_named_and_for_once(bench: Bench) -> None:
-    """Others pass by."""
-
-    @bench.app.job()
-    async def one(run: Run) -> None: ...
-
-    @bench.app.job()
-    async def two(run: Run) -> None: ...
-
-    bench.worker.crash_at(Point.AFTER_CLAIM, kind="two")
-    assert bench.run_one(one).phase == "succeeded"
-    assert bench.worker.unmet() == ["crash_at(Point.AFTER_CLAIM)"]
-    bench.add(two)
-    with pytest.raises(Crashed):
-        bench.run()
-    assert bench.worker.unmet() == []
-    with pytest.raises(UsageError, match="This app has no kind 'three', so no worker ever comes by with one: name one of one, two"):
-        bench.worker.crash_at(Point.AFTER_CLAIM, kind="three")
-
-
-def test_a_crash_is_no_database_that_is_away() -> None:
-    """A worker waits for that one, and for this one never."""
-    assert not issubclass(Crashed, Unavailable)
-
-
-# ---------------------------------------------------------------- lost leases
-@pytest.mark.parametrize("point", [Point.AFTER_CLAIM, Point.IN_PREPARE, Point.BEFORE_COMMIT])
-def test_a_lease_lost_before_the_commit_costs_a_try_and_the_next_attempt_counts(bench: Bench, point: Point) -> None:
-    """Nothing of the first is stored."""
-    work, seen = kinds(bench)
-    bench.worker.lose_lease(point)
-    job = bench.run_one(work)
-    assert (job.phase, job.attempt, job.tries_left, job.lease_losses) == ("succeeded", 2, 2, 1)
-    assert (seen.count("commit"), seen.count("finish")) == (1, 1)
-
-
-@pytest.mark.parametrize("point", [Point.AFTER_COMMIT, Point.IN_FINISH])
-def test_a_lease_lost_after_the_commit_is_the_others_until_that_one_ends(bench: Bench, point: Point) -> None:
-    """Then it is finished, and nothing is repeated."""
-    work, seen = kinds(bench)
-    bench.worker.lose_lease(point)
-    job = bench.run_one(work)
-    assert (job.phase, bench.last(job).lease_owner) == ("running", "another#worker")
-    job = bench.again(job, 31)
-    assert (job.phase, job.attempt, seen.count("prepare"), seen.count("commit")) == ("succeeded", 1, 1, 1)
-
-
-def test_no_lease_is_lost_inside_a_commit(bench: Bench) -> None:
-    """The row is locked there: asking for it is a mistake of the test."""
-    with pytest.raises(UsageError, match="No lease is lost at IN_COMMIT"):
-        bench.worker.lose_lease(Point.IN_COMMIT)
-
-
-def test_nothing_beats_where_no_worker_runs(bench: Bench) -> None:
-    """Before a run, and after it; inside it does."""
-
-    @bench.app.job()
-    async def work(run: Run) -> None:
-        bench.worker.beat()
-
-    with pytest.raises(UsageError, match="No worker runs, so nothing beats"):
-        bench.worker.beat()
-    assert bench.run_one(work).phase == "succeeded"
-    with pytest.raises(UsageError, match="No worker runs, so nothing beats"):
-        bench.worker.beat()
-
-
-def test_the_kit_is_one_worker_for_any_app(tmp_path: Path) -> None:
-    """Without pytest, too."""
-    app: App[Any] = App()
-    clock = KitClock()
-
-    @app.job()
-    async def work(run: Run) -> str:
-        return "done"
-
-    with fresh(app, clock, tmp_path):
-        id = work.enqueue().id
-        assert KitWorker(app, clock).run_until_idle() == 1
-        assert work.result(id) == "done"

@@ -16,9 +16,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from interlock import App, SyncRun
-from interlock.payload import encode
-from interlock.telemetry import tracing
-from interlock.telemetry.tracing import carrier, span
+from interlock.core.payload import encode
+from interlock.jobs import trace_context
+from interlock.jobs.trace_context import current_trace
+from interlock.telemetry.tracing import span
 from tests.kit import Place
 
 PROVIDER = TracerProvider()
@@ -31,7 +32,7 @@ TRACER = PROVIDER.get_tracer("caller")
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     """The spans that ended, of a program that has set OpenTelemetry up."""
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: PROVIDER)
-    monkeypatch.setattr(tracing, "_told", set[str]())
+    monkeypatch.setattr(trace_context, "_warned", set[str]())
     yield EXPORTED
     EXPORTED.clear()
 
@@ -43,29 +44,34 @@ def carried(text: str | None) -> dict[str, str]:
     return taken
 
 
-# ---------------------------------------------------------------- the carrier
-def test_the_carrier_is_the_current_context_as_canonical_json() -> None:
+# ---------------------------------------------------------------- the trace context
+def test_the_trace_context_is_the_current_context_as_canonical_json() -> None:
     with TRACER.start_as_current_span("order") as order:
-        taken = carried(carrier())
-    assert taken["traceparent"].split("-")[1:3] == [f"{order.get_span_context().trace_id:032x}", f"{order.get_span_context().span_id:016x}"]
+        taken = carried(current_trace())
+    assert taken["traceparent"].split("-")[1:3] == [
+        f"{order.get_span_context().trace_id:032x}",
+        f"{order.get_span_context().span_id:016x}",
+    ]
 
 
 def test_nothing_is_carried_where_no_span_is_recording() -> None:
     """Neither without a span, nor within one that was not sampled."""
-    assert carrier() is None
+    assert current_trace() is None
     with TracerProvider(sampler=ALWAYS_OFF).get_tracer("caller").start_as_current_span("order"):
-        assert carrier() is None
+        assert current_trace() is None
 
 
 def test_a_context_too_large_to_store_is_cut_to_its_trace_id() -> None:
     with TRACER.start_as_current_span("order"):
         token = context.attach(baggage.set_baggage("b", "x" * 3_000, baggage.set_baggage("a", "x" * 3_000)))
-        taken = carried(carrier())
+        taken = carried(current_trace())
         context.detach(token)
     assert set(taken) == {"traceparent"}
 
 
-def test_a_broken_propagator_does_not_stop_an_enqueue(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_propagator_does_not_stop_an_enqueue(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is logged once."""
 
     def broken(_: dict[str, str]) -> None:
@@ -73,7 +79,7 @@ def test_a_broken_propagator_does_not_stop_an_enqueue(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(propagate, "inject", broken)
     with TRACER.start_as_current_span("order"):
-        assert (carrier(), carrier()) == (None, None)
+        assert (current_trace(), current_trace()) == (None, None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "hunter2" not in caplog.text
 
@@ -83,7 +89,7 @@ def test_the_handlers_span_is_a_child_of_the_one_that_enqueued(spans: InMemorySp
     """Of kind CONSUMER, current while the handler runs, with the baggage that came along, and ended after it."""
     with TRACER.start_as_current_span("order") as order:
         token = context.attach(baggage.set_baggage("customer", "7"))
-        taken = carried(carrier())
+        taken = carried(current_trace())
         context.detach(token)
     spans.clear()
     with span("paint", taken, {"interlock.attempt": 2}) as handler:
@@ -93,7 +99,10 @@ def test_the_handlers_span_is_a_child_of_the_one_that_enqueued(spans: InMemorySp
         assert not spans.get_finished_spans()
     (ended,) = spans.get_finished_spans()
     assert ended.parent is not None
-    assert (ended.parent.trace_id, ended.parent.span_id) == (order.get_span_context().trace_id, order.get_span_context().span_id)
+    assert (ended.parent.trace_id, ended.parent.span_id) == (
+        order.get_span_context().trace_id,
+        order.get_span_context().span_id,
+    )
     assert (ended.name, ended.kind, ended.context, seen) == ("paint", SpanKind.CONSUMER, current, "7")
     assert ended.attributes == {"interlock.attempt": 2, "interlock.outcome": "succeed"}
     assert ended.status.status_code is StatusCode.UNSET
@@ -101,7 +110,9 @@ def test_the_handlers_span_is_a_child_of_the_one_that_enqueued(spans: InMemorySp
 
 
 @pytest.mark.parametrize("taken", [None, {}, {"traceparent": "nonsense"}])
-def test_without_a_carried_context_the_span_is_a_root(taken: dict[str, str] | None, spans: InMemorySpanExporter) -> None:
+def test_without_a_carried_context_the_span_is_a_root(
+    taken: dict[str, str] | None, spans: InMemorySpanExporter
+) -> None:
     """Even if the worker itself runs within a span."""
     with TRACER.start_as_current_span("the worker's own"), span("paint", taken, {}):
         pass
@@ -110,7 +121,10 @@ def test_without_a_carried_context_the_span_is_a_root(taken: dict[str, str] | No
 
 
 def test_the_caller_says_whether_it_failed(spans: InMemorySpanExporter) -> None:
-    """The error is recorded without the secrets in it. An exception that merely passes through, as a retry may, is no failure."""
+    """The error is recorded without the secrets in it.
+
+    An exception that merely passes through, as a retry may, is no failure.
+    """
     with pytest.raises(RuntimeError), span("passes", None, {}):
         raise RuntimeError
     with span("failed", None, {}) as handler:
@@ -129,7 +143,9 @@ def test_the_caller_says_whether_it_failed(spans: InMemorySpanExporter) -> None:
     assert (said.status.status_code, said.status.description) == (StatusCode.ERROR, "it ran too long")
 
 
-def test_a_tracer_that_cannot_begin_does_not_stop_a_handler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tracer_that_cannot_begin_does_not_stop_a_handler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(_: str) -> None:
         raise RuntimeError("no exporter")
 
@@ -150,7 +166,11 @@ def test_the_context_goes_with_the_job_through_the_database(place: Place) -> Non
 
     app.migrate()
     with TRACER.start_as_current_span("order") as order:
-        ids = [paint.enqueue(1).id, asyncio.run(paint.aenqueue(2)).id, *(one.id for one in app.enqueue_many([paint.call(3)]))]
+        ids = [
+            paint.enqueue(1).id,
+            asyncio.run(paint.aenqueue(2)).id,
+            *(one.id for one in app.enqueue_many([paint.request(3)])),
+        ]
     wanted = f"{order.get_span_context().trace_id:032x}"
     for id in ids:
         taken = app.get(id).trace
@@ -165,8 +185,9 @@ import sys
 for name in ("opentelemetry", "prometheus_client"):
     sys.modules[name] = None
 import interlock
-from interlock.telemetry.tracing import carrier, span
-assert carrier() is None
+from interlock.jobs.trace_context import current_trace
+from interlock.telemetry.tracing import span
+assert current_trace() is None
 with span("paint", {"traceparent": "00-1-1-01"}, {}) as handler:
     handler.set("a", 1)
     handler.fail(ValueError())
@@ -177,21 +198,22 @@ main(["--help"])
 UNASKED = """
 import sys
 import interlock, interlock.cli
-from interlock.telemetry.tracing import carrier, span
-carrier()
+from interlock.jobs.trace_context import current_trace
+from interlock.telemetry.tracing import span
+current_trace()
 with span("paint", None, {}): pass
 print(sorted(name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "prometheus_client", "structlog")))
 """
 
 
 def test_the_core_and_the_command_need_neither_extra() -> None:
-    """`carrier` is None and a span does nothing."""
+    """`current_trace` returns None and a span does nothing."""
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "migrate" in done.stdout
 
 
-def test_nothing_of_it_is_imported_before_it_is_asked_for() -> None:
+def test_opentelemetry_is_imported_only_when_used() -> None:
     """Where the packages are there, too: a program that does not trace does not pay for it."""
     done = subprocess.run([sys.executable, "-c", UNASKED], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Verbs of the app in functions that run inside its transactions, under a worker: they join, or refuse in one sentence, and no worker waits for itself."""
+"""App methods called inside a job's transactions join the transaction or are refused; no worker deadlocks itself."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +11,16 @@ from sqlalchemy.pool import NullPool
 
 from interlock import App, Job, Run, SyncRun, Unavailable
 from tests.kit import Place
-from tests.loops.bench import STEADY, Bench
+from tests.loops.handler_bench import STEADY, Bench
 
 
 @pytest.fixture(params=["our transaction", "a session", "a connection"])
 def chained(request: pytest.FixtureRequest, place: Place) -> Iterator[Bench]:
     """A bench whose app opens transactions of each sort."""
     engine = create_engine(place.url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
-    own = {"our transaction": None, "a session": sessionmaker(engine).begin, "a connection": place.raw.transaction}[request.param]
+    own = {"our transaction": None, "a session": sessionmaker(engine).begin, "a connection": place.raw.transaction}[
+        request.param
+    ]
     bench = Bench(place, App(place.url, schema=place.schema, transaction=own) if own else None)
     yield bench
     bench.close()
@@ -46,7 +48,7 @@ def test_commit_function_enqueues_in_its_transaction_without_conn(chained: Bench
     @order.commit
     def record(tx: Any, job: Job, value: int) -> None:
         stored = thank.enqueue(value)
-        bench.app.enqueue_many([thank.call(8)])
+        bench.app.enqueue_many([thank.request(8)])
         seen.append((bench.app.get(stored.id).payload, len(bench.app.jobs(kind="thank"))))
         if errors:
             raise errors.pop()
@@ -103,22 +105,24 @@ def test_database_that_a_commit_function_cannot_use_costs_a_try(bench: Bench) ->
 
     @order.commit
     def record(tx: Any, job: Job, value: int) -> None:
-        raise Unavailable("the other server is away")
+        raise Unavailable("the other server is unreachable")
 
     job = bench.run_one(order)
     assert (job.phase, job.tries_left) == ("pending", 1)
-    assert "could not use a database: the other server is away" in (job.last_error or "")
+    assert "could not use a database: the other server is unreachable" in (job.last_error or "")
     assert bench.again(job, 10).state == "FAILED"
     assert bench.run_one(thank, 1).state == "SUCCEEDED"
 
 
-def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On SQLite the thread gives up after a while and says why; on PostgreSQL it has a transaction of its own."""
     order, thank = ordering(bench)
     bench.migrate()
     on_sqlite = hasattr(bench.store, "file")
     if on_sqlite:
-        monkeypatch.setattr(bench.store.file._turn, "_patience", 0.2)  # type: ignore[attr-defined]
+        monkeypatch.setattr(bench.store.file._turn, "_timeout", 0.2)  # type: ignore[attr-defined]
 
     @order.commit
     def record(tx: Any, job: Job, value: int) -> None:
@@ -136,12 +140,18 @@ def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(bench:
 
 def verbs(run: Any) -> dict[str, Any]:
     """What a handler can store on its way."""
-    return {"step": lambda: run.step("a", str), "effect": lambda: run.effect("a", on_doubt="retry")(str), "advance": lambda: run.advance("x")}
+    return {
+        "step": lambda: run.step("a", str),
+        "effect": lambda: run.effect("a", on_doubt="retry")(str),
+        "advance": lambda: run.advance("x"),
+    }
 
 
 @pytest.mark.parametrize("verb", ["step", "effect", "advance"])
 @pytest.mark.parametrize("form", ["async", "thread"])
-def test_step_inside_a_transaction_of_its_handler_fails_the_job_with_one_sentence(bench: Bench, verb: str, form: str) -> None:
+def test_step_inside_a_transaction_of_its_handler_fails_the_job_with_one_sentence(
+    bench: Bench, verb: str, form: str
+) -> None:
     """On SQLite the ledger would wait for the lock that its own handler has, for as long as the job may run."""
 
     @bench.app.job()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from interlock import webhook
-from interlock.answers import Fail, Retry
+from interlock.jobs import webhook
+from interlock.jobs.results import Fail, Retry
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"type":"job.succeeded"}'
@@ -125,14 +125,22 @@ def test_the_system_finds_the_address_of_a_host(receiver: Receiver) -> None:
     assert receiver.heard[0][0] == "/"
 
 
-@pytest.mark.parametrize(("url", "host"), [("http://[::1]:81/", "[::1]:81"), ("https://a.example/", "a.example"), ("http://a.example:80/", "a.example")])
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("http://[::1]:81/", "[::1]:81"), ("https://a.example/", "a.example"), ("http://a.example:80/", "a.example")],
+)
 def test_the_host_is_named_as_http_has_it(url: str, host: str) -> None:
     assert webhook._target(url).named == host
 
 
 # ---------------------------------------------------------------- where it is sent
-@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["::ffff:127.0.0.1"], ["10.1.2.3"], ["169.254.169.254"], ["::1"], ["8.8.8.8", "127.0.0.1"]])
-def test_a_host_that_leads_to_an_address_that_is_not_public_is_refused(receiver: Receiver, addresses: list[str]) -> None:
+@pytest.mark.parametrize(
+    "addresses",
+    [["127.0.0.1"], ["::ffff:127.0.0.1"], ["10.1.2.3"], ["169.254.169.254"], ["::1"], ["8.8.8.8", "127.0.0.1"]],
+)
+def test_a_host_that_leads_to_an_address_that_is_not_public_is_refused(
+    receiver: Receiver, addresses: list[str]
+) -> None:
     """Even if another address of it is public: nothing is sent."""
     with pytest.raises(Fail, match="which is not public"):
         post(receiver.url, allow_private=False, resolve=leads_to(*addresses))
@@ -147,7 +155,9 @@ def test_an_address_in_the_url_is_checked_too(receiver: Receiver) -> None:
     assert not receiver.heard
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_connected_to(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name that leads elsewhere a moment later leads nobody astray: it is asked for once."""
     asked: list[str] = []
     connected: list[object] = []
@@ -199,7 +209,9 @@ def test_a_receiver_in_trouble_is_asked_again(receiver: Receiver, status: int) -
 
 
 @pytest.mark.parametrize(("said", "after"), [("17", 17), ("0", None)])
-def test_a_receiver_says_when_to_ask_again_and_cannot_have_it_at_once(receiver: Receiver, said: str, after: float | None) -> None:
+def test_a_receiver_says_when_to_ask_again_and_cannot_have_it_at_once(
+    receiver: Receiver, said: str, after: float | None
+) -> None:
     receiver.status, receiver.answer = 429, {"Retry-After": said}
     with pytest.raises(Retry) as caught:
         post(receiver.url)
@@ -217,9 +229,9 @@ def test_no_redirect_is_followed(receiver: Receiver) -> None:
 def test_a_host_that_is_not_there_is_asked_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(Retry, match="could not be told: ConnectionRefusedError"):
+    with pytest.raises(Retry, match="is unreachable: ConnectionRefusedError"):
         post(f"http://hooks.example:{port}/")
-    with pytest.raises(Retry, match="it has no address"):
+    with pytest.raises(Retry, match="the host has no address"):
         post("http://hooks.example/", resolve=leads_to())
 
 
@@ -229,13 +241,13 @@ def test_a_name_that_is_not_found_is_asked_again() -> None:
 
     with pytest.raises(Retry, match="was not found"):
         post("http://hooks.example/", resolve=nowhere)
-    with pytest.raises(Fail, match="no name that can be looked up"):
+    with pytest.raises(Fail, match="not a valid host name"):
         post(f"http://{'a' * 70}.example/", resolve=webhook.resolve)
 
 
 @pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 two hundred\r\n\r\n"])
 def test_an_answer_that_is_not_http_is_asked_for_again(said: bytes) -> None:
-    with raw(lambda connection, stop: connection.sendall(said)) as url, pytest.raises(Retry, match="could not be told"):
+    with raw(lambda connection, stop: connection.sendall(said)) as url, pytest.raises(Retry, match="is unreachable"):
         post(url)
 
 
@@ -254,7 +266,7 @@ def test_no_byte_is_read_beyond_the_bound() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"x" * (webhook.MOST + 500))
-        line, read = webhook._Line(ours, time.monotonic() + 5), 0
+        line, read = webhook._DeadlineSocket(ours, time.monotonic() + 5), 0
         while count := line.readinto(bytearray(1000)):
             read += count
         assert (read, len(ours.recv(1000))) == (webhook.MOST, 500)
@@ -293,7 +305,19 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver
         pytest.skip("there is no openssl program here to make a certificate with")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     named = ["-subj", "/CN=hooks.example", "-addext", "subjectAltName=DNS:hooks.example"]
-    made = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", *named]
+    made = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        *named,
+    ]
     subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -313,8 +337,12 @@ def test_the_certificate_is_checked_against_the_hosts_name(secure: Receiver) -> 
     assert len(secure.heard) == 1
 
 
-def test_the_usual_port_goes_without_saying(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_port_is_omitted(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     create_connection = socket.create_connection
-    monkeypatch.setattr(webhook.socket, "create_connection", lambda address, timeout: create_connection((address[0], secure.port), timeout))
+    monkeypatch.setattr(
+        webhook.socket,
+        "create_connection",
+        lambda address, timeout: create_connection((address[0], secure.port), timeout),
+    )
     assert post("https://hooks.example/") == 200
     assert secure.heard[0][1]["host"] == "hooks.example"

@@ -1,4 +1,6 @@
-"""The worker is a machine that can be watched: each of its transitions is seen from outside, and the invariants hold over a run."""
+"""The worker is a machine that can be watched: each of its transitions is seen from outside, and the invariants hold
+over a run.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,17 +11,19 @@ from typing import cast
 
 import pytest
 
-from interlock import App, Fail, Run, Tx
-from interlock.boot import running
-from interlock.events import AttemptEnded, Claimed, Trouble, WorkerMoved
-from interlock.machine import Machine
-from interlock.stores import OpenStore
+from interlock import App, Fail, NotMigrated, Run, Tx
+from interlock.core.machine import Machine
+from interlock.store import OpenStore
+from interlock.telemetry.events import AttemptEnded, Claimed, WorkerError, WorkerStateChanged
+from interlock.worker.assembly import run_worker
 from interlock.worker.states import PAIRS, WORKER, Position
 from interlock.worker.worker import Worker
 from tests.kit import Place
-from tests.loops.watching import Hurry, Meddler, Witness, away, once
+from tests.loops.worker_doubles import EventRecorder, InstantSleeper, InterceptedStore, away, once
 
-SEED = Machine.parse("seed", """stateDiagram-v2
+SEED = Machine.parse(
+    "seed",
+    """stateDiagram-v2
     [*] --> Startup
     Startup --> Connecting
     state "Worker Loop" as Loop {
@@ -38,11 +42,12 @@ SEED = Machine.parse("seed", """stateDiagram-v2
     }
     Loop --> ErrorWait: Unhandled Exception
     ErrorWait --> Connecting: Retry
-""")
+""",
+)
 
 
 class Bench:
-    """An app with two kinds on a database in real time, and someone at its wire."""
+    """An app with two kinds on a database in real time, and an intercepted store."""
 
     def __init__(self, place: Place) -> None:
         self.app: App[Tx] = App(place.url, schema=place.schema)
@@ -58,15 +63,17 @@ class Bench:
 
         self.good, self.bad = good, bad
         self.app.migrate()
-        self.meddler = Meddler(self.app.database.store())
-        self.waits = Hurry()
+        self.intercepted = InterceptedStore(self.app.database.store())
+        self.sleeper = InstantSleeper()
 
     @asynccontextmanager
-    async def worker(self) -> AsyncGenerator[tuple[Worker, Witness]]:
-        witness = Witness(self.app.events)
-        # Without an ear, so that it looks before it claims.
-        plan = replace(self.app.plan(listen=False), find_store=lambda: cast(OpenStore, self.meddler), waits=self.waits)
-        async with running(plan) as worker:
+    async def worker(self) -> AsyncGenerator[tuple[Worker, EventRecorder]]:
+        witness = EventRecorder(self.app.events)
+        # Without an listener, so that it looks before it claims.
+        plan = replace(
+            self.app.plan(listen=False), find_store=lambda: cast(OpenStore, self.intercepted), sleeper=self.sleeper
+        )
+        async with run_worker(plan) as worker:
             yield worker, witness
 
 
@@ -79,44 +86,67 @@ def test_the_machine_is_the_one_of_the_document() -> None:
     """Sixteen transitions: the fourteen that are drawn, the way in, and any state's way to ErrorWait."""
     assert WORKER.pairs() == SEED.pairs()
     assert len([pair for pair in PAIRS if pair[1] != "ErrorWait"]) == 14
-    assert {source for source, target in PAIRS if target == "ErrorWait"} == set(WORKER.states) - {"Startup", "ErrorWait"}
+    assert {source for source, target in PAIRS if target == "ErrorWait"} == set(WORKER.states) - {
+        "Startup",
+        "ErrorWait",
+    }
 
 
 def test_a_position_goes_only_where_an_arrow_is_drawn() -> None:
     steps: list[tuple[str, str, str]] = []
     position = Position("Polling", lambda *step: steps.append(step))
-    with pytest.raises(RuntimeError, match="no such arrow"):
+    with pytest.raises(RuntimeError, match="has no such transition"):
         position.go("Processing")
     position.go("Claiming", "found")
     assert steps == [("Polling", "Claiming", "found")]
 
 
 def test_each_of_the_sixteen_transitions_is_seen_from_outside(bench: Bench) -> None:
-    """Startup and connecting, a failed connection, recovery, polling, backoff, idling, work that succeeds and fails, a lost race, an escaped exception."""
+    """Startup and connecting, a failed connection, recovery, polling, backoff, idling, work that succeeds and fails, a
+    lost race, an escaped exception.
+    """
     rival = bench.place.open(real_time=True)
 
     def robbed() -> None:
-        del bench.meddler.before["claim"]
-        rival.claim("rival", [way for kind in bench.app.kinds.values() for way in kind.ways(kind.declaration.version(rival))], ["default"], 10)
+        del bench.intercepted.before["claim"]
+        rival.queue.claim(
+            "rival",
+            [rule for kind in bench.app.kinds.values() for rule in kind.claim_rules(kind.spec.version(rival))],
+            ["default"],
+            10,
+        )
 
-    async def scene() -> Witness:
-        bench.meddler.before["now"] = once(away())
+    async def scene() -> EventRecorder:
+        bench.intercepted.before["now"] = once(away())
         async with bench.worker() as (worker, witness):
-            for arrow in (("Startup", "Connecting"), ("Connecting", "ErrorWait"), ("ErrorWait", "Connecting"), ("Connecting", "Recovery"),
-                          ("Recovery", "Polling"), ("Polling", "Backoff"), ("Backoff", "Idle"), ("Idle", "Connecting")):
+            for arrow in (
+                ("Startup", "Connecting"),
+                ("Connecting", "ErrorWait"),
+                ("ErrorWait", "Connecting"),
+                ("Connecting", "Recovery"),
+                ("Recovery", "Polling"),
+                ("Polling", "Backoff"),
+                ("Backoff", "Idle"),
+                ("Idle", "Connecting"),
+            ):
                 await witness.moved(*arrow)
             await bench.good.aenqueue(1)
-            for arrow in (("Polling", "Claiming"), ("Claiming", "Processing"), ("Processing", "ReportingSuccess"), ("ReportingSuccess", "Polling")):
+            for arrow in (
+                ("Polling", "Claiming"),
+                ("Claiming", "Processing"),
+                ("Processing", "ReportingSuccess"),
+                ("ReportingSuccess", "Polling"),
+            ):
                 await witness.moved(*arrow)
             await bench.bad.aenqueue()
             await witness.moved("Processing", "ReportingFailure")
             await witness.moved("ReportingFailure", "Polling")
             # The worker is idle, so that it looks before it claims; another is faster.
-            await witness.until(WorkerMoved, lambda moved: moved.target == "Idle", after=len(witness.seen))
-            bench.meddler.before["claim"] = robbed
+            await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=len(witness.seen))
+            bench.intercepted.before["claim"] = robbed
             await bench.good.aenqueue(2)
             await witness.moved("Claiming", "Polling")
-            bench.meddler.before["claim"] = once(RuntimeError("a bug"))
+            bench.intercepted.before["claim"] = once(RuntimeError("a bug"))
             await bench.good.aenqueue(3)
             await witness.moved("Polling", "ErrorWait")
             assert worker.busy == 0
@@ -130,23 +160,29 @@ def test_each_of_the_sixteen_transitions_is_seen_from_outside(bench: Bench) -> N
 
 def test_error_wait_lasts_five_seconds(bench: Bench) -> None:
     async def scene() -> None:
-        bench.meddler.before["now"] = once(away())
+        bench.intercepted.before["now"] = once(away())
         async with bench.worker() as (_, witness):
             await witness.moved("ErrorWait", "Connecting")
 
     asyncio.run(scene())
-    assert 5.0 in bench.waits.slept
+    assert 5.0 in bench.sleeper.slept
 
 
 def test_the_loop_never_exits_by_itself(bench: Bench) -> None:
     """Whatever escapes, the worker comes back to polling and carries jobs."""
+
     async def scene() -> None:
         async with bench.worker() as (_, witness):
-            for verb, error in (("claim", RuntimeError("a bug")), ("due_in", away()), ("claim", away()), ("due_in", MemoryError())):
+            for verb, error in (
+                ("claim", RuntimeError("a bug")),
+                ("due_in", away()),
+                ("claim", away()),
+                ("due_in", MemoryError()),
+            ):
                 known = len(witness.seen)
-                bench.meddler.before[verb] = once(error)
+                bench.intercepted.before[verb] = once(error)
                 await bench.good.aenqueue(1)
-                await witness.until(Trouble, after=known)
+                await witness.until(WorkerError, after=known)
             stored = await bench.good.aenqueue(7)
             assert await bench.good.aresult(stored.id, timeout=30) == 7
 
@@ -157,16 +193,20 @@ def test_the_workers_table_shows_the_worker_and_forgets_it_when_it_stops_in_good
     async def scene() -> None:
         async with bench.worker() as (worker, witness):
             await witness.moved("Backoff", "Idle")
-            await asyncio.to_thread(worker.beat)
-            seen = await asyncio.to_thread(bench.app.database.store().workers)
-            assert [(one.facts.name, one.facts.state in WORKER.states, one.facts.kinds) for one in seen] == [(worker.name, True, ("bad", "good"))]
+            await asyncio.to_thread(worker.heartbeat)
+            seen = await asyncio.to_thread(bench.app.database.store().workers.all)
+            assert [(one.facts.name, one.facts.state in WORKER.states, one.facts.kinds) for one in seen] == [
+                (worker.name, True, ("bad", "good"))
+            ]
 
     asyncio.run(scene())
-    assert bench.app.database.store().workers() == []
+    assert bench.app.database.store().workers.all() == []
 
 
 def test_the_four_invariants_hold_over_a_run(bench: Bench) -> None:
-    """Lease uniqueness, lease time-out, refreshed stamps and a complete audit, over a run with successes, failures and two workers."""
+    """Lease uniqueness, lease time-out, refreshed stamps and a complete audit, over a run with successes, failures and
+    two workers.
+    """
     jobs = [bench.good.enqueue(n) for n in range(150)] + [bench.bad.enqueue() for _ in range(50)]
 
     async def scene() -> None:
@@ -179,10 +219,34 @@ def test_the_four_invariants_hold_over_a_run(bench: Bench) -> None:
 
     asyncio.run(scene())
     for stored in jobs:
-        job, executions, history = bench.app.get(stored.id), bench.app.executions(stored.id), bench.app.history(stored.id)
+        job, executions, history = (
+            bench.app.get(stored.id),
+            bench.app.executions(stored.id),
+            bench.app.history(stored.id),
+        )
         assert job.ended
         assert len(executions) == 1, "only one worker ever held it"
         assert executions[0].lease_expires_at - executions[0].leased_at >= timedelta(seconds=3)
         assert job.updated_at > job.created_at
-        assert [(entry.from_state, entry.to_state) for entry in history if entry.n == 0] == [(None, "PENDING"), ("PENDING", "RUNNING"), ("RUNNING", job.state)]
+        assert [(entry.from_state, entry.to_state) for entry in history if entry.n == 0] == [
+            (None, "PENDING"),
+            ("PENDING", "RUNNING"),
+            ("RUNNING", job.state),
+        ]
     assert bench.app.verify().ok
+
+
+def test_embedded_worker_raises_not_migrated_at_once(place: Place) -> None:
+    place.open(real_time=True).registry.migrate([], [])
+    app: App[Tx] = App(place.url, schema=place.schema)
+
+    @app.job()
+    async def work(run: Run) -> None:
+        """Never called."""
+
+    async def scene() -> None:
+        async with app.worker():
+            raise AssertionError("the block is not entered")
+
+    with pytest.raises(NotMigrated, match="interlock migrate"):
+        asyncio.run(scene())

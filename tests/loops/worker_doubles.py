@@ -1,4 +1,4 @@
-"""Watching a real worker from outside: what it emits, awaited without sleeping."""
+"""Test doubles for a worker: an event recorder, a store that tests intercept, and a sleeper that never waits."""
 
 import asyncio
 import time
@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from interlock.errors import Unavailable
-from interlock.events import Event, Events, SlotMoved, WorkerMoved
-from interlock.stores import OpenStore
+from interlock.store import OpenStore
+from interlock.store.contract import PARTS
+from interlock.telemetry.events import Event, Events, SlotStateChanged, WorkerStateChanged
 
 E = TypeVar("E", bound=Event)
-PATIENCE = 30.0
+TIME_LIMIT = 30.0
 
 
-class Witness:
-    """Remembers every event, and lets a test wait for one."""
+class EventRecorder:
+    """Records every event and lets a test wait for one."""
 
     def __init__(self, events: Events) -> None:
         self.seen: list[Event] = []
@@ -28,7 +29,7 @@ class Witness:
 
     async def until(self, kind: type[E], fits: Callable[[E], bool] = lambda _: True, *, after: int = 0) -> E:
         """The first event of this kind that fits, now or when it comes."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             while True:
                 self._news.clear()
                 for event in self.seen[after:]:
@@ -38,38 +39,57 @@ class Witness:
 
     async def moved(self, source: str, target: str) -> None:
         """The worker, or one of its slots, has taken this arrow."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             while (source, target) not in self.arrows():
                 self._news.clear()
                 if (source, target) not in self.arrows():
                     await self._news.wait()
 
     def arrows(self) -> set[tuple[str, str]]:
-        return {(event.source, event.target) for event in self.seen if isinstance(event, WorkerMoved | SlotMoved)}
+        return {
+            (event.source, event.target)
+            for event in self.seen
+            if isinstance(event, WorkerStateChanged | SlotStateChanged)
+        }
 
 
-class Meddler:
-    """A store with someone at the wire: `before` may do something, or raise, before a verb reaches it."""
+class _Part:
+    """A part of an intercepted store."""
+
+    def __init__(self, intercepted: "InterceptedStore", part: object) -> None:
+        self._intercepted, self._part = intercepted, part
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._part, name)
+        return self._intercepted.intercept(name, verb) if callable(verb) else verb
+
+
+class InterceptedStore:
+    """A store whose calls a test intercepts: `before` maps a method name to a function that runs before it."""
 
     def __init__(self, store: OpenStore) -> None:
         self.store = store
         self.before: dict[str, Callable[[], None]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        verb = getattr(self.store, name)
-        if not callable(verb):
-            return verb
+        value = getattr(self.store, name)
+        if name in PARTS:
+            # Kept, so that a test can replace a verb of the part.
+            part = self.__dict__[name] = _Part(self, value)
+            return part
+        return self.intercept(name, value) if callable(value) else value
 
-        def meddled(*args: Any, **kwargs: Any) -> Any:
+    def intercept(self, name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
+        def intercepted_call(*args: Any, **kwargs: Any) -> Any:
             if meddle := self.before.get(name):
                 meddle()
             return verb(*args, **kwargs)
 
-        return meddled
+        return intercepted_call
 
 
 def once(error: Exception) -> Callable[[], None]:
-    """Raises the first time, and never again."""
+    """Return a function that raises `error` on its first call only."""
     left = [error]
 
     def meddle() -> None:
@@ -80,11 +100,11 @@ def once(error: Exception) -> Callable[[], None]:
 
 
 def away() -> Unavailable:
-    return Unavailable("the server is away")
+    return Unavailable("the server is unreachable")
 
 
-class Hurry:
-    """Waits that take no time: a test need not wait for an error's five seconds."""
+class InstantSleeper:
+    """A sleeper whose waits return at once."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from interlock.stores import OpenStore
+from interlock.store import OpenStore
 from tests.contract.kit import FACTS, LIFECYCLES
 from tests.kit import Place, postgres_place, sqlite_place
-from tests.plans.crowd import crowd
-from tests.plans.meter import PostgresMeter, SqliteMeter, meter_of
+from tests.plans.large_tables import crowd
+from tests.plans.query_cost import PostgresMeter, SqliteMeter, meter_of
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Scenes:
 
 def _scene(place: Place) -> Scene:
     store = place.open()
-    store.migrate(list(LIFECYCLES.values()), FACTS)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     place.freeze()
     return Scene(place, store, meter_of(store))
 

@@ -1,4 +1,4 @@
-"""A crowd: half a million jobs that every verb has to pass by, and statistics that nobody ever took."""
+"""Half a million jobs that every query must skip, in tables that were never analysed."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,7 +10,10 @@ PAST, FUTURE = EPOCH - timedelta(days=300), EPOCH + timedelta(days=300)
 
 @dataclass(frozen=True)
 class Group:
-    """Many jobs in the same situation. Where they are pending they stand before the due jobs in the claimer's order: their priority is higher."""
+    """Many jobs in the same situation.
+
+    Where they are pending they stand before the due jobs in the claimer's order: their priority is higher.
+    """
 
     kind: str
     lifecycle: str
@@ -35,7 +38,8 @@ CROWD = [
     Group("chore", "task", "pending", "pending"),
     Group("paint", "image", "failed", "pending", due="{future}", status="ABORTED", ended_by="fail"),
     Group("mail", "standard", "PENDING", "pending", expires="{past}"),
-    # Beside the half million: other workers' jobs in hand, and a dead worker's jobs of a kind that our keeper does not know.
+    # Beside the half million: other workers' jobs in hand, and a dead worker's jobs of a kind that our maintenance does
+    # not know.
     Group("mail", "standard", "RUNNING", "running", count=20_000, status="IN_PROGRESS", lease="{future}"),
     Group("chore", "task", "running", "running", count=20_000, status="IN_PROGRESS"),
     # What a mass of crashes leaves behind.
@@ -62,11 +66,20 @@ def crowd(raw: Raw) -> None:
     with raw.unchecked():
         for number, group in enumerate(CROWD, start=1):
             given = times | {
-                "id": raw.numbered(number), "numbers": raw.numbers(group.count), "kind": group.kind, "lifecycle": group.lifecycle, "state": group.state,
-                "phase": group.phase, "priority": group.priority, "attempt": int(group.status is not None), "status": group.status,
+                "id": raw.numbered(number),
+                "numbers": raw.numbers(group.count),
+                "kind": group.kind,
+                "lifecycle": group.lifecycle,
+                "state": group.state,
+                "phase": group.phase,
+                "priority": group.priority,
+                "attempt": int(group.status is not None),
+                "status": group.status,
                 "losses": group.losses,
-                "ended_by": f"'{group.ended_by}'" if group.ended_by else "NULL", "ended": times["past"] if group.ended_by else "NULL",
+                "ended_by": f"'{group.ended_by}'" if group.ended_by else "NULL",
+                "ended": times["past"] if group.ended_by else "NULL",
                 "committed": times["past"] if group.status == "DONE" else "NULL",
-                **{name: getattr(group, name).format(**times) for name in ("due", "expires", "finished", "lease")}}
+                **{name: getattr(group, name).format(**times) for name in ("due", "expires", "finished", "lease")},
+            }
             for statement in (_JOBS, _AUDIT, *([_EXECUTIONS] if group.status else [])):
                 raw.run(raw.words(statement) % given, {})

@@ -1,4 +1,4 @@
-"""What a verb costs: pages that PostgreSQL touches, steps that SQLite's machine takes; and whether it reads a whole table."""
+"""Measures a query: pages read by PostgreSQL, steps of SQLite's virtual machine, and full table scans."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,19 +7,22 @@ from typing import Any
 
 import psycopg
 
-from interlock.stores.postgres.store import PostgresStore
-from interlock.stores.sqlite.store import SqliteStore
+from interlock.store.postgres.store import PostgresStore
+from interlock.store.sqlite.store import SqliteStore
 
 TABLES = ("jobs", "executions", "audit")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
 class PostgresMeter:
-    """Each statement of the verb is explained before it runs, as the generic plan that the store's own settings make, and rolled back."""
+    """Each statement of the verb is explained before it runs, as the generic plan that the store's own settings make,
+    and rolled back.
+    """
 
     def __init__(self, store: PostgresStore) -> None:
-        self._store = store
-        self._db = psycopg.connect(store.pool.url, autocommit=True)
+        self._store, self._transitions = store, store.transitions
+        self.transitions = self
+        self._db = psycopg.connect(store.session.pool.url, autocommit=True)
 
     def cost(self, verb: Callable[[], Any]) -> int:
         """Pages touched, found in memory or not."""
@@ -27,41 +30,57 @@ class PostgresMeter:
 
     def walk(self, verb: Callable[[], Any]) -> int:
         """Pages touched until it is known which rows to write, and they are locked."""
-        return sum(_pages(part) for plan in self._plans(verb) for part in _nodes(plan) if part.get("Subplan Name") == "CTE chosen")
+        return sum(
+            _pages(part)
+            for plan in self._plans(verb)
+            for part in _nodes(plan)
+            if part.get("Subplan Name") == "CTE chosen"
+        )
 
     def scans(self, verb: Callable[[], Any]) -> list[str]:
         """The tables that are read from end to end."""
         nodes = [node for plan in self._plans(verb) for node in _nodes(plan)]
-        return [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES]
+        return [
+            node["Relation Name"]
+            for node in nodes
+            if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES
+        ]
 
     def whole(self, verb: Callable[[], Any]) -> list[str]:
         """The tables, and the indexes that have every row, which are read from end to end."""
         nodes = [node for plan in self._plans(verb) for node in _nodes(plan) if node.get("Relation Name") in TABLES]
-        full = {name for (name,) in self._db.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indpred IS NULL")}
-        return [node["Relation Name"] for node in nodes if not node.get("Index Cond")
-                and (node["Node Type"] == "Seq Scan" or f"{self._store.schema}.{node.get('Index Name')}" in full)]
+        full = {
+            name
+            for (name,) in self._db.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indpred IS NULL")
+        }
+        return [
+            node["Relation Name"]
+            for node in nodes
+            if not node.get("Index Cond")
+            and (node["Node Type"] == "Seq Scan" or f"{self._store.session.schema}.{node.get('Index Name')}" in full)
+        ]
 
     def close(self) -> None:
         self._db.close()
 
     def _plans(self, verb: Callable[[], Any]) -> list[dict[str, Any]]:
         plans: list[dict[str, Any]] = []
-        pools = self._store.pool, self._store.renewing
+        pools = self._store.session.pool, self._store.session.renewing
 
-        def explaining(steadily: Callable[..., Any]) -> Callable[..., Any]:
+        def explaining(with_fixed_plans: Callable[..., Any]) -> Callable[..., Any]:
             def explained(steady: str, *statements: Any) -> Any:
                 plans.extend(self._explain(steady, statement) for statement in statements)
-                return steadily(steady, *statements)
+                return with_fixed_plans(steady, *statements)
 
             return explained
 
         for pool in pools:
-            pool.steadily = explaining(pool.steadily)  # type: ignore[method-assign]
+            pool.with_fixed_plans = explaining(pool.with_fixed_plans)  # type: ignore[method-assign]
         try:
             verb()
         finally:
             for pool in pools:
-                del pool.steadily
+                del pool.with_fixed_plans
         assert plans, "the verb ran no statement that we could see"
         return plans
 
@@ -72,7 +91,12 @@ class PostgresMeter:
         with self._db.transaction(force_rollback=True):
             self._db.execute(steady)
             self._db.execute(f"PREPARE asked AS {text}")
-            (found,) = self._db.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked{f' ({values})' if names else ''}").fetchone() or ()
+            (found,) = (
+                self._db.execute(
+                    f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked{f' ({values})' if names else ''}"
+                ).fetchone()
+                or ()
+            )
             self._db.execute("DEALLOCATE asked")
         return found[0]["Plan"]
 
@@ -90,8 +114,13 @@ def _pages(node: dict[str, Any]) -> int:
 def _written_apart(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """Writes whose answer nobody reads run after the plan's own root, which therefore does not count them."""
     read = {node.get("CTE Name") for node in _nodes(plan)}
-    return [node for node in _nodes(plan) if node["Node Type"] == "ModifyTable" and node.get("Subplan Name", "").removeprefix("CTE ") not in read
-            and node.get("Subplan Name", "").startswith("CTE ")]
+    return [
+        node
+        for node in _nodes(plan)
+        if node["Node Type"] == "ModifyTable"
+        and node.get("Subplan Name", "").removeprefix("CTE ") not in read
+        and node.get("Subplan Name", "").startswith("CTE ")
+    ]
 
 
 class SqliteMeter:
@@ -100,7 +129,8 @@ class SqliteMeter:
     GRAIN = 20
 
     def __init__(self, store: SqliteStore) -> None:
-        self._store = store
+        self._store, self._transitions = store, store.transitions
+        self.transitions = self
 
     def cost(self, verb: Callable[[], Any]) -> int:
         """Steps, to the nearest twenty."""
@@ -133,17 +163,35 @@ class SqliteMeter:
         connection = self._store.file.connection()
         with self._traced() as statements:
             verb()
-        plans = [row[3] for sql in statements if sql.split(" ", 1)[0].upper() in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
-                 for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
-        return [line for line in plans if re.match(r"SCAN (interlock_(jobs|executions|audit)|[jea])\b(?!.*(USING|VIRTUAL))", line)]
+        plans = [
+            row[3]
+            for sql in statements
+            if sql.split(" ", 1)[0].upper() in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
+            for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")
+        ]
+        return [
+            line
+            for line in plans
+            if re.match(r"SCAN (interlock_(jobs|executions|audit)|[jea])\b(?!.*(USING|VIRTUAL))", line)
+        ]
 
     def whole(self, verb: Callable[[], Any]) -> list[str]:
         """The tables, and the indexes that have every row, which are read from end to end."""
         connection = self._store.file.connection()
-        full = [name for table in TABLES for _, name, _, _, partial in connection.execute(f"PRAGMA index_list(interlock_{table})") if not partial]
+        full = [
+            name
+            for table in TABLES
+            for _, name, _, _, partial in connection.execute(f"PRAGMA index_list(interlock_{table})")
+            if not partial
+        ]
         with self._traced() as statements:
             verb()
-        plans = [row[3] for sql in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}") if sql.split(" ", 1)[0].upper() in ("SELECT", "WITH")]
+        plans = [
+            row[3]
+            for sql in statements
+            for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")
+            if sql.split(" ", 1)[0].upper() in ("SELECT", "WITH")
+        ]
         lines = [line for line in plans if re.match(r"SCAN (interlock_(jobs|executions|audit)|[jea])\b", line)]
         return [line for line in lines if " USING " not in line or line.split()[-1] in full]
 

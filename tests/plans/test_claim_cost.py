@@ -1,21 +1,24 @@
-"""Protocol 17: a claim touches what it claims, however many jobs stand before them. Counted, not read off a plan's name."""
+"""Protocol 17: a claim touches what it claims, however many jobs stand before them.
+
+Counted, not read off a plan's name.
+"""
 
 import pytest
 
-from interlock.store import Store
-from tests.contract.kit import many, ways
+from interlock.store.contract import Store
+from tests.contract.kit import claim_rules, many
 from tests.plans.conftest import Scene, Scenes
 
 KNOWN = ("mail", "paint")
 
 
 def claim(store: Store, limit: int) -> int:
-    return len(store.claim("ann", ways(*KNOWN), ["default"], limit))
+    return len(store.queue.claim("ann", claim_rules(*KNOWN), ["default"], limit))
 
 
 def due(scene: Scene, n: int) -> None:
     """Jobs that a claim finds: half of them with a TTL, all less important than the crowd."""
-    scene.store.enqueue([*many(n - n // 2), *many(n // 2, ttl=600.0)])
+    scene.store.queue.enqueue([*many(n - n // 2), *many(n // 2, ttl=600.0)])
 
 
 @pytest.fixture(params=["empty", "crowded"])
@@ -31,7 +34,7 @@ def test_a_claim_of_100_touches_less_than_500(scene: Scene) -> None:
         pass
 
 
-def test_a_claim_costs_the_same_in_a_crowd(scenes: Scenes) -> None:
+def test_claim_cost_does_not_grow_with_the_tables(scenes: Scenes) -> None:
     """At most twice what it costs where there is nothing else."""
     costs = []
     for scene in (scenes.empty, scenes.crowded):
@@ -40,7 +43,7 @@ def test_a_claim_costs_the_same_in_a_crowd(scenes: Scenes) -> None:
     assert costs[1] <= 2 * costs[0], costs
 
 
-def test_a_claim_costs_as_much_as_it_claims(scenes: Scenes) -> None:
+def test_claim_cost_is_proportional_to_the_jobs_claimed(scenes: Scenes) -> None:
     """Ten times as many jobs cost at most fifteen times as much."""
     due(scenes.crowded, 1100)
     few = scenes.crowded.meter.cost(lambda: claim(scenes.crowded.store, 100))
@@ -57,7 +60,7 @@ def test_a_claim_that_finds_nothing_costs_next_to_nothing(scenes: Scenes) -> Non
     assert idle[1] <= 2 * scenes.crowded.meter.cost(lambda: claim(scenes.crowded.store, 10)), idle
 
 
-def test_a_claim_reads_no_table_from_end_to_end(scenes: Scenes) -> None:
+def test_claim_scans_no_table(scenes: Scenes) -> None:
     """Every step goes through an index, though nobody ever analysed the tables."""
     due(scenes.crowded, 10)
     assert scenes.crowded.meter.scans(lambda: claim(scenes.crowded.store, 10)) == []
@@ -67,20 +70,35 @@ def test_a_claim_reads_no_table_from_end_to_end(scenes: Scenes) -> None:
 def test_a_claim_without_suspects_steps_over_none(scenes: Scenes) -> None:
     """10,000 of them before 100 due jobs cost it nothing."""
     scene = scenes.crowded
-    scene.store.enqueue([*many(50, "deliver"), *many(50, "deliver", ttl=600.0)])
+    scene.store.queue.enqueue([*many(50, "deliver"), *many(50, "deliver", ttl=600.0)])
     claims = []
-    assert scene.meter.walk(lambda: claims.append(scene.store.claim("ann", ways("deliver"), ["default"], 100, suspects=0))) < 500
+    assert (
+        scene.meter.walk(
+            lambda: claims.append(scene.store.queue.claim("ann", claim_rules("deliver"), ["default"], 100, suspects=0))
+        )
+        < 500
+    )
     assert [lease.job.lease_losses for lease in claims[0]] == [0] * 100
 
 
 def test_a_claim_for_one_suspect_steps_over_no_other_job(scenes: Scenes) -> None:
     """Behind 100,000 due jobs of its kind, or before 100 others."""
     scene = scenes.crowded
-    scene.store.enqueue(many(100, "deliver"))
+    scene.store.queue.enqueue(many(100, "deliver"))
     claims = []
-    assert scene.meter.walk(lambda: claims.append(scene.store.claim("ann", ways("chore", "deliver"), ["default"], 101, suspects=1))) < 500
+    assert (
+        scene.meter.walk(
+            lambda: claims.append(
+                scene.store.queue.claim("ann", claim_rules("chore", "deliver"), ["default"], 101, suspects=1)
+            )
+        )
+        < 500
+    )
     assert sum(lease.job.lease_losses for lease in claims[0]) <= 1
-    costs = [scene.meter.cost(lambda: scene.store.claim("ann", ways("deliver"), ["default"], 1, suspects=bound)) for bound in (0, 1)]  # noqa: B023 - called at once
+    costs = [
+        scene.meter.cost(lambda: scene.store.queue.claim("ann", claim_rules("deliver"), ["default"], 1, suspects=bound))  # noqa: B023 - called at once
+        for bound in (0, 1)
+    ]
     assert costs[1] <= 3 * costs[0], costs
 
 
@@ -92,12 +110,12 @@ def test_asking_when_something_is_due_costs_at_most_two_idle_claims(scenes: Scen
         pass
     idle = scene.meter.cost(lambda: claim(scene.store, 100))
     for kinds in (KNOWN, ("chore",), ("deliver",)):
-        assert scene.meter.cost(lambda: scene.store.due_in(ways(*kinds), ["default"])) <= 2 * idle  # noqa: B023 - called at once
-    assert scene.meter.scans(lambda: scene.store.due_in(ways(), ["default"])) == []
+        assert scene.meter.cost(lambda: scene.store.queue.due_in(claim_rules(*kinds), ["default"])) <= 2 * idle  # noqa: B023 - called at once
+    assert scene.meter.scans(lambda: scene.store.queue.due_in(claim_rules(), ["default"])) == []
 
 
-def test_depths_and_stuck_pass_by_what_has_ended(scenes: Scenes) -> None:
+def test_depths_and_stuck_skip_ended_jobs(scenes: Scenes) -> None:
     """Half a million jobs wait or run, 100,000 have ended: they are not looked at."""
     scene = scenes.crowded
-    assert scene.meter.whole(scene.store.depths) == []
-    assert scene.meter.whole(lambda: scene.store.stuck(10)) == []
+    assert scene.meter.whole(scene.store.inspect.depths) == []
+    assert scene.meter.whole(lambda: scene.store.inspect.stuck(10)) == []

@@ -1,4 +1,4 @@
-"""Protocol 5: ten thousand handed-over executions rest, and whoever takes, gives back or names a few of them passes the others by."""
+"""Protocol 5: the cost of recalling handed-over work does not grow with the number of handed-over executions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from interlock.ids import uuid7
-from interlock.outcome import Handed, Looked, Started
-from interlock.records import KindFacts, Lease
-from tests.contract.kit import LIFECYCLES, decided, many, ways
+from interlock.core.ids import uuid7
+from interlock.core.outcome import Handed, Looked, Started
+from interlock.store.types import KindFacts, Lease
+from tests.contract.kit import LIFECYCLES, claim_rules, decided, many
 from tests.kit import EPOCH, Raw
 from tests.plans.conftest import Scene, Scenes
-from tests.plans.crowd import PAST
+from tests.plans.large_tables import PAST
 
 Verb = Callable[[], object]
 RESTING, DUE, ENDED = 10_000, 2_000, 10_000
@@ -30,13 +30,24 @@ SELECT %(id)s, 1, 1, '%(status)s', 'fetch', 'external:fetch', %(check)s, %(check
 
 
 def load(raw: Raw) -> None:
-    """What rests outside, what is due to be looked at, and what has come back from there long ago; past the triggers."""
+    """What rests outside, what is due to be looked at, and what has come back from there long ago; past the
+    triggers.
+    """
     past, later = raw.time(PAST), raw.time(EPOCH + timedelta(days=300))
     running = {"state": "queued", "phase": "running", "status": "IN_PROGRESS", "ended": "NULL", "event": "NULL"}
     done = {"state": "completed", "phase": "succeeded", "status": "DONE", "ended": past, "event": "'succeed'"}
     with raw.unchecked():
-        for group, (count, check, said) in enumerate([(RESTING, later, running), (DUE, past, running), (ENDED, past, done)], start=901):
-            given = {"id": raw.numbered(group), "numbers": raw.numbers(count), "past": past, "check": check, "group": group, **said}
+        for group, (count, check, said) in enumerate(
+            [(RESTING, later, running), (DUE, past, running), (ENDED, past, done)], start=901
+        ):
+            given = {
+                "id": raw.numbered(group),
+                "numbers": raw.numbers(count),
+                "past": past,
+                "check": check,
+                "group": group,
+                **said,
+            }
             for statement in (_JOBS, _AUDIT, _EXECUTIONS):
                 raw.run(raw.words(statement) % given, {})
 
@@ -45,59 +56,64 @@ def load(raw: Raw) -> None:
 def ports(scenes: Scenes) -> Scenes:
     """The same two databases; in the crowded one ten thousand executions rest outside."""
     for scene in (scenes.empty, scenes.crowded):
-        scene.store.migrate(list(LIFECYCLES.values()), [KindFacts("fetch", "download", every=15.0, batch=100)])
+        scene.store.registry.migrate(list(LIFECYCLES.values()), [KindFacts("fetch", "download", every=15.0, batch=100)])
     load(scenes.crowded.place.raw)
     return scenes
 
 
 def hand(scene: Scene, n: int, check_in: float, name: str | None = None) -> list[Lease]:
     """Fresh ones, handed over now."""
-    scene.store.enqueue(many(n, "fetch", priority=99))
-    leases = scene.store.claim("ann", ways("fetch"), ["default"], n)
-    assert scene.store.move([decided(lease, Started(walks=False)) for lease in leases]) == []
+    scene.store.queue.enqueue(many(n, "fetch", priority=99))
+    leases = scene.store.queue.claim("ann", claim_rules("fetch"), ["default"], n)
+    assert scene.store.transitions.move([decided(lease, Started(walks=False)) for lease in leases]) == []
     leases = [replace(lease, status="IN_PROGRESS") for lease in leases]
-    assert scene.store.move([decided(lease, Handed(name or uuid7(), check_in)) for lease in leases]) == []
+    assert scene.store.transitions.move([decided(lease, Handed(name or uuid7(), check_in)) for lease in leases]) == []
     return leases
 
 
 def adopt(scene: Scene, n: int) -> Verb:
     hand(scene, n, 0.0)
-    return lambda: scene.store.adopt("rec", ["fetch"], 1e6, n, external=True)
+    return lambda: scene.store.leases.adopt("rec", ["fetch"], 1e6, n, external=True)
 
 
 def give_back(scene: Scene, n: int) -> Verb:
     hand(scene, n, 0.0)
-    moves = [decided(lease, Looked(1e6, seen=False)) for lease in scene.store.adopt("rec", ["fetch"], 1e6, n, external=True)]
+    moves = [
+        decided(lease, Looked(1e6, seen=False))
+        for lease in scene.store.leases.adopt("rec", ["fetch"], 1e6, n, external=True)
+    ]
     assert len(moves) == n
-    return lambda: scene.store.move(moves)
+    return lambda: scene.store.transitions.move(moves)
 
 
 def recall(scene: Scene, n: int) -> Verb:
     for lease in hand(scene, n, 1e6):
-        scene.store.request_cancel(lease.job.id, by="olga", reason=None)
-    return lambda: scene.store.recall("rec", ["fetch"], 1e6, n)
+        scene.store.control.request_cancel(lease.job.id, by="olga", reason=None)
+    return lambda: scene.store.leases.recall("rec", ["fetch"], 1e6, n)
 
 
 def recall_nothing(scene: Scene, n: int) -> Verb:
-    scene.store.recall("rec", ["fetch"], 1e6, 10_000)
-    return lambda: scene.store.recall("rec", ["fetch"], 1e6, n)
+    scene.store.leases.recall("rec", ["fetch"], 1e6, 10_000)
+    return lambda: scene.store.leases.recall("rec", ["fetch"], 1e6, n)
 
 
 def recall_named(scene: Scene, n: int) -> Verb:
     hand(scene, n, 1e6, name := uuid7())
-    return lambda: scene.store.recall("callback", ["fetch"], 1e6, n, external_id=name)
+    return lambda: scene.store.leases.recall("callback", ["fetch"], 1e6, n, external_id=name)
 
 
 def sweep(scene: Scene, n: int) -> Verb:
-    """What a keeper does: these are not its affair."""
-    return lambda: scene.store.adopt("keeper", ["fetch"], 1e6, n)
+    """What a maintenance does: these are not its affair."""
+    return lambda: scene.store.leases.adopt("maintenance", ["fetch"], 1e6, n)
 
 
 VERBS = [adopt, give_back, recall, recall_nothing, recall_named, sweep]
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb is not recall_nothing])
-def test_it_costs_the_same_beside_ten_thousand_at_rest(ports: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
+def test_cost_does_not_grow_with_the_number_of_handed_over_executions(
+    ports: Scenes, verb: Callable[[Scene, int], Verb]
+) -> None:
     """For a hundred at most twice what it costs where there is nothing else, plus a few pages for deeper indexes.
 
     Where more is due than is taken, three are looked at for each one taken, since some may be locked.
@@ -107,14 +123,14 @@ def test_it_costs_the_same_beside_ten_thousand_at_rest(ports: Scenes, verb: Call
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_it_reads_no_table_from_end_to_end(ports: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
+def test_handed_over_queries_scan_no_table(ports: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
     """Every step goes through an index, though nobody ever analysed the tables."""
     assert ports.crowded.meter.scans(verb(ports.crowded, 10)) == []
 
 
-def test_how_the_outside_stands_is_told_from_what_rests_there(ports: Scenes) -> None:
+def test_external_work_report_reads_only_handed_over_executions(ports: Scenes) -> None:
     """What has come back is passed by, as is all that was never handed over."""
     scene = ports.crowded
-    (told,) = scene.store.outside()
-    assert told.handed >= RESTING + DUE
-    assert (scene.meter.scans(scene.store.outside), scene.meter.whole(scene.store.outside)) == ([], [])
+    (told,) = scene.store.external.work()
+    assert told.executions >= RESTING + DUE
+    assert (scene.meter.scans(scene.store.external.work), scene.meter.whole(scene.store.external.work)) == ([], [])

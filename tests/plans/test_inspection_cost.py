@@ -1,12 +1,12 @@
-"""What an operator looks at costs what is shown, however much is stored beside it."""
+"""The cost of an operator's query depends on what it shows, not on the table sizes."""
 
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from interlock.outcome import Held
-from tests.contract.kit import decided, fail, many, ways
+from interlock.core.outcome import Held
+from tests.contract.kit import claim_rules, decided, fail, many
 from tests.kit import EPOCH
 from tests.plans.conftest import Scene, Scenes
 
@@ -25,40 +25,53 @@ def desks(scenes: Scenes) -> Scenes:
     raw = scenes.crowded.place.raw
     past = raw.time(EPOCH - timedelta(days=30))
     groups = [
-        {"id": raw.numbered(801), "numbers": raw.numbers(HELD), "state": "QUEUED", "phase": "pending",
-         "finished": "NULL", "held": past},
-        {"id": raw.numbered(802), "numbers": raw.numbers(FAILED), "state": "FAILED", "phase": "failed",
-         "finished": past, "held": "NULL"}]
+        {
+            "id": raw.numbered(801),
+            "numbers": raw.numbers(HELD),
+            "state": "QUEUED",
+            "phase": "pending",
+            "finished": "NULL",
+            "held": past,
+        },
+        {
+            "id": raw.numbered(802),
+            "numbers": raw.numbers(FAILED),
+            "state": "FAILED",
+            "phase": "failed",
+            "finished": past,
+            "held": "NULL",
+        },
+    ]
     with raw.unchecked():
         for given in groups:
             raw.run(raw.words(_JOBS) % {**given, "past": past}, {})
     for scene in (scenes.empty, scenes.crowded):
-        scene.store.enqueue(many(20, priority=99, queue="look"))
-        leases = scene.store.claim("ann", ways("mail"), ["look"], 20)
-        assert scene.store.move([decided(lease, Held("look")) for lease in leases[:10]]) == []
+        scene.store.queue.enqueue(many(20, priority=99, queue="look"))
+        leases = scene.store.queue.claim("ann", claim_rules("mail"), ["look"], 20)
+        assert scene.store.transitions.move([decided(lease, Held("look")) for lease in leases[:10]]) == []
         for lease in leases[10:]:
             fail(scene.store, lease)
     return scenes
 
 
 def held(scene: Scene) -> object:
-    return scene.store.held([("mail", "look"), ("deliver", "crowd")], 10)
+    return scene.store.inspect.held_jobs([("mail", "look"), ("deliver", "crowd")], 10)
 
 
 def failures(scene: Scene) -> object:
-    return scene.store.failures(86_400.0, 3)
+    return scene.store.inspect.recent_failures(86_400.0, 3)
 
 
 def find(scene: Scene) -> object:
-    return scene.store.find("0", 5)
+    return scene.store.inspect.find("0", 5)
 
 
 def pruned(scene: Scene) -> object:
-    return scene.store.find("ff", 5)
+    return scene.store.inspect.find("ff", 5)
 
 
 def neighbours(scene: Scene) -> object:
-    return scene.store.neighbours([job.id for job in scene.store.held([("mail", "look")], 10)])
+    return scene.store.inspect.adjacent_ids([job.id for job in scene.store.inspect.held_jobs([("mail", "look")], 10)])
 
 
 Verb = Callable[[Scene], object]

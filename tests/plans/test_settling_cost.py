@@ -1,83 +1,85 @@
-"""Move, renew, adopt and take touch the rows they name, however full the tables are."""
+"""The cost of move, renew, adopt and take depends on the rows they name, not on the table sizes."""
 
 from collections.abc import Callable
 
 import pytest
 
-from interlock.outcome import Errored, Failed, Returned
-from interlock.records import Beat, Lease
-from tests.contract.kit import decided, make, many, taken, ways
+from interlock.core.outcome import Errored, FailedFinally, Returned
+from interlock.store.types import Heartbeat, Lease
+from tests.contract.kit import claim_rules, decided, make, many, taken
 from tests.plans.conftest import Scene, Scenes
 
 Verb = Callable[[], object]
 
 
 def held(scene: Scene, n: int, lease: float = 30.0) -> list[Lease]:
-    scene.store.enqueue(many(n, priority=99))
-    leases = scene.store.claim("ann", ways("mail", lease=lease), ["default"], n)
+    scene.store.queue.enqueue(many(n, priority=99))
+    leases = scene.store.queue.claim("ann", claim_rules("mail", lease=lease), ["default"], n)
     assert len(leases) == n
     return leases
 
 
 def succeed(scene: Scene, n: int) -> Verb:
     moves = [decided(lease, Returned("1", boundary=False)) for lease in held(scene, n)]
-    return lambda: scene.store.move(moves)
+    return lambda: scene.store.transitions.move(moves)
 
 
 def commit(scene: Scene, n: int) -> Verb:
     moves = [decided(lease, Returned("1", boundary=True)) for lease in held(scene, n)]
-    return lambda: scene.store.move(moves)
+    return lambda: scene.store.transitions.move(moves)
 
 
 def retry(scene: Scene, n: int) -> Verb:
     moves = [decided(lease, Errored("busy", retryable=True, after=1e6)) for lease in held(scene, n)]
-    return lambda: scene.store.move(moves)
+    return lambda: scene.store.transitions.move(moves)
 
 
 def refused(scene: Scene, n: int) -> Verb:
     leases = held(scene, n)
-    scene.store.move([decided(lease, Failed("x")) for lease in leases])
+    scene.store.transitions.move([decided(lease, FailedFinally("x")) for lease in leases])
     moves = [decided(lease, Returned("1", boundary=False)) for lease in leases]
-    return lambda: scene.store.move(moves)
+    return lambda: scene.store.transitions.move(moves)
 
 
 def renew(scene: Scene, n: int) -> Verb:
-    beats = [Beat(lease.fence, 1e6) for lease in held(scene, n)]
-    return lambda: scene.store.renew(beats)
+    heartbeats = [Heartbeat(lease.fence, 1e6) for lease in held(scene, n)]
+    return lambda: scene.store.leases.renew(heartbeats)
 
 
 def adopt(scene: Scene, n: int) -> Verb:
     held(scene, n, lease=0.0)
-    return lambda: scene.store.adopt("keeper", ["mail", "paint"], 1e6, n)
+    return lambda: scene.store.leases.adopt("maintenance", ["mail", "paint"], 1e6, n)
 
 
 def adopt_nothing(scene: Scene, n: int) -> Verb:
-    return lambda: scene.store.adopt("keeper", ["mail", "paint"], 1e6, n)
+    return lambda: scene.store.leases.adopt("maintenance", ["mail", "paint"], 1e6, n)
 
 
 def take(scene: Scene, n: int) -> Verb:
-    jobs = [scene.store.get(each.id) for each in scene.store.enqueue([make(delay=1e6) for _ in range(n)])]
-    return lambda: scene.store.take([taken(job) for job in jobs])
+    jobs = [scene.store.inspect.get(each.id) for each in scene.store.queue.enqueue([make(delay=1e6) for _ in range(n)])]
+    return lambda: scene.store.transitions.take([taken(job) for job in jobs])
 
 
 VERBS = [succeed, commit, retry, refused, renew, adopt, adopt_nothing, take]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_it_costs_the_same_in_a_crowd(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
-    """For a hundred rows at most twice what it costs where there is nothing else, plus a few pages for deeper indexes."""
+def test_settling_cost_does_not_grow_with_the_tables(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
+    """For a hundred rows at most twice what it costs where there is nothing else, plus a few pages for deeper
+    indexes.
+    """
     empty, crowded = (scene.meter.cost(verb(scene, 100)) for scene in (scenes.empty, scenes.crowded))
     assert crowded <= 2 * empty + 50, (empty, crowded)
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb is not adopt_nothing])
-def test_it_costs_as_much_as_it_names(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
+def test_settling_cost_is_proportional_to_the_rows_named(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
     """Ten times as many rows cost at most fifteen times as much."""
     few, lots = (scenes.crowded.meter.cost(verb(scenes.crowded, n)) for n in (50, 500))
     assert lots <= 15 * few, (few, lots)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_it_reads_no_table_from_end_to_end(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
+def test_settling_queries_scan_no_table(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
     """Every step goes through an index, though nobody ever analysed the tables."""
     assert scenes.crowded.meter.scans(verb(scenes.crowded, 10)) == []

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from interlock.lifecycle import Lifecycle
+from interlock.core.lifecycle import Lifecycle
 
 Triples = list[tuple[str, str, str]]
 
@@ -15,15 +15,21 @@ notes = st.text(st.characters(codec="utf-8", exclude_characters="%:", exclude_ca
 
 @st.composite
 def sensible_triples(draw: st.DrawFn) -> Triples:
-    """A queue, perhaps a claimed state, perhaps a started one, some stages, and any sensible choice of ways out of each."""
+    """A queue, perhaps a claimed state, perhaps a started one, some stages, and any sensible choice of ways out of
+    each.
+    """
     claims, starts, rests = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     stages = [f"stage{n}" for n in range(draw(st.integers(0, 3)))]
     working = ["claimed" if claims else "queued", *(["started"] if starts else []), *stages]
     arrows: Triples = [("queued", "claim", "claimed")] if claims else []
     arrows += [(working[0], "start", "started")] if starts else []
     first = 1 if starts else 0
-    arrows += [(source, "advance", target) for source, target in zip(working[first:], working[first + 1:], strict=False)]
-    arrows += [(source, "advance", target) for source, target in draw(_some([(b, a) for a in stages for b in stages if a < b]))]
+    arrows += [
+        (source, "advance", target) for source, target in zip(working[first:], working[first + 1 :], strict=False)
+    ]
+    arrows += [
+        (source, "advance", target) for source, target in draw(_some([(b, a) for a in stages for b in stages if a < b]))
+    ]
     waiting = ["queued"]
     if rests:
         arrows += [("resting", "retry", "queued"), ("resting", "bury", "dead")]
@@ -45,7 +51,9 @@ def sensible_lifecycles(draw: st.DrawFn) -> Lifecycle:
     """The same under random names, in random order, with random prose beside the events."""
     triples = draw(sensible_triples())
     states = sorted({state for source, _, target in triples for state in (source, target)})
-    renamed = dict(zip(states, draw(st.lists(names, min_size=len(states), max_size=len(states), unique=True)), strict=True))
+    renamed = dict(
+        zip(states, draw(st.lists(names, min_size=len(states), max_size=len(states), unique=True)), strict=True)
+    )
     labelled = [(renamed[source], f"{event} {draw(notes)}", renamed[target]) for source, event, target in triples]
     return Lifecycle(draw(names), transitions=draw(st.permutations(labelled)), initial=renamed["queued"])
 

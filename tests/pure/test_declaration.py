@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 
+from interlock.core.lifecycle import Lifecycle
 from interlock.errors import LifecycleError
-from interlock.lifecycle import Lifecycle
 
 from .strategies import Triples, sensible_triples
 
@@ -35,16 +35,24 @@ def test_nothing_sensible_is_refused(triples: Triples) -> None:
 
 def test_an_unknown_event_is_refused_with_the_known_ones() -> None:
     sentence = refusal(GOOD + "running --> queued: explode loudly\n")
-    assert sentence.startswith("job, line 6: the arrow running --> queued starts its label with 'explode', which is no event")
-    assert sentence.endswith("write one of claim, start, advance, succeed, retry, lose, fail, bury, reject, cancel, expire.")
+    assert sentence.startswith(
+        "job, line 6: the transition running --> queued starts its label with 'explode', which is not an event"
+    )
+    assert sentence.endswith(
+        "write one of claim, start, advance, succeed, retry, lose, fail, bury, reject, cancel, expire."
+    )
 
 
 def test_an_arrow_without_an_event_is_refused() -> None:
-    assert refusal(GOOD + "running --> queued\n").startswith("job, line 6: the arrow running --> queued has no event")
+    assert refusal(GOOD + "running --> queued\n").startswith(
+        "job, line 6: the transition running --> queued has no event"
+    )
 
 
 def test_an_unreachable_state_is_refused() -> None:
-    assert refusal(GOOD + "limbo --> failed: fail\n").startswith("job, line 6: state limbo cannot be reached from queued")
+    assert refusal(GOOD + "limbo --> failed: fail\n").startswith(
+        "job, line 6: state limbo cannot be reached from queued"
+    )
 
 
 def test_a_state_that_no_arrow_touches_is_refused() -> None:
@@ -52,7 +60,9 @@ def test_a_state_that_no_arrow_touches_is_refused() -> None:
 
 
 def test_two_arrows_for_one_event_are_refused() -> None:
-    assert refusal(GOOD + "running --> broken: fail\n").startswith("job, line 6: state running draws `fail` to broken and to failed (line 5)")
+    assert refusal(GOOD + "running --> broken: fail\n").startswith(
+        "job, line 6: `fail` leads from running to broken and to failed (line 5)"
+    )
 
 
 def test_advance_may_lead_to_several_states() -> None:
@@ -61,37 +71,49 @@ def test_advance_may_lead_to_several_states() -> None:
 
 
 def test_an_arrow_drawn_twice_is_refused() -> None:
-    assert refusal(GOOD + "running --> failed: fail again\n").startswith("job, line 6: the arrow running --> failed: fail is drawn twice")
+    assert refusal(GOOD + "running --> failed: fail again\n").startswith(
+        "job, line 6: the transition running --> failed: fail appears twice"
+    )
 
 
 def test_a_final_state_with_exits_is_refused() -> None:
-    assert refusal(GOOD + "running --> [*]\n").startswith("job, line 6: state running is drawn as final")
+    assert refusal(GOOD + "running --> [*]\n").startswith("job, line 6: state running is marked as final")
 
 
 def test_a_state_that_cannot_reach_a_final_one_is_refused() -> None:
-    assert refusal(GOOD + "running --> a: advance\na --> b: advance\nb --> a: advance\n").startswith("job, line 6: from state a no way leads to a final state")
+    assert refusal(GOOD + "running --> a: advance\na --> b: advance\nb --> a: advance\n").startswith(
+        "job, line 6: no final state can be reached from a"
+    )
 
 
 def test_an_arrow_from_a_state_to_itself_is_refused() -> None:
-    assert refusal(GOOD + "running --> running: advance\n").startswith("job, line 6: the arrow running --> running: advance leads from running to itself")
+    assert refusal(GOOD + "running --> running: advance\n").startswith(
+        "job, line 6: the transition running --> running: advance leads from running to itself"
+    )
 
 
 @pytest.mark.parametrize("stage", ["running --> stage: advance", "running --> stage: start"])
 def test_a_working_state_that_a_lost_lease_could_trap_is_refused(stage: str) -> None:
-    assert refusal(GOOD + f"{stage}\nstage --> done: succeed\n").startswith("job, line 6: state stage draws no `fail`: a job held there")
+    assert refusal(GOOD + f"{stage}\nstage --> done: succeed\n").startswith(
+        "job, line 6: `fail` is missing from state stage: a job that loses its last lease there"
+    )
 
 
 def test_a_claimed_state_without_fail_is_refused() -> None:
-    assert refusal("stateDiagram-v2\n[*] --> a\na --> b: claim\nb --> c: succeed").startswith("job, line 3: state b draws no `fail`")
+    assert refusal("stateDiagram-v2\n[*] --> a\na --> b: claim\nb --> c: succeed").startswith(
+        "job, line 3: `fail` is missing from state b"
+    )
 
 
 def test_a_waiting_state_that_claim_does_not_leave_needs_fail_too() -> None:
     sentence = refusal(GOOD + "running --> again: retry\nagain --> running: advance\n")
-    assert sentence.startswith("job, line 6: state again draws no `fail`: a job held there")
+    assert sentence.startswith("job, line 6: `fail` is missing from state again: a job that loses its last lease there")
 
 
 def test_a_lifecycle_without_success_is_refused() -> None:
-    assert refusal("stateDiagram-v2\n[*] --> a\na --> b: fail").startswith("job, line 2: no state draws `succeed`: no job that starts in a")
+    assert refusal("stateDiagram-v2\n[*] --> a\na --> b: fail").startswith(
+        "job, line 2: `succeed` is missing, so no job that starts in a"
+    )
 
 
 def test_a_lifecycle_without_an_initial_state_is_refused() -> None:
@@ -100,24 +122,30 @@ def test_a_lifecycle_without_an_initial_state_is_refused() -> None:
 
 def test_an_empty_diagram_is_refused() -> None:
     assert refusal("").startswith("job: the diagram is empty")
-    assert refusal("stateDiagram-v2\n[*] --> a").startswith("job: there are no arrows")
+    assert refusal("stateDiagram-v2\n[*] --> a").startswith("job: there are no transitions")
 
 
-@pytest.mark.parametrize(("exits", "missing"), [("failed --> queued: retry", "bury"), ("failed --> dead: bury", "retry")])
+@pytest.mark.parametrize(
+    ("exits", "missing"), [("failed --> queued: retry", "bury"), ("failed --> dead: bury", "retry")]
+)
 def test_a_resting_state_needs_retry_and_bury(exits: str, missing: str) -> None:
     sentence = refusal(GOOD + exits)
     assert sentence.startswith("job, line 5: a failure rests in state failed (`fail` leads there, and it has exits)")
-    assert sentence.endswith(f"but no `{missing}` leaves it: draw it.")
+    assert sentence.endswith(f"but no `{missing}` leaves it: add one.")
 
 
 def test_a_rest_ends_where_the_job_can_be_claimed() -> None:
     other = "failed --> other: retry\nfailed --> dead: bury\nother --> queued: retry\nother --> dead: bury\nrunning --> stage: advance\nstage --> other: fail\n"
-    assert refusal(GOOD + other).startswith("job, line 5: `retry` leads from failed, where a failure rests, to another such state")
+    assert refusal(GOOD + other).startswith(
+        "job, line 5: `retry` leads from failed, where a failure rests, to another such state"
+    )
 
 
 def test_nobody_works_where_a_failure_rests() -> None:
     rest = "failed --> queued: retry\nfailed --> dead: bury\nrunning --> failed: advance\n"
-    assert refusal(GOOD + rest).startswith("job, line 5: a failure rests in state failed (`fail` leads there), and a job may be held in it too")
+    assert refusal(GOOD + rest).startswith(
+        "job, line 5: a failure rests in state failed (`fail` leads there), and a job may also run in it"
+    )
 
 
 def test_fail_does_not_lead_to_the_initial_state() -> None:
@@ -128,34 +156,57 @@ def test_fail_does_not_lead_to_the_initial_state() -> None:
 @pytest.mark.parametrize("event", ["retry", "lose"])
 def test_retry_and_lose_lead_to_a_state_that_can_be_claimed(event: str) -> None:
     sentence = refusal(GOOD + f"running --> lost: {event}\n")
-    assert sentence.startswith(f"job, line 6: `{event}` leads from running to lost, which is final and can never be claimed")
+    assert sentence.startswith(
+        f"job, line 6: `{event}` leads from running to lost, which is final and can never be claimed"
+    )
 
 
 @pytest.mark.parametrize("event", ["start", "advance"])
 def test_work_does_not_go_on_in_a_final_state(event: str) -> None:
     sentence = refusal(GOOD + f"running --> over: {event}\n")
-    assert sentence.startswith(f"job, line 6: `{event}` leads from running to over, which is final, while the work goes on")
+    assert sentence.startswith(
+        f"job, line 6: `{event}` leads from running to over, which is final, while the job still runs"
+    )
 
 
 @pytest.mark.parametrize("event", ["reject", "cancel"])
 def test_an_event_that_ends_a_job_leads_to_a_final_state(event: str) -> None:
-    assert refusal(GOOD + f"running --> queued: {event}\n").startswith(f"job, line 6: `{event}` ends a job, but queued (from running) has exits")
+    assert refusal(GOOD + f"running --> queued: {event}\n").startswith(
+        f"job, line 6: `{event}` ends a job, but queued (from running) has exits"
+    )
 
 
 def test_success_has_a_state_of_its_own() -> None:
-    assert refusal(GOOD + "running --> done: cancel\n").startswith("job, line 6: state done is entered by `succeed` and, from running, by `cancel`")
+    assert refusal(GOOD + "running --> done: cancel\n").startswith(
+        "job, line 6: state done is entered by `succeed` and, from running, by `cancel`"
+    )
 
 
-@pytest.mark.parametrize(("arrow", "why"), [
-    ("running --> gone: expire", "`expire` is drawn from state running, where it is never raised, for no job waits there"),
-    ("running --> gone: bury", "`bury` is drawn from state running, where it is never raised, for no failure rests there"),
-    ("queued --> gone: fail", "`fail` is drawn from state queued, where it is never raised, for no job is held there"),
-    ("running --> queued: claim", "`claim` is drawn from state running, where it is never raised, for no job waits there for a claim"),
-])
+@pytest.mark.parametrize(
+    ("arrow", "why"),
+    [
+        (
+            "running --> gone: expire",
+            "`expire` is never raised in state running, since no job waits there",
+        ),
+        (
+            "running --> gone: bury",
+            "`bury` is never raised in state running, since no failure rests there",
+        ),
+        (
+            "queued --> gone: fail",
+            "`fail` is never raised in state queued, since no job runs there",
+        ),
+        (
+            "running --> queued: claim",
+            "`claim` is never raised in state running, since no job waits there for a claim",
+        ),
+    ],
+)
 def test_an_event_drawn_where_it_is_never_raised_is_refused(arrow: str, why: str) -> None:
     assert refusal(GOOD + arrow).startswith(f"job, line 6: {why}")
 
 
 def test_data_is_refused_like_a_diagram_without_its_lines() -> None:
-    with pytest.raises(LifecycleError, match=r"^job: state b draws no `fail`"):
+    with pytest.raises(LifecycleError, match=r"^job: `fail` is missing from state b"):
         Lifecycle("job", transitions=[("a", "claim", "b"), ("b", "succeed", "c")])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.ids import Ids, id_bounds, shortest_prefix, uuid7
+from interlock.core.ids import Ids, id_bounds, shortest_prefix, uuid7
 
 
 class Ticks:
@@ -106,8 +106,10 @@ def test_shortest_prefix_tells_an_id_from_all_others() -> None:
 
 def test_shortest_prefix_of_a_lone_id_is_its_millisecond() -> None:
     """Jobs that are made later do not make it ambiguous."""
-    id, before, after = (f"019a94b1-7c3e-{rest}" for rest in (
-        "7a3f-8000-000000000000", "6fff-8000-000000000000", "7a3f-8000-000000000001"))
+    id, before, after = (
+        f"019a94b1-7c3e-{rest}"
+        for rest in ("7a3f-8000-000000000000", "6fff-8000-000000000000", "7a3f-8000-000000000001")
+    )
     assert shortest_prefix(id, (None, None)) == "019a94b1-7c3e"
     assert shortest_prefix(id, (before, None)) == "019a94b1-7c3e-7"
     assert shortest_prefix(id, (before, after)) == id

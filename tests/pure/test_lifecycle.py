@@ -1,16 +1,26 @@
-"""What a lifecycle says of its states: where a job waits, rests and is worked on, and how it gets from one to the other."""
+"""What a lifecycle says of its states: where a job waits, rests and is worked on, and how it gets from one to the
+other.
+"""
 
 import pytest
 
+from interlock.core.lifecycle import Lifecycle, StateChange, builtin
+from interlock.core.lifecycle_checks import EVENTS
+from interlock.core.machine import Arrow, Machine
 from interlock.errors import LifecycleError
-from interlock.lifecycle import EVENTS, Hop, Lifecycle, builtin
-from interlock.machine import Arrow, Machine
 
 from .model import DOCUMENTS, SIX
 
-IN_PLACE = Lifecycle("in_place", transitions=[
-    ("queued", "fail", "resting"), ("queued", "succeed", "done"), ("resting", "retry", "queued"), ("resting", "bury", "dead"), ("resting", "cancel", "gone"),
-])
+IN_PLACE = Lifecycle(
+    "in_place",
+    transitions=[
+        ("queued", "fail", "resting"),
+        ("queued", "succeed", "done"),
+        ("resting", "retry", "queued"),
+        ("resting", "bury", "dead"),
+        ("resting", "cancel", "gone"),
+    ],
+)
 
 
 def test_the_documents_diagram_is_the_lifecycles_own() -> None:
@@ -18,23 +28,36 @@ def test_the_documents_diagram_is_the_lifecycles_own() -> None:
         assert SIX[name].mermaid() in (DOCUMENTS / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("name", "waiting", "working", "resting", "successes"), [
-    ("standard", {"PENDING"}, {"RUNNING"}, set[str](), {"SUCCEEDED"}),
-    ("state_model", {"PENDING"}, {"RUNNING"}, set[str](), {"SUCCEEDED"}),
-    ("task", {"pending"}, {"running"}, set[str](), {"done"}),
-    ("delivery", {"QUEUED"}, {"CLAIMED", "DOWNLOADING", "STREAMING"}, set[str](), {"DELIVERED"}),
-    ("download", {"queued"}, {"queued", "downloading"}, set[str](), {"completed"}),
-    ("image", {"queued", "failed"}, {"running"}, {"failed"}, {"completed"}),
-])
-def test_each_state_has_its_use(name: str, waiting: set[str], working: set[str], resting: set[str], successes: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "waiting", "working", "resting", "successes"),
+    [
+        ("standard", {"PENDING"}, {"RUNNING"}, set[str](), {"SUCCEEDED"}),
+        ("state_model", {"PENDING"}, {"RUNNING"}, set[str](), {"SUCCEEDED"}),
+        ("task", {"pending"}, {"running"}, set[str](), {"done"}),
+        ("delivery", {"QUEUED"}, {"CLAIMED", "DOWNLOADING", "STREAMING"}, set[str](), {"DELIVERED"}),
+        ("download", {"queued"}, {"queued", "downloading"}, set[str](), {"completed"}),
+        ("image", {"queued", "failed"}, {"running"}, {"failed"}, {"completed"}),
+    ],
+)
+def test_each_state_has_its_use(
+    name: str, waiting: set[str], working: set[str], resting: set[str], successes: set[str]
+) -> None:
     lifecycle = SIX[name]
-    assert (lifecycle.waiting, lifecycle.working, lifecycle.resting, lifecycle.successes) == (waiting, working, resting, successes)
+    assert (lifecycle.waiting, lifecycle.working, lifecycle.resting, lifecycle.successes) == (
+        waiting,
+        working,
+        resting,
+        successes,
+    )
 
 
 def test_a_claim_walks_what_is_drawn() -> None:
     assert SIX["delivery"].claim_path("QUEUED") == (Arrow("QUEUED", "claim", "CLAIMED"),)
     assert SIX["download"].claim_path("queued") == ()
-    assert SIX["image"].claim_path("failed") == (Arrow("failed", "retry", "queued"), Arrow("queued", "claim", "running"))
+    assert SIX["image"].claim_path("failed") == (
+        Arrow("failed", "retry", "queued"),
+        Arrow("queued", "claim", "running"),
+    )
     assert IN_PLACE.claim_path("resting") == (Arrow("resting", "retry", "queued"),)
     assert SIX["image"].claim_path("running") is None
     assert SIX["image"].claim_path("nowhere") is None
@@ -42,25 +65,41 @@ def test_a_claim_walks_what_is_drawn() -> None:
 
 def test_a_state_knows_its_phases() -> None:
     assert {state: SIX["image"].phases(state) for state in SIX["image"].states} == {
-        "queued": ("pending",), "running": ("running",), "failed": ("pending",),
-        "rejected": ("failed",), "completed": ("succeeded",), "dead_letter": ("failed",)}
+        "queued": ("pending",),
+        "running": ("running",),
+        "failed": ("pending",),
+        "rejected": ("failed",),
+        "completed": ("succeeded",),
+        "dead_letter": ("failed",),
+    }
     assert SIX["download"].phases("queued") == ("pending", "running")
     assert SIX["download"].phases("nowhere") == ()
 
 
 def test_a_rest_ends_only_together_with_a_claim() -> None:
-    assert [hop for hop in SIX["image"].hops() if hop.source == "failed"] == [
-        Hop("failed", "retry+claim", "running", 1, 2), Hop("failed", "bury", "dead_letter", 0, 1)]
-    assert [hop for hop in IN_PLACE.hops() if hop.event == "retry"] == [Hop("resting", "retry", "queued", 1, 1)]
+    assert [change for change in SIX["image"].state_changes() if change.source == "failed"] == [
+        StateChange("failed", "retry+claim", "running", 1, 2),
+        StateChange("failed", "bury", "dead_letter", 0, 1),
+    ]
+    assert [change for change in IN_PLACE.state_changes() if change.event == "retry"] == [
+        StateChange("resting", "retry", "queued", 1, 1)
+    ]
 
 
 def test_a_waiting_job_is_carried_out_only_by_a_new_execution_or_by_its_holder() -> None:
-    cancels = {name: {(hop.source, hop.attempts) for hop in lifecycle.hops() if hop.event == "cancel"} for name, lifecycle in SIX.items()}
+    cancels = {
+        name: {(change.source, change.attempts) for change in lifecycle.state_changes() if change.event == "cancel"}
+        for name, lifecycle in SIX.items()
+    }
     assert cancels["standard"] == {("PENDING", 1), ("RUNNING", 0)}
     assert cancels["delivery"] == {("QUEUED", 1), ("QUEUED", 0)}
     assert cancels["download"] == {("queued", 1), ("queued", 0), ("downloading", 0)}
-    assert {(hop.source, hop.attempts) for hop in SIX["delivery"].hops() if hop.event == "expire"} == {("QUEUED", 1)}
-    assert {(hop.source, hop.attempts) for hop in IN_PLACE.hops() if hop.event == "cancel"} == {("resting", 1)}
+    assert {
+        (change.source, change.attempts) for change in SIX["delivery"].state_changes() if change.event == "expire"
+    } == {("QUEUED", 1)}
+    assert {(change.source, change.attempts) for change in IN_PLACE.state_changes() if change.event == "cancel"} == {
+        ("resting", 1)
+    }
 
 
 def test_an_event_leads_where_it_is_drawn_and_nowhere_else() -> None:
@@ -77,7 +116,11 @@ def test_only_a_state_that_cannot_be_released_is_warned_of() -> None:
     warned = {name: lifecycle.warnings for name, lifecycle in SIX.items() if lifecycle.warnings}
     assert list(warned) == ["download"]
     assert warned["download"] == (
-        "download: a job in downloading cannot be released early, for want of `lose`, `retry` or a resting `fail`: a stopping worker waits for it.",)
+        (
+            "download: a stopping worker must wait for a job in downloading, since no `lose`, `retry` or resting `fail` "
+            "returns it."
+        ),
+    )
 
 
 def test_a_document_that_drifts_is_told_arrow_by_arrow() -> None:
@@ -86,14 +129,17 @@ def test_a_document_that_drifts_is_told_arrow_by_arrow() -> None:
     document = Machine("doc", transitions=[*others, ("QUEUED", "x", "FAILED")])
     assert delivery.differences(delivery.pairs()) == []
     assert delivery.differences(document.pairs(), allow=[("CLAIMED", "QUEUED"), ("CLAIMED", "DOWNLOADING")]) == [
-        "The document draws QUEUED --> FAILED; the lifecycle delivery does not.",
-        "The lifecycle delivery draws CLAIMED --> FAILED; the document does not.",
+        "The document has QUEUED --> FAILED; the lifecycle delivery does not.",
+        "The lifecycle delivery has CLAIMED --> FAILED; the document does not.",
     ]
 
 
 def test_a_built_in_lifecycle_is_read_once() -> None:
     assert builtin("standard") is builtin("standard")
-    with pytest.raises(LifecycleError, match="There is no built-in lifecycle delivery: there are standard, state_model, task"):
+    assert Lifecycle.builtin("task") is builtin("task")
+    with pytest.raises(
+        LifecycleError, match="There is no built-in lifecycle delivery: choose standard, state_model, task"
+    ):
         builtin("delivery")
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.machine import Arrow, Machine
 from interlock.errors import LifecycleError
-from interlock.lifecycle import Lifecycle
-from interlock.machine import Arrow, Machine
 
 from .strategies import names, notes, sensible_lifecycles
 
@@ -56,7 +56,14 @@ def test_a_lifecycle_reads_back_from_its_own_diagram(lifecycle: Lifecycle) -> No
     assert [arrow.note for arrow in again.arrows] == [arrow.note for arrow in lifecycle.arrows]
 
 
-@given(names, st.lists(st.tuples(names, notes, names), min_size=1, unique_by=lambda triple: (triple[0], " ".join(triple[1].split()), triple[2])))
+@given(
+    names,
+    st.lists(
+        st.tuples(names, notes, names),
+        min_size=1,
+        unique_by=lambda triple: (triple[0], " ".join(triple[1].split()), triple[2]),
+    ),
+)
 def test_any_machine_reads_back_from_its_own_diagram(name: str, transitions: list[tuple[str, str, str]]) -> None:
     machine = Machine(name, transitions=transitions)
     assert Machine.parse(name, machine.mermaid()) == machine
@@ -68,12 +75,25 @@ def test_the_workers_loop_has_sixteen_transitions() -> None:
     assert 1 + len({arrow.line for arrow in loop.arrows}) == 16
     assert loop.initial == "Connecting"
     assert loop.finals == frozenset()
-    assert {arrow.source for arrow in loop.arrows if arrow.event == "Unhandled Exception"} == set(loop.states) - {"ErrorWait"}
+    assert {arrow.source for arrow in loop.arrows if arrow.event == "Unhandled Exception"} == set(loop.states) - {
+        "ErrorWait"
+    }
     assert Arrow("ErrorWait", "Retry (5s)", "Connecting") in loop.arrows
 
 
 def test_an_arrow_into_a_composite_leads_to_its_first_state_at_any_depth() -> None:
-    machine = drawn("[*] --> A", "A --> Outer: in", "state Outer {", "[*] --> Inner", "state Inner {", "[*] --> B", "B --> C: on", "}", "}", "Outer --> D: out")
+    machine = drawn(
+        "[*] --> A",
+        "A --> Outer: in",
+        "state Outer {",
+        "[*] --> Inner",
+        "state Inner {",
+        "[*] --> B",
+        "B --> C: on",
+        "}",
+        "}",
+        "Outer --> D: out",
+    )
     assert machine.pairs() == {("A", "B"), ("B", "C"), ("B", "D"), ("C", "D")}
 
 
@@ -85,13 +105,27 @@ def test_a_composites_arrow_to_one_of_its_own_states_leaves_the_others() -> None
 def test_looks_notes_and_comments_say_nothing() -> None:
     plain = drawn("[*] --> A", "A --> B: go")
     assert plain == drawn(
-        "  direction LR", "%% a comment", "", 'state "The first" as A', "[*] --> A: enqueued %% by the api", "\tA-->B : go %% on",
-        "note right of A: see A --> Z", "note left of B", "A --> Z: not an arrow", "end note",
-        'note "floating" as N1', "classDef hot fill:#f00,color:#fff", "class A,B hot", "B --> [*]")
+        "  direction LR",
+        "%% a comment",
+        "",
+        'state "The first" as A',
+        "[*] --> A: enqueued %% by the api",
+        "\tA-->B : go %% on",
+        "note right of A: see A --> Z",
+        "note left of B",
+        "A --> Z: not an arrow",
+        "end note",
+        'note "floating" as N1',
+        "classDef hot fill:#f00,color:#fff",
+        "class A,B hot",
+        "B --> [*]",
+    )
 
 
 def test_line_ends_and_a_byte_order_mark_make_no_difference() -> None:
-    assert Machine.parse("m", "\ufeffstateDiagram-v2\r\n\t[*] --> A\r\n\tA --> B: go\r\n") == drawn("[*] --> A", "A --> B: go")
+    assert Machine.parse("m", "\ufeffstateDiagram-v2\r\n\t[*] --> A\r\n\tA --> B: go\r\n") == drawn(
+        "[*] --> A", "A --> B: go"
+    )
 
 
 def test_a_plain_machine_takes_any_label_and_none() -> None:
@@ -101,11 +135,18 @@ def test_a_plain_machine_takes_any_label_and_none() -> None:
 
 
 def test_states_that_have_the_names_of_keywords_are_states() -> None:
-    assert drawn("[*] --> note", "note --> class: go", "class --> state: go", "state --> end: go").states == ("note", "class", "state", "end")
+    assert drawn("[*] --> note", "note --> class: go", "class --> state: go", "state --> end: go").states == (
+        "note",
+        "class",
+        "state",
+        "end",
+    )
 
 
 def test_order_prose_and_lines_do_not_count() -> None:
-    one = Lifecycle.parse("l", "stateDiagram-v2\n[*] --> a\na --> b: claim by a worker\nb --> c: succeed\nb --> d: fail")
+    one = Lifecycle.parse(
+        "l", "stateDiagram-v2\n[*] --> a\na --> b: claim by a worker\nb --> c: succeed\nb --> d: fail"
+    )
     two = Lifecycle("l", transitions=[("b", "fail", "d"), ("b", "succeed", "c"), ("a", "claim", "b")], initial="a")
     assert (one, hash(one), one.digest) == (two, hash(two), two.digest)
     assert one.arrows[0].note == "by a worker"
@@ -119,7 +160,7 @@ def test_the_digest_is_the_same_on_every_machine() -> None:
 
 def test_a_machine_shows_itself() -> None:
     machine = drawn("[*] --> A", "A --> B: a|b")
-    assert repr(machine) == "<Machine m: 2 states, 1 arrows, starts in A>"
+    assert repr(machine) == "<Machine m: 2 states, 1 transitions, starts in A>"
     assert machine.table() == "| From | Event | To |\n| --- | --- | --- |\n| A | a\\|b | B |\n"
     lifecycle = Lifecycle("l", transitions=[("a", "succeed at last", "b"), ("a", "fail", "c")])
     assert lifecycle.table().splitlines()[2] == "| a | succeed | b | at last |"
@@ -158,7 +199,10 @@ def test_a_document_with_several_diagrams_is_read_under_the_heading_that_names_t
     assert Machine.load(file, "lamp").arrows == (Arrow("off", "press", "on"),)
     assert Machine.load(file, "lamp").arrows[0].line == 15
     assert Machine.load(str(file)).states == ("a", "b")
-    with pytest.raises(LifecycleError, match=r"other\.md has 2 state diagrams, 0 of them under a heading that names door: .*lamp.*line 12.*Other.*line 20"):
+    with pytest.raises(
+        LifecycleError,
+        match=r"other\.md has 2 state diagrams, 0 of them under a heading that names door: .*lamp.*line 12.*Other.*line 20",
+    ):
         Machine.load(file, "door")
 
 
@@ -178,43 +222,63 @@ def test_an_error_in_a_document_names_the_documents_line(tmp_path: Path) -> None
         Machine.load(file)
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("", "m: the diagram is empty"),
-    ("graph TD\nA --> B", "m, line 1: 'graph TD' stands where `stateDiagram-v2` is expected"),
-    ("stateDiagram-v2\n[*] --> A", "m: there are no arrows"),
-    ("stateDiagram-v2\nA --> B: go", "m: there is no initial state"),
-    ("stateDiagram-v2\n[*] --> A\n[*] --> B\nA --> B: go", "m, line 3: B is a second initial state beside A"),
-    ("stateDiagram-v2\n[*] --> [*]", "m, line 2: `[*] --> [*]` has no state"),
-    ("stateDiagram-v2\n[*] --> A\nA --> B: go\n\nA -> B", "m, line 5: 'A -> B' is not understood"),
-    ("stateDiagram-v2\n[*] --> A\nA: a description", "m, line 3: 'A: a description' is not understood"),
-    ("stateDiagram-v2\n[*] --> A\nstate A <<choice>>", "m, line 3: 'state A <<choice>>' is not understood"),
-    ("stateDiagram-v2\n[*] --> A\nA --> B:::hot", "m, line 3: 'A --> B:::hot' styles a state"),
-    ("stateDiagram-v2\n[*] --> A\nA --> 2nd: go", "m, line 3: '2nd' in 'A --> 2nd: go' is not a state's name"),
-    (f"stateDiagram-v2\n[*] --> A\nA --> {'x' * 65}", "m, line 3: 'xxx"),
-    ("stateDiagram-v2\n[*] --> A\nA --> B: go\nA --> B: go", "m, line 4: the arrow A --> B: go is drawn twice"),
-    ("stateDiagram-v2\n[*] --> A\nA --> B: go\nA --> [*]", "m, line 4: state A is drawn as final (`A --> [*]`) and has exits"),
-    ("stateDiagram-v2\n[*] --> A\nA --> B: go\n}", "m, line 4: this `}` closes nothing"),
-    ("stateDiagram-v2\n[*] --> A\nstate C {\nA --> B: go", "m, line 3: composite C is not closed"),
-    ("stateDiagram-v2\n[*] --> A\nstate C {\nA --> B: go\n}\nstate C {\n}", "m, line 6: composite C is opened a second time"),
-    ("stateDiagram-v2\n[*] --> A\nA --> C: go\nstate C {\nD --> E: go\n}", "m, line 3: nothing says where composite C is entered"),
-    ("stateDiagram-v2\n[*] --> A\nstate C {\n}\nC --> A: go", "m, line 5: composite C has no states"),
-    ("stateDiagram-v2\n[*] --> A\nstate C {\nA --> B: go\n}\nC --> [*]", "m, line 6: composite C is drawn as final"),
-    ("stateDiagram-v2\n[*] --> A\nnote left of A\nA --> B: go", "m, line 3: this note has no `end note`"),
-])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "m: the diagram is empty"),
+        ("graph TD\nA --> B", "m, line 1: found 'graph TD', but a diagram starts with `stateDiagram-v2`"),
+        ("stateDiagram-v2\n[*] --> A", "m: there are no transitions"),
+        ("stateDiagram-v2\nA --> B: go", "m: there is no initial state"),
+        ("stateDiagram-v2\n[*] --> A\n[*] --> B\nA --> B: go", "m, line 3: B is a second initial state beside A"),
+        ("stateDiagram-v2\n[*] --> [*]", "m, line 2: `[*] --> [*]` has no state"),
+        ("stateDiagram-v2\n[*] --> A\nA --> B: go\n\nA -> B", "m, line 5: 'A -> B' is not understood"),
+        ("stateDiagram-v2\n[*] --> A\nA: a description", "m, line 3: 'A: a description' is not understood"),
+        ("stateDiagram-v2\n[*] --> A\nstate A <<choice>>", "m, line 3: 'state A <<choice>>' is not understood"),
+        ("stateDiagram-v2\n[*] --> A\nA --> B:::hot", "m, line 3: 'A --> B:::hot' styles a state"),
+        ("stateDiagram-v2\n[*] --> A\nA --> 2nd: go", "m, line 3: '2nd' in 'A --> 2nd: go' is not a state's name"),
+        (f"stateDiagram-v2\n[*] --> A\nA --> {'x' * 65}", "m, line 3: 'xxx"),
+        ("stateDiagram-v2\n[*] --> A\nA --> B: go\nA --> B: go", "m, line 4: the transition A --> B: go appears twice"),
+        (
+            "stateDiagram-v2\n[*] --> A\nA --> B: go\nA --> [*]",
+            "m, line 4: state A is marked as final (`A --> [*]`) but has exits",
+        ),
+        ("stateDiagram-v2\n[*] --> A\nA --> B: go\n}", "m, line 4: this `}` closes nothing"),
+        ("stateDiagram-v2\n[*] --> A\nstate C {\nA --> B: go", "m, line 3: composite C is not closed"),
+        (
+            "stateDiagram-v2\n[*] --> A\nstate C {\nA --> B: go\n}\nstate C {\n}",
+            "m, line 6: composite C is opened a second time",
+        ),
+        (
+            "stateDiagram-v2\n[*] --> A\nA --> C: go\nstate C {\nD --> E: go\n}",
+            "m, line 3: composite C has no initial state",
+        ),
+        ("stateDiagram-v2\n[*] --> A\nstate C {\n}\nC --> A: go", "m, line 5: composite C has no states"),
+        (
+            "stateDiagram-v2\n[*] --> A\nstate C {\nA --> B: go\n}\nC --> [*]",
+            "m, line 6: composite C is marked as final",
+        ),
+        ("stateDiagram-v2\n[*] --> A\nnote left of A\nA --> B: go", "m, line 3: this note has no `end note`"),
+    ],
+)
 def test_what_is_not_in_the_dialect_is_refused_with_its_line(text: str, sentence: str) -> None:
     with pytest.raises(LifecycleError) as refused:
         Machine.parse("m", text)
     assert str(refused.value).startswith(sentence)
 
 
-@pytest.mark.parametrize(("name", "transitions", "initial", "sentence"), [
-    ("m", [], None, "m: there are no arrows"),
-    ("not a name", [("a", "go", "b")], None, "not a name: 'not a name' is not a name"),
-    ("m", [("a b", "go", "b")], None, "m: 'a b' is not a state's name"),
-    ("m", [("a", "go", "b")], "c", "m: the initial state c is in no arrow: the states are a, b"),
-    ("m", [("a", "go %% on", "b")], None, "m: the label 'go %% on' would not read back"),
-])
-def test_data_that_makes_no_sense_is_refused(name: str, transitions: list[tuple[str, str, str]], initial: str | None, sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "transitions", "initial", "sentence"),
+    [
+        ("m", [], None, "m: there are no transitions"),
+        ("not a name", [("a", "go", "b")], None, "not a name: 'not a name' is not a name"),
+        ("m", [("a b", "go", "b")], None, "m: 'a b' is not a state's name"),
+        ("m", [("a", "go", "b")], "c", "m: the initial state c is in no transition: the states are a, b"),
+        ("m", [("a", "go %% on", "b")], None, "m: the label 'go %% on' cannot be read back"),
+    ],
+)
+def test_data_that_makes_no_sense_is_refused(
+    name: str, transitions: list[tuple[str, str, str]], initial: str | None, sentence: str
+) -> None:
     with pytest.raises(LifecycleError) as refused:
         Machine(name, transitions=transitions, initial=initial)
     assert str(refused.value).startswith(sentence)

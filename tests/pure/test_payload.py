@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock import PayloadError
-from interlock.payload import DEPTH, DIGITS, LIMIT, check_key, check_name, clean, encode, encode_tags, fault
+from interlock.core.payload import DEPTH, DIGITS, LIMIT, check_key, check_name, clean, encode, encode_tags, fault
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 GOOD = st.recursive(
@@ -54,8 +54,10 @@ def test_the_text_is_canonical() -> None:
     assert encode({"b": [1, 2.5, None], "a": "é"}) == '{"a":"é","b":[1,2.5,null]}'
 
 
-@pytest.mark.parametrize("value", ["\\u0000", {"5": 1, "true": 2, "null": 3, "-1": 4}, "[{" * 200, '"7":', "1" * 5000, (1, 2), "😀"])
-def test_a_suspicion_is_not_a_verdict(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value", ["\\u0000", {"5": 1, "true": 2, "null": 3, "-1": 4}, "[{" * 200, '"7":', "1" * 5000, (1, 2), "😀"]
+)
+def test_a_suspicion_is_not_a_decision(value: Any) -> None:
     """Strings that look like trouble are only looked at more closely."""
     assert json.loads(encode(value)) == (list(value) if isinstance(value, tuple) else value)
 
@@ -66,25 +68,25 @@ LOOP.append(LOOP)
 
 
 BAD: list[tuple[Any, str]] = [
-    (float("nan"), "nan is no JSON number, at its top"),
-    ({"a": [1, float("-inf")]}, "-inf is no JSON number, at a[1]"),
-    ({"a": {"b": "x\0y"}}, "a string holds a NUL character, at a.b"),
-    ({"x\0": 1}, "a key holds a NUL character"),
+    (float("nan"), "nan is not a JSON number, at its top"),
+    ({"a": [1, float("-inf")]}, "-inf is not a JSON number, at a[1]"),
+    ({"a": {"b": "x\0y"}}, "a string contains a NUL character, at a.b"),
+    ({"x\0": 1}, "a key contains a NUL character"),
     (["\ud83d"], "half of a surrogate pair, which is not text, at [0]"),
-    ({"a\udc00": 1}, "a key holds half of a surrogate pair"),
-    ({1: "x"}, "the key 1 is an int, and JSON has only strings as keys, at its top"),
+    ({"a\udc00": 1}, "a key contains half of a surrogate pair"),
+    ({1: "x"}, "the key 1 is an int, but keys in JSON are strings, at its top"),
     ({"a": {None: 1}}, "the key None is a NoneType"),
     ({"a": {True: 1}}, "the key True is a bool"),
     ({2.5: 1}, "the key 2.5 is a float"),
     ({1: 1, "a": 2}, "the key 1 is an int"),
     ({(1, 2): 1}, "the key (1, 2) is a tuple"),
-    ({"a": {1, 2}}, "a set is nothing that JSON can hold, at a"),
-    (b"raw", "a bytes is nothing that JSON can hold"),
-    (object(), "an object is nothing that JSON can hold"),
+    ({"a": {1, 2}}, "a set cannot be stored as JSON, at a"),
+    (b"raw", "a bytes cannot be stored as JSON"),
+    (object(), "an object cannot be stored as JSON"),
     ({"n": 10**DIGITS}, f"an integer has more than {DIGITS:,} digits, at n"),
     (nested(DEPTH + 1), "deeper than 100 levels"),
     (nested(100_000), "deeper than 100 levels"),
-    (LOOP, "or holds itself"),
+    (LOOP, "or contains itself"),
 ]
 
 
@@ -102,14 +104,14 @@ def test_limits_are_exact() -> None:
     assert json.loads(encode(nested(DEPTH))) == nested(DEPTH)
     assert json.loads(encode(10 ** (DIGITS - 1))) == 10 ** (DIGITS - 1)
     assert len(encode("x" * (LIMIT - 2))) == LIMIT
-    with pytest.raises(PayloadError, match="1,048,577 bytes as JSON, and 1,048,576 is the most"):
+    with pytest.raises(PayloadError, match="1,048,577 bytes as JSON; the limit is 1,048,576"):
         encode("x" * (LIMIT - 1))
 
 
 def test_size_is_counted_in_bytes() -> None:
     """A letter may be several."""
     assert encode("é" * 4, limit=10)
-    with pytest.raises(PayloadError, match="12 bytes as JSON, and 10 is the most"):
+    with pytest.raises(PayloadError, match="12 bytes as JSON; the limit is 10"):
         encode("é" * 5, limit=10)
 
 
@@ -145,7 +147,12 @@ def test_clean_changes_only_what_it_must() -> None:
 def test_keys_have_1_to_255_characters() -> None:
     """And the sentence says what to do with a longer one."""
     assert check_key("unique_key", "k" * 255) == "k" * 255
-    for key, said in (("k" * 256, "use a digest of it"), ("", "is empty"), ("a\0", "a NUL character"), ("\ud800", "surrogate")):
+    for key, said in (
+        ("k" * 256, "use a digest of it"),
+        ("", "is empty"),
+        ("a\0", "a NUL character"),
+        ("\ud800", "surrogate"),
+    ):
         with pytest.raises(PayloadError, match=said):
             check_key("unique_key", key)
 
@@ -153,7 +160,13 @@ def test_keys_have_1_to_255_characters() -> None:
 def test_names_are_printable() -> None:
     """They stand in tables, in logs and on command lines."""
     assert check_name("queue", "über-slow.1") == "über-slow.1"
-    for name, said in (("", "is empty"), (" a", "space around"), ("a\nb", "control character"), ("n" * 256, "choose a shorter one"), ("a\0", "NUL")):
+    for name, said in (
+        ("", "is empty"),
+        (" a", "space around"),
+        ("a\nb", "control character"),
+        ("n" * 256, "choose a shorter one"),
+        ("a\0", "NUL"),
+    ):
         with pytest.raises(PayloadError, match=said):
             check_name("queue", name)
 
@@ -178,7 +191,9 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def test_runs_of_digits_are_encoded_as_fast_as_letters() -> None:
-    """A check that looked for 4,301 digits from each of 4,300 digits on would hold the interpreter for 19 s over a megabyte."""
+    """A check that looked for 4,301 digits from each of 4,300 digits on would hold the interpreter for 19 s over a
+    megabyte.
+    """
     digits, letters = [{"text": (each * DIGITS + " ") * 60} for each in ("1", "x")]
     assert cpu(lambda: encode(digits)) < 30 * cpu(lambda: encode(letters))
 
@@ -199,7 +214,7 @@ def test_place_of_a_fault_is_told_without_a_copy_of_each_key_above_it() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found == f"a string holds a NUL character, at {'k' * 254}….last"
+    assert found == f"a string contains a NUL character, at {'k' * 254}….last"
     assert peak < 5_000_000
 
 
@@ -227,5 +242,5 @@ class Label(str):  # noqa: SLOT000 - as a caller would write it
 def test_classes_of_the_callers_own_are_encoded_as_what_they_are() -> None:
     """They are looked at more closely, and stored alike."""
     assert encode({Label("a"): OrderedDict(b=Label("c"))}) == '{"a":{"b":"c"}}'
-    with pytest.raises(PayloadError, match=r"the key 1 is an int, and JSON has only strings as keys, at a"):
+    with pytest.raises(PayloadError, match=r"the key 1 is an int, but keys in JSON are strings, at a"):
         encode({"a": OrderedDict({1: 2})})

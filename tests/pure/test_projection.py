@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from interlock.lifecycle import Lifecycle
-from interlock.machine import Arrow
-from interlock.projection import Replay, phase_of, project, replay
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.machine import Arrow
+from interlock.core.projection import Replay, phase_of, project, replay
 
 from .model import SIX, make_entry, make_execution
 
@@ -30,18 +30,32 @@ def test_an_ended_execution_says_where_its_last_event_led() -> None:
 
 
 def test_only_the_last_attempt_counts_in_whatever_order_they_come() -> None:
-    first, second = make_execution("running", "ABORTED", ended_by="fail"), make_execution("running", "DONE", attempt=2, ended_by="succeed")
+    first, second = (
+        make_execution("running", "ABORTED", ended_by="fail"),
+        make_execution("running", "DONE", attempt=2, ended_by="succeed"),
+    )
     assert project(image, [second, first]) == project(image, [first, second]) == "completed"
 
 
 def test_the_phase_follows_from_state_and_lease() -> None:
-    assert [phase_of(image, state, live=False) for state in ("queued", "failed", "completed", "rejected")] == ["pending", "pending", "succeeded", "failed"]
+    assert [phase_of(image, state, live=False) for state in ("queued", "failed", "completed", "rejected")] == [
+        "pending",
+        "pending",
+        "succeeded",
+        "failed",
+    ]
     assert phase_of(download, "queued", live=True) == "running"
 
 
 def test_an_unbroken_audit_replays_to_the_state() -> None:
     remark = make_entry(Arrow("x", "remark", "y"), 1, n=1)
-    history = [make_entry(CLAIM, 1), remark, make_entry(FAIL, 2), make_entry(RETRY, 3, attempt=2), make_entry(CLAIM, 4, attempt=2)]
+    history = [
+        make_entry(CLAIM, 1),
+        remark,
+        make_entry(FAIL, 2),
+        make_entry(RETRY, 3, attempt=2),
+        make_entry(CLAIM, 4, attempt=2),
+    ]
     assert replay(image, history) == Replay("running", 4)
     birth = replace(make_entry(CLAIM, 0), event="enqueue", from_state=None, to_state="queued", attempt=None)
     assert replay(image, [birth, *history]) == Replay("running", 4)
@@ -50,11 +64,20 @@ def test_an_unbroken_audit_replays_to_the_state() -> None:
 
 def test_the_first_broken_link_is_named_and_nothing_behind_it_counts() -> None:
     for history, sentence in (
-        ([make_entry(CLAIM, 1), make_entry(FAIL, 3)], "follows version 1; between them something is missing or doubled"),
+        (
+            [make_entry(CLAIM, 1), make_entry(FAIL, 3)],
+            "follows version 1: an entry is missing or doubled",
+        ),
         ([make_entry(CLAIM, 1), make_entry(FAIL, 1)], "follows version 1"),
         ([make_entry(CLAIM, 1), make_entry(RETRY, 2)], "leaves failed, but the job was in running"),
-        ([make_entry(CLAIM, 1), make_entry(Arrow("running", "retry", "queued"), 2)], "is not drawn in image"),
-        ([make_entry(CLAIM, 1, attempt=2), make_entry(FAIL, 2, attempt=1)], "is of attempt 1, after one of attempt 2"),
+        (
+            [make_entry(CLAIM, 1), make_entry(Arrow("running", "retry", "queued"), 2)],
+            "is not allowed by the lifecycle image",
+        ),
+        (
+            [make_entry(CLAIM, 1, attempt=2), make_entry(FAIL, 2, attempt=1)],
+            "belongs to attempt 1, but follows one of attempt 2",
+        ),
     ):
         replayed = replay(image, history)
         assert (replayed.state, replayed.version) == ("running", 1)
@@ -63,11 +86,13 @@ def test_the_first_broken_link_is_named_and_nothing_behind_it_counts() -> None:
 
 def test_a_job_that_begins_elsewhere_is_broken_from_the_start() -> None:
     birth = replace(make_entry(CLAIM, 0), event="enqueue", from_state=None, to_state="completed")
-    assert "It begins in completed at version 0; a job begins in queued" in (replay(image, [birth]).broken or "")
+    assert "It starts in completed at version 0; a job starts in queued" in (replay(image, [birth]).broken or "")
 
 
 def test_a_job_that_lived_through_a_change_has_arrows_of_both_versions() -> None:
-    newer = Lifecycle("image", transitions=[*((a.source, a.event, a.target) for a in image.arrows), ("running", "lose", "queued")])
+    newer = Lifecycle(
+        "image", transitions=[*((a.source, a.event, a.target) for a in image.arrows), ("running", "lose", "queued")]
+    )
     history = [make_entry(CLAIM, 1), make_entry(Arrow("running", "lose", "queued"), 2)]
-    assert "is not drawn" in (replay(image, history).broken or "")
+    assert "is not allowed" in (replay(image, history).broken or "")
     assert replay(image, history, also=[newer]) == Replay("queued", 2)

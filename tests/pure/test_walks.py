@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.errors import TransitionRefused
-from interlock.job import Status
-from interlock.lifecycle import Lifecycle
-from interlock.move import Policy, decide, decide_take
-from interlock.outcome import (
+from interlock.core.decide import decide, decide_take
+from interlock.core.job import Status
+from interlock.core.lifecycle import Lifecycle
+from interlock.core.outcome import (
     Advanced,
-    Cancelled,
+    CancelRequested,
     Errored,
-    Failed,
+    FailedFinally,
     Finished,
-    Gone,
+    GoneExternally,
     Handed,
     Held,
     Looked,
@@ -33,6 +32,8 @@ from interlock.outcome import (
     Started,
     Unrecorded,
 )
+from interlock.core.transition import Policy
+from interlock.errors import TransitionRefused
 
 from .model import NOW, SIX, Midway, World, make_execution, make_job
 from .strategies import sensible_lifecycles
@@ -43,18 +44,44 @@ POLICIES = tuple(Policy(on_lost_lease=answer) for answer in ("rerun", "fail", "h
 
 def outcomes(lifecycle: Lifecycle) -> list[Outcome]:
     return [
-        Started(), Started(walks=False), *(Advanced(state) for state in lifecycle.states), Advanced("nowhere"), Returned("1", boundary=True),
-        Returned("1", boundary=False), Finished(), Finished("broken"), Errored("e", retryable=True), Errored("e", retryable=True, after=7.0),
-        Errored("e", retryable=False), Failed("f"), Rejected("r"), Lost(), Released("stopping"), Snoozed(5.0, "later"), Cancelled("c", "operator:ann"),
-        Handed("x", 15.0), Held("doubt"), *(Looked(15.0, seen=seen) for seen in (True, False, None)), Looked(15.0, seen=True, begun=True),
-        Unrecorded("u", retryable=True), Unrecorded("u", retryable=True, after=7.0), Unrecorded("u", retryable=False), Gone("g"), Failed("f", seen=True),
-        Returned("1", boundary=True, begins=True), Returned("1", boundary=False, begins=True),
+        Started(),
+        Started(walks=False),
+        *(Advanced(state) for state in lifecycle.states),
+        Advanced("nowhere"),
+        Returned("1", boundary=True),
+        Returned("1", boundary=False),
+        Finished(),
+        Finished("broken"),
+        Errored("e", retryable=True),
+        Errored("e", retryable=True, after=7.0),
+        Errored("e", retryable=False),
+        FailedFinally("f"),
+        Rejected("r"),
+        Lost(),
+        Released("stopping"),
+        Snoozed(5.0, "later"),
+        CancelRequested("c", "operator:ann"),
+        Handed("x", 15.0),
+        Held("doubt"),
+        *(Looked(15.0, seen=seen) for seen in (True, False, None)),
+        Looked(15.0, seen=True, begun=True),
+        Unrecorded("u", retryable=True),
+        Unrecorded("u", retryable=True, after=7.0),
+        Unrecorded("u", retryable=False),
+        GoneExternally("g"),
+        FailedFinally("f", seen=True),
+        Returned("1", boundary=True, begins=True),
+        Returned("1", boundary=False, begins=True),
     ]
 
 
 def questions(lifecycle: Lifecycle) -> list[tuple[Outcome, Policy]]:
     """Every outcome; only a lost lease asks for the policy."""
-    return [(outcome, policy) for outcome in outcomes(lifecycle) for policy in (POLICIES if isinstance(outcome, Lost) else POLICIES[:1])]
+    return [
+        (outcome, policy)
+        for outcome in outcomes(lifecycle)
+        for policy in (POLICIES if isinstance(outcome, Lost) else POLICIES[:1])
+    ]
 
 
 def steps(world: World) -> Iterator[World]:
@@ -86,13 +113,22 @@ def steps(world: World) -> Iterator[World]:
 
 
 def explore(lifecycle: Lifecycle, *, tries: int = 2) -> World:
-    """Walk every way there is; every world checks its promises as it is made. Worlds that can only go on alike are walked once."""
+    """Walk every way there is; every world checks its promises as it is made.
+
+    Worlds that can only go on alike are walked once.
+    """
     start = World.new(lifecycle, tries=tries)
     seen, new = set[object](), [start]
     while new:
         world = new.pop()
         held = world.held
-        key = (world.job.state, world.job.phase, world.job.tries_left, world.job.cancel_requested_at, held and held.status)
+        key = (
+            world.job.state,
+            world.job.phase,
+            world.job.tries_left,
+            world.job.cancel_requested_at,
+            held and held.status,
+        )
         if key not in seen:
             seen.add(key)
             new.extend(steps(world))
@@ -105,8 +141,8 @@ def test_jobs_walk_every_drawn_arrow_and_no_other(lifecycle: Lifecycle) -> None:
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_every_hop_the_database_accepts_is_one_that_some_job_makes(lifecycle: Lifecycle) -> None:
-    assert explore(lifecycle).hops == set(lifecycle.hops())
+def test_every_step_the_database_accepts_is_one_that_some_job_makes(lifecycle: Lifecycle) -> None:
+    assert explore(lifecycle).state_changes == set(lifecycle.state_changes())
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
@@ -117,7 +153,13 @@ def test_no_outcome_is_forgotten(lifecycle: Lifecycle) -> None:
 
 def test_the_six_lifecycles_have_forty_three_arrows() -> None:
     assert {name: len(lifecycle.arrows) for name, lifecycle in SIX.items()} == {
-        "standard": 9, "state_model": 5, "task": 4, "delivery": 12, "download": 6, "image": 7}
+        "standard": 9,
+        "state_model": 5,
+        "task": 4,
+        "delivery": 12,
+        "download": 6,
+        "image": 7,
+    }
     assert sum(len(explore(lifecycle).used) for lifecycle in SIX.values()) == 43
 
 
@@ -129,21 +171,24 @@ def test_in_any_lifecycle_no_way_leads_a_job_where_the_database_would_refuse_it(
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(SIX.values())), st.randoms(use_true_random=False))
-def test_a_random_walk_keeps_every_promise_and_always_has_a_next_step_until_its_end(lifecycle: Lifecycle, random: Random) -> None:
+def test_a_random_walk_keeps_every_promise_and_always_has_a_next_step_until_its_end(
+    lifecycle: Lifecycle, random: Random
+) -> None:
     world = World.new(lifecycle)
     for _ in range(12):
-        ways = list(steps(world))
-        assert bool(ways) != world.job.ended
-        if not ways:
+        claim_rules = list(steps(world))
+        assert bool(claim_rules) != world.job.ended
+        if not claim_rules:
             break
-        world = random.choice(ways)
+        world = random.choice(claim_rules)
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
 def test_decide_answers_every_question_with_a_move_or_a_refusal(lifecycle: Lifecycle) -> None:
     answered = 0
     for state, status, (outcome, policy), tries_left, asked in product(
-            (*lifecycle.states, "nowhere"), get_args(Status), questions(lifecycle), (0, 1, 2, 3), (False, True)):
+        (*lifecycle.states, "nowhere"), get_args(Status), questions(lifecycle), (0, 1, 2, 3), (False, True)
+    ):
         job = make_job(lifecycle, state, tries_left=tries_left, asked=asked)
         with suppress(TransitionRefused):
             move = decide(lifecycle, job, make_execution(state, status), outcome, policy, 0.5, actor="worker")

@@ -1,4 +1,6 @@
-"""For the tests of the command: an empty directory, an app in a module of its own, and a way to call the command as a person would."""
+"""For the tests of the command: an empty directory, an app in a module of its own, and a way to call the command as a
+person would.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ import pytest
 from interlock.cli import main
 from tests.kit import Place
 from tests.surface.cli_kit import MODULE, Answer, Call
+from tests.surface.launcher import APPS, ENGINE, Launcher, launcher
 
 
 @pytest.fixture
@@ -48,3 +51,17 @@ def shop(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) 
     assert call("migrate", "-A", "shop:app").code == 0
     monkeypatch.setenv("INTERLOCK_APP", "shop:app")
     return "shop:app"
+
+
+@pytest.fixture(scope="session")
+def engine_launcher() -> Iterator[Launcher]:
+    """Starts the engine's programs quickly."""
+    with launcher(*ENGINE) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def app_launcher() -> Iterator[Launcher]:
+    """Starts the applications' programs quickly."""
+    with launcher(*ENGINE, *APPS) as made:
+        yield made

@@ -67,11 +67,15 @@ def _class(node: ast.ClassDef, known: dict[str, Class]) -> Class:
 
 
 def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Method:
-    return Method(node.name, isinstance(node, ast.AsyncFunctionDef), tuple(_parameters(node.args))[1:], mentions_any(node.returns))
+    return Method(
+        node.name, isinstance(node, ast.AsyncFunctionDef), tuple(_parameters(node.args))[1:], mentions_any(node.returns)
+    )
 
 
 def _parameters(args: ast.arguments) -> Iterator[Parameter]:
-    placed = [(arg, "POSITIONAL_ONLY") for arg in args.posonlyargs] + [(arg, "POSITIONAL_OR_KEYWORD") for arg in args.args]
+    placed = [(arg, "POSITIONAL_ONLY") for arg in args.posonlyargs] + [
+        (arg, "POSITIONAL_OR_KEYWORD") for arg in args.args
+    ]
     required = len(placed) - len(args.defaults)
     for place, (arg, kind) in enumerate(placed):
         yield Parameter(arg.arg, kind, place >= required, mentions_any(arg.annotation))
@@ -84,4 +88,6 @@ def _parameters(args: ast.arguments) -> Iterator[Parameter]:
 
 
 def mentions_any(annotation: ast.expr | None) -> bool:
-    return annotation is not None and any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(annotation))
+    return annotation is not None and any(
+        isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(annotation)
+    )

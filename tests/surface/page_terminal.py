@@ -1,11 +1,10 @@
-"""A reader of an application's page, who types what stands there."""
+"""Types the commands of an application's README, as a reader would."""
 
 import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,19 +16,23 @@ from sqlalchemy import make_url
 from tests.surface.test_docs import Block, missing
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 OURS = ("INTERLOCK_", "LIBRARIAN_", "COURIER_", "STUDIO_")
 _LONG = re.compile(r"^python -m apps\.(librarian (run|serve)|courier (bot|worker)|studio (run|serve|worker))\b")
 
 
 class Terminal:
-    """Where a reader of the page types its commands: one directory, one set of variables, and a second window for what runs on."""
+    """Where a reader of the page types its commands: one directory, one set of variables, and a second window for what
+    runs on.
+    """
 
-    def __init__(self, directory: Path, instead: dict[str, str], variables: dict[str, str]) -> None:
+    def __init__(self, directory: Path, instead: dict[str, str], variables: dict[str, str], programs: str) -> None:
         self._directory, self._instead = directory, instead
         clean = {key: value for key, value in os.environ.items() if not key.startswith(OURS) and key != "DATABASE_URL"}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{clean.get('PATH', '')}"
-        self._environment = clean | {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TERM": "dumb"} | variables
+        path = f"{programs}{os.pathsep}{clean.get('PATH', '')}"
+        self._environment = (
+            clean | {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TERM": "dumb"} | variables
+        )
         self._running: list[subprocess.Popen[str]] = []
 
     def read(self, block: Block, after: Block | None) -> None:
@@ -50,7 +53,11 @@ class Terminal:
 
     def type(self, command: str, expected: str) -> None:
         """One command of the page, which prints what the page says."""
-        printed = self._start(command, expected) if _LONG.match(command) else self._run(f"{self._put(command)}\nexport -p > _variables")
+        printed = (
+            self._start(command, expected)
+            if _LONG.match(command)
+            else self._run(f"{self._put(command)}\nexport -p > _variables")
+        )
         lacks = missing(self._put(expected), printed)
         assert lacks is None, f"{command!r} did not print {lacks!r}, but:\n{printed}"
 
@@ -60,7 +67,7 @@ class Terminal:
             process.send_signal(signal.SIGINT)
         for process in self._running:
             try:
-                assert process.wait(PATIENCE) == 0
+                assert process.wait(TIME_LIMIT) == 0
             finally:
                 process.kill()
 
@@ -71,8 +78,15 @@ class Terminal:
 
     def _run(self, script: str) -> str:
         done = subprocess.run(
-            ["bash", "-c", f"touch _variables; source _variables; set -u -o pipefail\n{script}"], cwd=self._directory, env=self._environment, text=True,
-            timeout=PATIENCE, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            ["bash", "-c", f"touch _variables; source _variables; set -u -o pipefail\n{script}"],
+            cwd=self._directory,
+            env=self._environment,
+            text=True,
+            timeout=TIME_LIMIT,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert done.returncode == 0, f"{script!r} ended with {done.returncode}:\n{done.stdout}"
         return done.stdout
 
@@ -80,10 +94,22 @@ class Terminal:
         log = self._directory / f"_window_{len(self._running)}"
         with log.open("w", encoding="utf-8") as out:
             script = f"source _variables; exec {self._put(command)}"
-            self._running.append(subprocess.Popen(
-                ["bash", "-c", script], cwd=self._directory, env=self._environment, text=True, stdout=out, stderr=subprocess.STDOUT))
-        end = time.monotonic() + PATIENCE
-        while missing(self._put(expected), log.read_text(encoding="utf-8")) and self._running[-1].poll() is None and time.monotonic() < end:
+            self._running.append(
+                subprocess.Popen(
+                    ["bash", "-c", script],
+                    cwd=self._directory,
+                    env=self._environment,
+                    text=True,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        end = time.monotonic() + TIME_LIMIT
+        while (
+            missing(self._put(expected), log.read_text(encoding="utf-8"))
+            and self._running[-1].poll() is None
+            and time.monotonic() < end
+        ):
             time.sleep(0.05)
         return log.read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The applications in this repository: they use what everybody may use, keep to the sizes of the source, and their pages are true."""
+"""The applications: they use only the public API, keep to the size limits, and their READMEs are correct."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 import interlock
 import interlock.testing
 from interlock import Lifecycle
-from tests.surface.test_shape import FUNCTION, LINES, functions, parsed
+from tests.surface.test_shape import FUNCTION, functions, parsed
 
 ROOT = Path(__file__).parents[2]
 APPS = ROOT / "apps"
@@ -25,56 +25,64 @@ def name(path: Path) -> str:
 
 # ---------------------------------------------------------------- the shape of the code
 def engine_names(path: Path) -> Iterator[tuple[str, str]]:
-    """What a file takes from the engine: the module, and the name in it."""
+    """The names that a file imports from Interlock, with their modules."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names if alias.name.partition(".")[0] == "interlock")
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == "interlock":
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and node.level == 0
+            and (node.module or "").partition(".")[0] == "interlock"
+        ):
             yield from ((str(node.module), alias.name) for alias in node.names)
 
 
-def test_there_is_something_to_measure() -> None:
-    some = {"librarian/api.py", "librarian/jobs.py", "courier/bot.py", "courier/jobs.py", "studio/api.py", "studio/jobs.py"}
-    assert some <= {name(path) for path in SOURCE} < {name(path) for path in FILES}
+def test_checks_cover_all_applications() -> None:
+    sample = {
+        "librarian/api.py",
+        "librarian/jobs.py",
+        "courier/bot.py",
+        "courier/jobs.py",
+        "studio/api.py",
+        "studio/jobs.py",
+    }
+    assert sample <= {name(path) for path in SOURCE} < {name(path) for path in FILES}
     assert [("interlock", "App") in engine_names(path) for path in APPS.glob("*/jobs.py")] == [True] * len(PAGES)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_apps_use_public_names_only(path: Path) -> None:
-    """What everybody may import; its tests may use the testing kit."""
-    public = {"interlock": set(interlock.__all__)} | ({"interlock.testing": set(interlock.testing.__all__)} if path not in SOURCE else {})
-    for module, imported in engine_names(path):
-        assert imported in public.get(module, ()), f"{name(path)} imports {imported or module} of {module}"
+def test_apps_use_public_names_only() -> None:
+    """Tests may also use the testing kit."""
+    public = {"interlock": set(interlock.__all__)}
+    testing = public | {"interlock.testing": set(interlock.testing.__all__)}
+    for path in FILES:
+        known = public if path in SOURCE else testing
+        for module, imported in engine_names(path):
+            assert imported in known.get(module, ()), f"{name(path)} imports {imported or module} of {module}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_apps_reach_into_no_private_part_of_the_engine(path: Path) -> None:
-    """Not by another way either: no import by name, and no other package's private attribute."""
-    text = path.read_text(encoding="utf-8")
-    assert not re.search(r"import_module\(\s*f?[\"']interlock|__import__", text)
+def test_apps_import_nothing_private_by_name() -> None:
+    """A dynamic import would hide the use of a private module."""
+    hidden = re.compile(r"import_module\(\s*f?[\"']interlock|__import__")
+    assert [name(path) for path in FILES if hidden.search(path.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=name)
-def test_files_of_apps_are_short(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines < LINES, f"{name(path)} has {lines} lines"
+def test_app_functions_are_short() -> None:
+    long = {f"{name(path)}:{each}": lines for path in SOURCE for each, lines in functions(path) if lines >= FUNCTION}
+    assert long == {}
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=name)
-def test_functions_of_apps_are_short(path: Path) -> None:
-    assert {function: lines for function, lines in functions(path) if lines >= FUNCTION} == {}
-
-
-# ---------------------------------------------------------------- their pages
+# ---------------------------------------------------------------- READMEs
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    targets = [target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")) if "://" not in target]
+def test_links_of_a_readme_exist(page: Path) -> None:
+    targets = [
+        target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")) if "://" not in target
+    ]
     assert targets
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_page_draws_what_the_engine_enforces(page: Path) -> None:
-    drawn = Lifecycle.load(page, "drawn")
-    assert drawn.arrows
-    assert drawn == Lifecycle.load(page.with_name("lifecycle.md"), "drawn")
+def test_diagram_of_a_readme_is_the_enforced_lifecycle(page: Path) -> None:
+    diagram = Lifecycle.load(page, "diagram")
+    assert diagram.arrows
+    assert diagram == Lifecycle.load(page.with_name("lifecycle.md"), "diagram")

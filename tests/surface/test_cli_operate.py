@@ -13,11 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from interlock.lifecycle import builtin
-from interlock.outcome import Failed, Finished, Held, Lost, Outcome, Returned
-from interlock.records import Fence, Lease, WorkerFacts
-from interlock.stores import OpenStore
-from tests.contract.kit import settle, ways
+from interlock.core.lifecycle import builtin
+from interlock.core.outcome import FailedFinally, Finished, Held, Lost, Outcome, Returned
+from interlock.store import OpenStore
+from interlock.store.types import Fence, Lease, WorkerFacts
+from tests.contract.kit import claim_rules, settle
 from tests.kit import EPOCH, Place
 from tests.surface.cli_kit import Answer, Call, enqueued
 
@@ -36,7 +36,9 @@ def greeting(call: Call, name: str = "ann") -> str:
 
 
 def leased(store: OpenStore, *, lease: float = 30.0) -> Lease:
-    (got,) = store.claim("ann#1", ways("greet", lease=lease, lifecycle=builtin("standard")), ("default",), 10)
+    (got,) = store.queue.claim(
+        "ann#1", claim_rules("greet", lease=lease, lifecycle=builtin("standard")), ("default",), 10
+    )
     return got
 
 
@@ -48,41 +50,41 @@ def ended(call: Call, store: OpenStore, outcome: Outcome) -> str:
 
 
 def serve(store: OpenStore, *kinds: str, name: str = "ann#1") -> None:
-    store.report_worker(WorkerFacts(name, "host", 17, "Polling", 10, 3, kinds, ("default", "mail")))
+    store.workers.report(WorkerFacts(name, "host", 17, "Polling", 10, 3, kinds, ("default", "mail")))
 
 
 # ---------------------------------------------------------------- redrive
 def test_a_failed_job_is_driven_again(call: Call, store: OpenStore) -> None:
     """The new id is printed; the old job stays as it ended, and its history says who did it and why."""
-    id = ended(call, store, Failed("broken"))
+    id = ended(call, store, FailedFinally("broken"))
     answer = call("redrive", id, "--reason", "mended")
     assert (answer.code, answer.err) == (0, "")
-    new = store.get(answer.out.strip())
+    new = store.inspect.get(answer.out.strip())
     assert (new.redrive_of, new.phase, new.payload["name"]) == (id, "pending", "ann")
-    assert store.get(id).phase == "failed"
-    last = store.history(id)[-1]
+    assert store.inspect.get(id).phase == "failed"
+    last = store.inspect.history(id)[-1]
     assert (last.event, last.actor) == ("redrive", "operator:olga")
     assert str(last.reason).endswith(": mended")
 
 
 def test_one_that_cannot_be_driven_again_does_not_keep_the_others(call: Call, store: OpenStore) -> None:
     """Each has its sentence, and the exit code is 1."""
-    id, waiting = ended(call, store, Failed("broken")), greeting(call)
+    id, waiting = ended(call, store, FailedFinally("broken")), greeting(call)
     answer = call("redrive", NOBODY, id, waiting, "--by", "ann", "--json")
     assert answer.code == 1
     (made,) = answer.json
     assert made["redrive_of"] == id
-    assert store.get(made["id"]).redrive_of == id
+    assert store.inspect.get(made["id"]).redrive_of == id
     said = answer.err.splitlines()
     assert "There is no job" in said[0]
-    assert "only a job that ended without success is driven again" in said[1]
+    assert "Only a job that ended without success can be redriven" in said[1]
 
 
 # ---------------------------------------------------------------- release
 def held(call: Call, store: OpenStore) -> str:
     id = greeting(call)
     lease = leased(store)
-    store.ask(lease.fence, "charge", "h")
+    store.receipts.begin_effect(lease.fence, "charge", "h")
     settle(store, lease, Held("did it happen?"))
     return id
 
@@ -91,28 +93,33 @@ def test_a_release_says_what_became_of_the_call(call: Call, store: OpenStore) ->
     """The job is due, the receipt is what the operator gave, and the second release is refused."""
     id = held(call, store)
     arguments = ("release", id, "--effect", "happened", "--receipt", '{"charge": 17}', "--reason", "seen at the bank")
-    assert call(*arguments).out == f"{id} is held no more: it is in {store.get(id).state}, and due\n"
-    (receipt,) = store.receipts(id)
+    assert call(*arguments).out == f"{id} released: {store.inspect.get(id).state}, ready to run\n"
+    (receipt,) = store.receipts.for_job(id)
     assert (receipt.applied, receipt.value, receipt.decided_by) == (True, '{"charge":17}', "operator:olga")
-    assert store.get(id).held_at is None
+    assert store.inspect.get(id).held_at is None
     again = call(*arguments)
     assert again.code == 1
     assert "is not held" in again.sentence
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("--effect", "perhaps", "--reason", "x"), "--effect 'perhaps' is none: give happened or did_not"),
-    (("--effect", "did_not", "--receipt", "1", "--reason", "x"), "give --effect happened with it"),
-    (("--effect", "happened", "--receipt", "{", "--reason", "x"), "--receipt is not JSON"),
-    (("--effect", "happened"), "Missing option '--reason'"),
-])
-def test_a_release_that_makes_no_sense_changes_nothing(call: Call, store: OpenStore, arguments: tuple[str, ...], says: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--effect", "perhaps", "--reason", "x"), "--effect 'perhaps' is not valid: give happened or did_not"),
+        (("--effect", "did_not", "--receipt", "1", "--reason", "x"), "--receipt needs --effect happened"),
+        (("--effect", "happened", "--receipt", "{", "--reason", "x"), "--receipt is not JSON"),
+        (("--effect", "happened"), "Missing option '--reason'"),
+    ],
+)
+def test_a_release_that_makes_no_sense_changes_nothing(
+    call: Call, store: OpenStore, arguments: tuple[str, ...], says: str
+) -> None:
     """It was called wrongly, and the job is still held."""
     id = held(call, store)
     answer = call("release", id, *arguments)
     assert answer.code == 2
     assert says in answer.err
-    assert store.get(id).held_at is not None
+    assert store.inspect.get(id).held_at is not None
 
 
 # ---------------------------------------------------------------- explain
@@ -132,17 +139,19 @@ def test_explain_tells_a_call_that_is_made_now_from_one_in_doubt(call: Call, sto
     """Doubt begins when the worker that made the call no longer holds the job."""
     id = greeting(call)
     lease = leased(store)
-    assert store.ask(Fence(id, 1, lease.holder), "pay", "0")
+    assert store.receipts.begin_effect(Fence(id, 1, lease.holder), "pay", "0")
     assert "The worker is calling pay now." in call("explain", id).out
     settle(store, lease, Lost())
-    assert "No receipt says whether pay happened." in call("explain", id).out
+    assert "In doubt: no receipt shows whether pay happened." in call("explain", id).out
 
 
 def test_explain_says_that_a_running_job_was_asked_to_stop(call: Call, store: OpenStore) -> None:
     id = greeting(call)
     leased(store)
-    assert store.request_cancel(id, by="operator:ann", reason=None)
-    assert "It was asked to stop; its worker stops it at the next renewal of the lease." in " ".join(call("explain", id).out.split())
+    assert store.control.request_cancel(id, by="operator:ann", reason=None)
+    assert "It has a cancel request; its worker stops it when it next renews the lease." in " ".join(
+        call("explain", id).out.split()
+    )
 
 
 def test_explain_says_that_a_finish_function_failed(call: Call, store: OpenStore) -> None:
@@ -170,19 +179,19 @@ def test_status_is_calm_where_every_kind_is_served(call: Call, store: OpenStore)
     assert ["standard", "PENDING", "1"] in lines
     assert ["greet", "default", "1", "0", "0", "0"] in [line[:6] for line in lines]
     assert "workers: 1 alive" in answer.lines
-    assert answer.lines[-1] == "Nothing needs a look."
-    assert seen(call("status", "--json"))["calm"] is True
+    assert answer.lines[-1] == "No problems found."
+    assert seen(call("status", "--json"))["healthy"] is True
 
 
 def test_status_names_a_kind_that_nobody_serves(call: Call, store: OpenStore, place: Place) -> None:
     """Also where the one who served it has been silent for too long; exit code 1."""
     greeting(call)
     serve(store, "greet")
-    place.raw(f"UPDATE {{workers}} SET beat_at = {place.raw.time(EPOCH)}")
+    place.raw(f"UPDATE {{workers}} SET heartbeat_at = {place.raw.time(EPOCH)}")
     answer = call("status")
     assert answer.code == 1
     assert "workers: 0 alive, 1 silent" in answer.lines
-    assert "No live worker serves greet, of which 1 wait or run: start one that has it." in answer.lines
+    assert "No live worker serves greet, which has 1 waiting or running: start a worker for it." in answer.lines
     assert seen(call("status", "--json"))["orphaned_kinds"] == ["greet"]
 
 
@@ -225,14 +234,19 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def test_watching_draws_until_it_is_interrupted(call: Call, store: OpenStore, terminal: tuple[int, int]) -> None:
-    """What changes is drawn anew; Ctrl-C ends it with 0."""
+    """What changes is allowed anew; Ctrl-C ends it with 0."""
     ours, theirs = terminal
     command = [sys.executable, "-m", "interlock", "status", "--watch"]
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}) as watch:
+    with subprocess.Popen(
+        command,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+    ) as watch:
         rescue = threading.Timer(60, watch.kill)
         rescue.start()
         os.close(theirs)
-        drawn = until(ours, b"Nothing needs a look.")
+        drawn = until(ours, b"No problems found.")
         assert b"There are no jobs." in drawn
         greeting(call)
         until(ours, b"No live worker serves greet")
@@ -255,7 +269,7 @@ def test_workers_are_listed(call: Call, store: OpenStore, place: Place) -> None:
     """Who they are, what they serve, and when they were last heard of; one that is silent is said to be."""
     serve(store, "greet", "send", name="ann#1")
     serve(store, "greet", name="bob#2")
-    place.raw(f"UPDATE {{workers}} SET beat_at = {place.raw.time(EPOCH)} WHERE name = 'bob#2'")
+    place.raw(f"UPDATE {{workers}} SET heartbeat_at = {place.raw.time(EPOCH)} WHERE name = 'bob#2'")
     lines = [line.split() for line in call("workers").lines]
     assert lines[1][:7] == ["ann#1", "host", "17", "Polling", "3/10", "greet,send", "default,mail"]
     assert lines[2][:4] == ["bob#2", "host", "17", "silent"]
@@ -267,7 +281,7 @@ def test_no_workers_are_said_so(call: Call, shop: str) -> None:
     """On the other channel: the list is empty."""
     answer = call("workers")
     assert (answer.code, answer.out) == (0, "")
-    assert "interlock worker -A MODULE:APP starts one" in answer.err
+    assert "start one with interlock worker -A MODULE:APP" in answer.err
     assert call("workers", "--json").json == []
 
 
@@ -289,7 +303,9 @@ def test_bench_leaves_a_server_as_it_was(call: Call, postgres_url: str) -> None:
     assert (answer.code, answer.err) == (0, "")
     assert [line.split()[0] for line in answer.lines] == ["database", "python", "enqueue", "drain", "pickup"]
     with psycopg.connect(postgres_url) as connection:
-        assert connection.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'interlock_bench%'").fetchone() == (0,)
+        assert connection.execute(
+            "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'interlock_bench%'"
+        ).fetchone() == (0,)
 
 
 def test_bench_never_removes_a_file_that_was_there(call: Call, here: Path) -> None:

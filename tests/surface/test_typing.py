@@ -1,6 +1,7 @@
 """Programs written against the contract type-check against the package, under both checkers in strict mode.
 
-The lines that must be refused carry ignores, and an ignore that nothing needs is an error: so each refusal is checked too.
+The lines that must be refused carry ignores, and an ignore that nothing needs is an error: so each refusal is checked
+too.
 """
 
 import json
@@ -32,7 +33,13 @@ def run(command: list[str], where: Path) -> subprocess.CompletedProcess[str]:
 
 def test_programs_satisfy_mypy(programs: Path) -> None:
     """`mypy --strict` accepts the good lines and refuses the bad ones."""
-    options = ["--config-file=", "--strict", "--warn-unused-ignores", "--follow-imports=silent", f"--cache-dir={programs / 'cache'}"]
+    options = [
+        "--config-file=",
+        "--strict",
+        "--warn-unused-ignores",
+        "--follow-imports=silent",
+        f"--cache-dir={programs / 'cache'}",
+    ]
     ran = run([sys.executable, "-m", "mypy", *options, *(program.name for program in PROGRAMS)], programs)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -47,7 +54,10 @@ def test_programs_satisfy_basedpyright(programs: Path) -> None:
         "reportUnnecessaryTypeIgnoreComment": "error",
     }
     (programs / "pyrightconfig.json").write_text(json.dumps(settings))
-    ran = run([sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "--project", "pyrightconfig.json"], programs)
+    ran = run(
+        [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "--project", "pyrightconfig.json"],
+        programs,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "0 errors" in ran.stdout
 
@@ -55,9 +65,35 @@ def test_programs_satisfy_basedpyright(programs: Path) -> None:
 def test_the_contract_itself_satisfies_mypy(programs: Path) -> None:
     """The programs fit the contract as well as the package: neither is mended alone."""
     shutil.copy(HERE / "contract" / "api.pyi", programs / "interlock.pyi")
-    ran = run([sys.executable, "-m", "mypy", "--config-file=", "--strict", f"--cache-dir={programs / 'cache'}", "interlock.pyi"], programs)
+    ran = run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--config-file=",
+            "--strict",
+            f"--cache-dir={programs / 'cache'}",
+            "interlock.pyi",
+        ],
+        programs,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     environment = {**os.environ, "MYPYPATH": str(programs)}
-    command = [sys.executable, "-m", "mypy", "--config-file=", "--strict", "--warn-unused-ignores", f"--cache-dir={programs / 'cache'}"]
-    ran = subprocess.run([*command, *(program.name for program in PROGRAMS)], cwd=programs, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file=",
+        "--strict",
+        "--warn-unused-ignores",
+        f"--cache-dir={programs / 'cache'}",
+    ]
+    ran = subprocess.run(
+        [*command, *(program.name for program in PROGRAMS)],
+        cwd=programs,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,4 +1,4 @@
-"""Verify finds what is wrong, and only that. The dossiers are real ones, bent."""
+"""Verify finds what is wrong, and only that. The records are real ones, bent."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from interlock.records import Dossier
-from interlock.store import Store
-from interlock.verify import MOST, Report, Versions, Violation, check, verify
+from interlock.operate.verify import MOST, Report, Versions, Violation, check, verify
+from interlock.store.contract import Store
+from interlock.store.types import JobRecord
 from tests.contract.kit import claimed, commit, fail, finish, lose, make, started, stored, taken
 from tests.kit import Raw, SettableClock
 
@@ -23,22 +23,22 @@ def lived(store: Store, clock: SettableClock) -> Store:
         started(store, kind, lease=1e6)
     finish(store, started(store, "mail"))
     commit(store, started(store, "mail", lease=1e6))
-    assert store.take([taken(stored(store, "mail"))]) == []
+    assert store.transitions.take([taken(stored(store, "mail"))]) == []
     claimed(store, "mail")
     clock.advance(31)
     lose(store, "mail")
     return store
 
 
-def test_a_sound_database_is_sound(lived: Store) -> None:
-    """Every job is looked at, and nothing is found."""
+def test_consistent_database_has_no_violation(lived: Store) -> None:
+    """Every job is checked, and nothing is found."""
     report = verify(lived)
     assert report.violations == []
     assert (report.ok, report.checked, report.left_out) == (True, 22, 0)
 
 
-def test_a_bent_database_is_not(lived: Store, raw: Raw) -> None:
-    """With the triggers away a state can be forged; the executions and the audit tell."""
+def test_forged_state_is_found(lived: Store, raw: Raw) -> None:
+    """Without triggers a state can be forged; the executions and the audit contradict it."""
     raw.disable("jobs_update")
     raw("UPDATE {jobs} SET state = 'CANCELLED' WHERE kind = 'mail' AND state = 'SUCCEEDED'")
     report = verify(lived)
@@ -47,41 +47,44 @@ def test_a_bent_database_is_not(lived: Store, raw: Raw) -> None:
 
 
 # ---------------------------------------------------------------- one rule at a time
-def job(**changes: Any) -> Callable[[Dossier], Dossier]:
-    def bend(dossier: Dossier) -> Dossier:
-        assert dossier.job is not None
-        return replace(dossier, job=replace(dossier.job, **changes))
+def job(**changes: Any) -> Callable[[JobRecord], JobRecord]:
+    def bend(record: JobRecord) -> JobRecord:
+        assert record.job is not None
+        return replace(record, job=replace(record.job, **changes))
 
     return bend
 
 
-def last(**changes: Any) -> Callable[[Dossier], Dossier]:
-    def bend(dossier: Dossier) -> Dossier:
-        return replace(dossier, executions=[*dossier.executions[:-1], replace(dossier.executions[-1], **changes)])
+def last(**changes: Any) -> Callable[[JobRecord], JobRecord]:
+    def bend(record: JobRecord) -> JobRecord:
+        return replace(record, executions=[*record.executions[:-1], replace(record.executions[-1], **changes)])
 
     return bend
 
 
-def again(**changes: Any) -> Callable[[Dossier], Dossier]:
+def again(**changes: Any) -> Callable[[JobRecord], JobRecord]:
     """One execution more, like the last, after it."""
 
-    def bend(dossier: Dossier) -> Dossier:
-        assert dossier.job is not None
-        extra = replace(dossier.executions[-1], attempt=dossier.job.attempt + 1, **changes)
-        return replace(dossier, executions=[*dossier.executions, extra], job=replace(dossier.job, attempt=extra.attempt))
+    def bend(record: JobRecord) -> JobRecord:
+        assert record.job is not None
+        extra = replace(record.executions[-1], attempt=record.job.attempt + 1, **changes)
+        return replace(record, executions=[*record.executions, extra], job=replace(record.job, attempt=extra.attempt))
 
     return bend
 
 
-def entry(number: int, **changes: Any) -> Callable[[Dossier], Dossier]:
-    return lambda dossier: replace(dossier, audit=[replace(each, **changes) if place == number else each for place, each in enumerate(dossier.audit)])
+def entry(number: int, **changes: Any) -> Callable[[JobRecord], JobRecord]:
+    return lambda record: replace(
+        record,
+        audit=[replace(each, **changes) if place == number else each for place, each in enumerate(record.audit)],
+    )
 
 
-def without(number: int) -> Callable[[Dossier], Dossier]:
-    return lambda dossier: replace(dossier, audit=[each for place, each in enumerate(dossier.audit) if place != number])
+def without(number: int) -> Callable[[JobRecord], JobRecord]:
+    return lambda record: replace(record, audit=[each for place, each in enumerate(record.audit) if place != number])
 
 
-BENT: list[tuple[str, Callable[[Dossier], Dossier], set[str]]] = [
+BENT: list[tuple[str, Callable[[JobRecord], JobRecord], set[str]]] = [
     ("finished_at", job(finished_at=None), {"finished_at"}),
     ("too many tries", job(tries_left=4), {"tries"}),
     ("tries below zero", job(tries_left=-1), {"tries"}),
@@ -93,56 +96,68 @@ BENT: list[tuple[str, Callable[[Dossier], Dossier], set[str]]] = [
     ("a version that is not registered", job(lifecycle_version=9), {"lifecycle"}),
     ("a lifecycle that is not registered", job(lifecycle="none"), {"lifecycle"}),
     ("two commits", again(), {"INV_001"}),
-    ("an attempt after the commit", again(status="ABORTED", committed_at=None, ended_by="fail"), {"INV_002", "projection"}),
+    (
+        "an attempt after the commit",
+        again(status="ABORTED", committed_at=None, ended_by="fail"),
+        {"INV_002", "projection"},
+    ),
     ("a gap in the attempts", last(attempt=2), {"attempts"}),
-    ("live after its end", last(status="COMMITTED", finished_at=None, ended_by=None), {"one live execution", "projection"}),
+    (
+        "live after its end",
+        last(status="COMMITTED", finished_at=None, ended_by=None),
+        {"one live execution", "projection"},
+    ),
     ("stamps that are missing", last(started_at=None), {"stamps"}),
     ("aborted with a commit", last(status="ABORTED"), {"stamps"}),
     ("no birth", without(0), {"audit"}),
     ("an arrow that is missing", without(1), {"INV_003"}),
-    ("an arrow that is not drawn", entry(2, event="advance"), {"INV_003"}),
+    ("an arrow that is not allowed", entry(2, event="advance"), {"INV_003"}),
     ("an arrow from elsewhere", entry(2, from_state="PENDING"), {"INV_003"}),
-    ("no audit at all", lambda dossier: replace(dossier, audit=[]), {"audit"}),
+    ("no audit at all", lambda record: replace(record, audit=[]), {"audit"}),
 ]
 
 
 @pytest.fixture
-def dossier(store: Store) -> Dossier:
+def record(store: Store) -> JobRecord:
     """A job that succeeded."""
     finish(store, started(store, "mail"))
-    ((found,),) = store.dossiers()
+    ((found,),) = store.inspect.job_records()
     return found
 
 
-@pytest.mark.parametrize(("bend", "rules"), [(bend, rules) for _, bend, rules in BENT], ids=[name for name, _, _ in BENT])
-def test_each_rule_is_checked(store: Store, dossier: Dossier, bend: Callable[[Dossier], Dossier], rules: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("bend", "rules"), [(bend, rules) for _, bend, rules in BENT], ids=[name for name, _, _ in BENT]
+)
+def test_each_rule_is_checked(
+    store: Store, record: JobRecord, bend: Callable[[JobRecord], JobRecord], rules: set[str]
+) -> None:
     """A sound job, bent in one place, breaks exactly the rules that are about it."""
-    assert list(check(dossier, Versions(store))) == []
-    found = list(check(bend(dossier), Versions(store)))
+    assert list(check(record, Versions(store))) == []
+    found = list(check(bend(record), Versions(store)))
     assert {rule for rule, _ in found} == rules
     assert all(detail.endswith(".") for _, detail in found)
 
 
-def test_stamps_out_of_order_are_no_violation(store: Store, dossier: Dossier) -> None:
+def test_stamps_out_of_order_are_no_violation(store: Store, record: JobRecord) -> None:
     """Started before it was leased: the clock was set back, and nothing is broken."""
-    leased = dossier.executions[-1].leased_at
-    assert list(check(last(started_at=leased - timedelta(hours=1))(dossier), Versions(store))) == []
+    leased = record.executions[-1].leased_at
+    assert list(check(last(started_at=leased - timedelta(hours=1))(record), Versions(store))) == []
 
 
 def test_two_live_executions_are_found(store: Store) -> None:
     """Lease uniqueness, also where the index was dropped."""
     started(store, "mail")
-    ((found,),) = store.dossiers()
+    ((found,),) = store.inspect.job_records()
     assert [rule for rule, _ in check(again()(found), Versions(store))] == ["one live execution"]
 
 
 # ---------------------------------------------------------------- jobs that are gone
-def test_the_audit_of_a_pruned_job_ends_with_its_end(store: Store, clock: SettableClock, dossier: Dossier) -> None:
+def test_the_audit_of_a_pruned_job_ends_with_its_end(store: Store, clock: SettableClock, record: JobRecord) -> None:
     """Protocol 34: accepted without its job exactly then."""
     clock.advance(100)
-    assert store.prune(phase="succeeded", age=10, limit=10) == 1
+    assert store.retention.prune(phase="succeeded", age=10, limit=10) == 1
     assert verify(store).ok
-    ((gone,),) = store.dossiers()
+    ((gone,),) = store.inspect.job_records()
     assert (gone.job, gone.executions) == (None, [])
     assert [rule for rule, _ in check(without(2)(gone), Versions(store))] == ["retention"]
     assert [rule for rule, _ in check(without(1)(gone), Versions(store))] == ["audit"]
@@ -152,7 +167,7 @@ def test_the_audit_of_a_pruned_job_ends_with_its_end(store: Store, clock: Settab
 # ---------------------------------------------------------------- the report
 def test_pages_of_any_size_are_all_checked(store: Store) -> None:
     """More jobs than a page holds."""
-    store.enqueue([make("mail") for _ in range(2500)])
+    store.queue.enqueue([make("mail") for _ in range(2500)])
     report = verify(store)
     assert (report.ok, report.checked) == (True, 2500)
 
@@ -163,5 +178,3 @@ def test_a_report_lists_a_thousand_and_counts_the_rest() -> None:
     for number in range(MOST + 5):
         report.add(Violation("audit", str(number), "Broken."))
     assert (report.ok, len(report.violations), report.left_out) == (False, MOST, 5)
-
-

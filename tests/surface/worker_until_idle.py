@@ -1,4 +1,7 @@
-"""`interlock worker`, as the reader of a page runs it: ended by Ctrl-C when nothing is due and nothing runs any more. Its output and exit code are its own."""
+"""`interlock worker`, as the reader of a page runs it: ended by Ctrl-C when nothing is due and nothing runs any more.
+
+Its output and exit code are its own.
+"""
 
 import json
 import signal
@@ -8,7 +11,7 @@ import time
 from contextlib import suppress
 from itertools import pairwise
 
-PATIENCE = 45.0
+TIME_LIMIT = 45.0
 GLANCE = 0.2
 READY = "the worker is ready"
 
@@ -19,7 +22,11 @@ def idle(where: list[str], queues: list[str], kinds: list[str]) -> bool:
     if not told.stdout:
         return False
     depths = json.loads(told.stdout)["depths"]
-    mine = [depth for depth in depths if depth["queue"] in (queues or [depth["queue"]]) and depth["kind"] in (kinds or [depth["kind"]])]
+    mine = [
+        depth
+        for depth in depths
+        if depth["queue"] in (queues or [depth["queue"]]) and depth["kind"] in (kinds or [depth["kind"]])
+    ]
     return all(depth["due"] == depth["running"] == 0 for depth in mine)
 
 
@@ -29,7 +36,7 @@ def main(arguments: list[str]) -> int:
     served = [given[option].split(",") if option in given else [] for option in ("--queues", "--kinds")]
     with open("_worker.log", "w+", encoding="utf-8") as log:  # noqa: PTH123 - a plain name, in the reader's directory
         worker = subprocess.Popen(["interlock", "worker", *arguments], stdout=log, stderr=log)
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIME_LIMIT
         asked = False
         try:
             while time.monotonic() < end:

@@ -1,9 +1,18 @@
 """Interlock's public contract, typed: pyright strict and mypy --strict accept it and the programs beside it. The package is compared with it."""
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from os import PathLike
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    overload,
+)
 from typing_extensions import TypeVar
 
 P = ParamSpec("P")
@@ -30,7 +39,7 @@ class Job:
     lifecycle_version: int
     state: str
     phase: Literal["pending", "running", "succeeded", "failed"]
-    version: int                                       # grows by one per arrow
+    version: int  # grows by one per arrow
     attempt: int
     tries: int
     tries_left: int
@@ -49,7 +58,7 @@ class Job:
     scheduled_for: datetime | None
     redrive_of: str | None
     idempotency_key: str | None
-    key_released: bool
+    key_freed: bool
     unique_key: str | None
     cancel_requested_at: datetime | None
     cancel_requested_by: str | None
@@ -62,7 +71,7 @@ class Execution:
     exec_id: str
     job_id: str
     attempt: int
-    holder: int                                        # grows when it changes hands: (job_id, attempt, holder) is the fence
+    holder: int  # grows when it changes hands: (job_id, attempt, holder) is the fence
     kind: str
     status: Literal["LEASED", "IN_PROGRESS", "COMMITTED", "DONE", "ABORTED"]
     state: str
@@ -85,9 +94,9 @@ class Execution:
 
 class AuditEntry:
     job_id: str
-    seq: int                                           # its place in the job's history, from 0
-    version: int                                       # the job's version after it
-    n: int                                             # 0 is an arrow, above are remarks
+    seq: int  # its place in the job's history, from 0
+    version: int  # the job's version after it
+    n: int  # 0 is an arrow, above are remarks
     attempt: int | None
     event: str
     from_state: str | None
@@ -98,49 +107,88 @@ class AuditEntry:
     detail: Mapping[str, Any] | None
 
 class Backoff:
-    def __init__(self, first: Seconds = ..., *, factor: float = ..., cap: Seconds = ..., jitter: bool = ...) -> None: ...
+    def __init__(
+        self,
+        first: Seconds = ...,
+        *,
+        factor: float = ...,
+        cap: Seconds = ...,
+        jitter: bool = ...,
+    ) -> None: ...
+
+class Cursor(Protocol):
+    """The result of a statement, as the database's driver returns it. A row is a tuple of the driver's values."""
+
+    rowcount: int
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 class Tx(Protocol):
-    """The transaction of the move: a thin, dialect-true connection."""
-    def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ..., /) -> Any: ...
+    """The transaction of the move: a thin connection that takes the database's own SQL."""
+    def execute(
+        self, sql: str, params: Sequence[object] | Mapping[str, object] = ..., /
+    ) -> Cursor: ...
 
-class Call:
-    """A kind with its arguments and options: what bulk enqueue and schedules take."""
+class JobRequest(Generic[R_co]):
+    """A kind with its arguments and options, for bulk enqueue and schedules."""
+
+class JobHandle(Generic[R_co]):
+    """A stored job: read it, wait for its end or its result, cancel it."""
+
+    id: str
+    created: bool
+    def job(self) -> Job: ...
+    def cancel(self, *, by: str, reason: str = ...) -> Job: ...
+    def wait_until_ended(self, *, timeout: Seconds = ...) -> Job: ...
+    def result(self, *, timeout: Seconds = ...) -> R_co: ...
+    async def ajob(self) -> Job: ...
+    async def acancel(self, *, by: str, reason: str = ...) -> Job: ...
+    async def await_until_ended(self, *, timeout: Seconds = ...) -> Job: ...
+    async def aresult(self, *, timeout: Seconds = ...) -> R_co: ...
 
 class Violation:
     rule: str
     job_id: str
     detail: str
+
 class Report:
     ok: bool
     checked: int
-    violations: list[Violation]                        # at most a thousand
-    left_out: int                                      # the others
+    violations: list[Violation]  # at most a thousand
+    left_out: int  # the others
+
 class Explanation:
     sentence: str
     reasons: list[str]
+
 class Status:
-    counts: Mapping[str, Mapping[str, int]]            # lifecycle -> state -> jobs
-    stuck: list[Execution]                             # heartbeat older than T
-    orphaned_kinds: list[str]                          # waiting or running jobs, no live worker knows the kind
-    orphaned_queues: list[_Depth]                      # due jobs, no live worker serves the kind in this queue
-    failures: list[_Failures]                          # failed in the last day and not driven again, by kind
+    counts: Mapping[str, Mapping[str, int]]  # lifecycle -> state -> jobs
+    stuck: list[Execution]  # heartbeat older than T
+    orphaned_kinds: list[str]  # waiting or running jobs, no live worker knows the kind
+    orphaned_queues: list[
+        _Depth
+    ]  # due jobs, no live worker serves the kind in this queue
+    failures: list[_Failures]  # failed in the last day and not driven again, by kind
     workers: list[_WorkerSeen]
     depths: list[_Depth]
-    outside: list[_Outside]                            # handed-over work, by kind
-    held: list[Job]                                    # wait for a decision: 100 of each kind and queue
-    held_count: int                                    # all of them
-    calm: bool
+    outside: list[_Outside]  # handed-over work, by kind
+    held: list[Job]  # wait for a decision: 100 of each kind and queue
+    held_count: int  # all of them
+    healthy: bool
+
 class _FailedJob:
     id: str
     state: str
     attempt: int
     finished_at: datetime
     error: str | None
+
 class _Failures:
     kind: str
     count: int
     newest: tuple[_FailedJob, ...]
+
 class _WorkerFacts:
     name: str
     host: str
@@ -150,12 +198,14 @@ class _WorkerFacts:
     busy: int
     kinds: tuple[str, ...]
     queues: tuple[str, ...]
+
 class _WorkerSeen:
     facts: _WorkerFacts
     started_at: datetime
-    beat_at: datetime
-    silent: float                                      # seconds since its last beat
+    heartbeat_at: datetime
+    silent: float  # seconds since its last beat
     alive: bool
+
 class _Depth:
     kind: str
     queue: str
@@ -163,51 +213,59 @@ class _Depth:
     later: int
     held: int
     running: int
-    oldest: float                                      # seconds for which the longest due one has been due
+    oldest: float  # seconds for which the longest due one has been due
+
 class _Outside:
     kind: str
-    handed: int
-    overdue: float                                     # seconds by which the longest due check is late
+    executions: int
+    overdue: float  # seconds by which the longest due check is late
     every: float
     batch: int
-    failures: int                                      # how often in a row the outside could not be asked
+    failures: int  # how often in a row the external system could not be asked
     error: str | None
     down_since: datetime | None
-    late: bool                                         # by more than two passes over all
-class Verdict:
-    """What a kind's own taxonomy says of an exception."""
+    late: bool  # by more than two passes over all
+
+class RetryDecision:
+    """What a kind's own error policy says of an exception."""
+
     retryable: bool
     after: float | None
     def __init__(self, retryable: bool, after: float | None = ...) -> None: ...
-class aged(str):
-    """A step's name whose value is taken afresh once it is older: run.step(aged("link", 300), …)."""
-    max_age: float
-    def __new__(cls, name: str, max_age: float) -> Self: ...
 
 # ---------------------------------------------------------------- errors
 class InterlockError(Exception): ...
 class NotFound(InterlockError): ...
 class PayloadError(InterlockError): ...
-class Refused(InterlockError): ...            # admit said no at enqueue: .reason
+class Refused(InterlockError): ...  # admit said no at enqueue: .reason
 class TransitionRefused(InterlockError): ...
 class LeaseLost(InterlockError): ...
-class JobFailed(InterlockError): ...          # result() of a job that did not succeed: .job
+class JobFailed(InterlockError): ...  # result() of a job that did not succeed: .job
 class NotMigrated(InterlockError): ...
 class KeyReused(InterlockError): ...
 class Cancelled(InterlockError): ...
 class LifecycleError(InterlockError): ...
-class Unavailable(InterlockError): ...        # the database cannot be used now
-class UsageError(InterlockError, ValueError): ...   # a call or declaration that can never work
+class Unavailable(InterlockError): ...  # the database cannot be used now
+class UsageError(
+    InterlockError, ValueError
+): ...  # a call or declaration that can never work
 class CommitTimeout(InterlockError, TimeoutError): ...
-class NotApplied(InterlockError): ...         # raised by a caller inside an effect: the outside call surely did not happen
+class NotApplied(
+    InterlockError
+): ...  # raised by a caller inside an effect: the external system call surely did not happen
 
 # ---------------------------------------------------------------- answers
 class Retry(Exception):
     def __init__(self, reason: str = ..., *, after: Seconds | None = ...) -> None: ...
+
 class Snooze(Exception):
-    def __init__(self, reason: str = ..., *, after: Seconds = ..., until: datetime | None = ...) -> None: ...
+    def __init__(
+        self, reason: str = ..., *, after: Seconds = ..., until: datetime | None = ...
+    ) -> None: ...
+
 class Fail(Exception):
     def __init__(self, reason: str) -> None: ...
+
 class Reject(Exception):
     def __init__(self, reason: str) -> None: ...
 
@@ -216,12 +274,17 @@ class External(Generic[R_co]):
     def __init__(self, external_id: str) -> None: ...
 
 # what a reconciler answers, per execution; an execution it does not name is *missing*
-class Going(Generic[R_co]):
-    def __init__(self, done: float | None = ..., total: float | None = ..., note: str = ...) -> None: ...
-class Complete(Generic[R_co]):
+class InProgress(Generic[R_co]):
+    def __init__(
+        self, done: float | None = ..., total: float | None = ..., note: str = ...
+    ) -> None: ...
+
+class Completed(Generic[R_co]):
     def __init__(self, value: R_co) -> None: ...
+
 class Failed(Generic[R_co]):
     def __init__(self, reason: str) -> None: ...
+
 class Gone(Generic[R_co]):
     """Cancelled outside."""
     def __init__(self, reason: str = ...) -> None: ...
@@ -233,51 +296,104 @@ class _RunFacts:
     attempt: int
     cancelled: bool
     payload: Mapping[str, Any]
-    def progress(self, done: float, total: float | None = ..., note: str = ...) -> None: ...
     def measure(self, name: str, value: float) -> None: ...
 
 class _Effect(Protocol):
     key: str
     @overload
-    async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    async def __call__(
+        self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
     @overload
-    async def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    async def __call__(
+        self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
 
 class _SkipEffect(Protocol):
     key: str
     @overload
-    async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T | None: ...
+    async def __call__(
+        self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T | None: ...
     @overload
-    async def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T | None: ...
+    async def __call__(
+        self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T | None: ...
 
 class _LookupEffect(Protocol[T]):
     key: str
-    async def __call__(self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    async def __call__(
+        self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
 
 class _SyncEffect(Protocol):
     key: str
-    def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    def __call__(
+        self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
+
 class _SyncSkipEffect(Protocol):
     key: str
-    def __call__(self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T | None: ...
+    def __call__(
+        self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T | None: ...
+
+class _Step(Protocol):
+    @overload
+    async def __call__(
+        self, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
+    @overload
+    async def __call__(
+        self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
+
+class _SyncStep(Protocol):
+    def __call__(
+        self, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
 
 class Run(_RunFacts):
     """For `async def` handlers."""
+    def progress(
+        self, done: float, total: float | None = ..., note: str = ...
+    ) -> Awaitable[None]: ...  # awaited or not
     @overload
-    async def step(self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    async def step(
+        self,
+        name: str,
+        fn: Callable[Q, Awaitable[T]],
+        /,
+        *args: Q.args,
+        **kwargs: Q.kwargs,
+    ) -> T: ...
     @overload
-    async def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    async def step(
+        self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
+    @overload
+    def step(self, name: str, /, *, max_age: Seconds) -> _Step: ...
     async def advance(self, stage: str, /) -> None: ...
     @overload
     def effect(self, name: str, /, *, on_doubt: Doubt) -> _Effect: ...
     @overload
     def effect(self, name: str, /, *, on_doubt: Literal["skip"]) -> _SkipEffect: ...
     @overload
-    def effect(self, name: str, /, *, on_doubt: Callable[[str], Awaitable[T | None]]) -> _LookupEffect[T]: ...
+    def effect(
+        self, name: str, /, *, on_doubt: Callable[[str], Awaitable[T | None]]
+    ) -> _LookupEffect[T]: ...
 
 class SyncRun(_RunFacts):
     """For `def` handlers (threads, processes): the same verbs, without await."""
-    def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    def progress(
+        self, done: float, total: float | None = ..., note: str = ...
+    ) -> None: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
+    @overload
+    def step(self, name: str, /, *, max_age: Seconds) -> _SyncStep: ...
     def advance(self, stage: str, /) -> None: ...
     @overload
     def effect(self, name: str, /, *, on_doubt: Doubt) -> _SyncEffect: ...
@@ -287,110 +403,326 @@ class SyncRun(_RunFacts):
 # ---------------------------------------------------------------- a kind of job
 class Kind(Generic[P, R, TxT]):
     """What `@app.job` makes of a function."""
+
     name: str
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call: ...
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]: ...
     def using(
-        self, *, idempotency_key: str | None = ..., unique_key: str | None = ..., queue: str | None = ..., priority: int | None = ...,
-        delay: Seconds | None = ..., run_at: datetime | None = ..., ttl: Seconds | None = ..., tags: Mapping[str, str] | None = ..., conn: Any = ...,
+        self,
+        *,
+        idempotency_key: str | None = ...,
+        unique_key: str | None = ...,
+        queue: str | None = ...,
+        priority: int | None = ...,
+        delay: Seconds | None = ...,
+        run_at: datetime | None = ...,
+        ttl: Seconds | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        conn: Any = ...,
     ) -> Kind[P, R, TxT]: ...
     def result(self, id: str, /, *, timeout: Seconds = ...) -> R: ...
     async def aresult(self, id: str, /, *, timeout: Seconds = ...) -> R: ...
-    def __call__(self, run: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...        # the plain function
-    def on_cancel(self, fn: Callable[[str], Awaitable[None]], /) -> Callable[[str], Awaitable[None]]: ...
-    def complete(self, external_id: str, value: R, /) -> bool: ...        # a provider that calls back
+    # the plain function, with its own signature
+    @overload
+    def __call__(self, run: object, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    def on_cancel(
+        self, fn: Callable[[str], Awaitable[None]], /
+    ) -> Callable[[str], Awaitable[None]]: ...
+    def complete(
+        self, external_id: str, value: R, /
+    ) -> bool: ...  # a provider that calls back
     async def acomplete(self, external_id: str, value: R, /) -> bool: ...
     # the other functions of the job
-    def commit(self, fn: Callable[[TxT, Job, R], None], /) -> Callable[[TxT, Job, R], None]: ...
+    def commit(
+        self, fn: Callable[[TxT, Job, R], None], /
+    ) -> Callable[[TxT, Job, R], None]: ...
     @overload
-    def finish(self, fn: Callable[[Run, R], Awaitable[None]], /) -> Callable[[Run, R], Awaitable[None]]: ...
+    def finish(
+        self, fn: Callable[[Run, R], Awaitable[None]], /
+    ) -> Callable[[Run, R], Awaitable[None]]: ...
     @overload
-    def finish(self, fn: Callable[[SyncRun, R], None], /) -> Callable[[SyncRun, R], None]: ...
-    def guard(self, fn: Callable[Concatenate[Job, P], Awaitable[None] | None], /) -> Callable[Concatenate[Job, P], Awaitable[None] | None]: ...
+    def finish(
+        self, fn: Callable[[SyncRun, R], None], /
+    ) -> Callable[[SyncRun, R], None]: ...
+    def guard(
+        self, fn: Callable[Concatenate[Job, P], Awaitable[None] | None], /
+    ) -> Callable[Concatenate[Job, P], Awaitable[None] | None]: ...
     @overload
-    def admit(self, fn: Callable[Concatenate[TxT, Enqueued, P], None], /) -> Callable[Concatenate[TxT, Enqueued, P], None]: ...
+    def admit(
+        self, fn: Callable[Concatenate[TxT, Enqueued, P], None], /
+    ) -> Callable[Concatenate[TxT, Enqueued, P], None]: ...
     @overload
-    def admit(self, fn: Callable[Concatenate[TxT, P], None], /) -> Callable[Concatenate[TxT, P], None]: ...
-    def on_enter(self, state: str, /) -> Callable[[Callable[[TxT, Job], None]], Callable[[TxT, Job], None]]: ...
+    def admit(
+        self, fn: Callable[Concatenate[TxT, P], None], /
+    ) -> Callable[Concatenate[TxT, P], None]: ...
+    def on_enter(
+        self, state: str, /
+    ) -> Callable[[Callable[[TxT, Job], None]], Callable[[TxT, Job], None]]: ...
     def reconcile(
-        self, *, every: Seconds = ..., batch: int = ..., grace: Seconds = ...,
+        self,
+        *,
+        every: Seconds = ...,
+        batch: int = ...,
+        grace: Seconds = ...,
     ) -> Callable[[_Ask[R]], _Ask[R]]: ...
 
-Answer = Going[R] | Complete[R] | Failed[R] | Gone[R]
+Answer = InProgress[R] | Completed[R] | Failed[R] | Gone[R]
+
 class _Ask(Protocol[R_co]):
-    def __call__(self, external_ids: Sequence[str], /) -> Awaitable[Mapping[str, Going[R_co] | Complete[R_co] | Failed[R_co] | Gone[R_co]]]: ...
+    def __call__(
+        self, external_ids: Sequence[str], /
+    ) -> Awaitable[
+        Mapping[str, InProgress[R_co] | Completed[R_co] | Failed[R_co] | Gone[R_co]]
+    ]: ...
+
+class _NeedsSyncRun: ...
 
 class _JobDecorator(Protocol[TxT]):
     @overload
-    def __call__(self, fn: Callable[Concatenate[Run, P], Awaitable[External[R]]], /) -> Kind[P, R, TxT]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Run, P], Awaitable[External[R]]], /
+    ) -> Kind[P, R, TxT]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /) -> Kind[P, R, TxT]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /
+    ) -> Kind[P, R, TxT]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[SyncRun, P], External[R]], /) -> Kind[P, R, TxT]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[SyncRun, P], External[R]], /
+    ) -> Kind[P, R, TxT]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[SyncRun, P], R], /) -> Kind[P, R, TxT]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[SyncRun, P], R], /
+    ) -> Kind[P, R, TxT]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Run, P], object], /
+    ) -> _NeedsSyncRun: ...  # a `def` handler takes a SyncRun
+    @overload
+    def __call__(
+        self, fn: Callable[P, Awaitable[External[R]]], /
+    ) -> Kind[P, R, TxT]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def __call__(self, fn: Callable[P, External[R]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Kind[P, R, TxT]: ...
 
 class Lifecycle:
     name: str
-    def __init__(self, name: str, /, *, transitions: Iterable[tuple[str, str, str]], initial: str | None = ...) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        transitions: Iterable[tuple[str, str, str]],
+        initial: str | None = ...,
+    ) -> None: ...
     @classmethod
     def parse(cls, name: str, text: str) -> Lifecycle: ...
     @classmethod
     def load(cls, path: str | PathLike[str], name: str | None = ...) -> Lifecycle: ...
+    @classmethod
+    def builtin(cls, name: str) -> Lifecycle: ...
 
 class Worker:
     name: str
-    state: str                                         # where its loop is
+    state: str  # where its loop is
     busy: int
     def stop(self, exit_code: int = ...) -> None: ...
 
 class App(Generic[TxT]):
     @overload
-    def __init__(self: App[Tx], url: str | None = ..., *, imports: Sequence[str] = ..., schema: str = ..., lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ..., retention: Mapping[Literal["pending", "running", "succeeded", "failed"], Seconds | None] | None = ...) -> None: ...
+    def __init__(
+        self: App[Tx],
+        url: str | None = ...,
+        *,
+        imports: Sequence[str] = ...,
+        schema: str = ...,
+        lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ...,
+        retention: Mapping[
+            Literal["pending", "running", "succeeded", "failed"], Seconds | None
+        ]
+        | None = ...,
+    ) -> None: ...
     @overload
-    def __init__(self, url: str | None = ..., *, transaction: Callable[[], AbstractContextManager[TxT]], imports: Sequence[str] = ..., schema: str = ..., lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ..., retention: Mapping[Literal["pending", "running", "succeeded", "failed"], Seconds | None] | None = ...) -> None: ...
+    def __init__(
+        self,
+        url: str | None = ...,
+        *,
+        transaction: Callable[[], AbstractContextManager[TxT]],
+        imports: Sequence[str] = ...,
+        schema: str = ...,
+        lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ...,
+        retention: Mapping[
+            Literal["pending", "running", "succeeded", "failed"], Seconds | None
+        ]
+        | None = ...,
+    ) -> None: ...
+    @overload
+    def job(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Run, P], Awaitable[External[R]]], /
+    ) -> Kind[P, R, TxT]: ...
+    @overload
+    def job(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /
+    ) -> Kind[P, R, TxT]: ...
+    @overload
     def job(
-        self, *, kind: str | None = ..., lifecycle: Lifecycle | None = ..., tries: int = ..., lease: Seconds = ..., queue: str = ..., max_runtime: Seconds | None = ...,
-        process: bool = ..., backoff: Backoff = ..., on_lost_lease: Literal["rerun", "fail", "hold"] = ..., key_until: Sequence[str] = ..., commit_timeout: Seconds | None = ...,
-        taxonomy: Callable[[Exception], Verdict | None] | None = ...,
+        self, fn: Callable[Concatenate[SyncRun, P], External[R]], /
+    ) -> Kind[P, R, TxT]: ...
+    @overload
+    def job(self, fn: Callable[Concatenate[SyncRun, P], R], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def job(
+        self, fn: Callable[Concatenate[Run, P], object], /
+    ) -> _NeedsSyncRun: ...  # a `def` handler takes a SyncRun
+    @overload
+    def job(self, fn: Callable[P, Awaitable[External[R]]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def job(self, fn: Callable[P, Awaitable[R]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def job(self, fn: Callable[P, External[R]], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def job(self, fn: Callable[P, R], /) -> Kind[P, R, TxT]: ...
+    @overload
+    def job(
+        self,
+        /,
+        *,
+        kind: str | None = ...,
+        lifecycle: Lifecycle | str | None = ...,
+        tries: int = ...,
+        lease: Seconds = ...,
+        queue: str = ...,
+        max_runtime: Seconds | None = ...,
+        process: bool = ...,
+        backoff: Backoff = ...,
+        on_lost_lease: Literal["rerun", "fail", "hold"] = ...,
+        key_until: Sequence[str] = ...,
+        commit_timeout: Seconds | None = ...,
+        error_policy: Callable[[Exception], RetryDecision | None] | None = ...,
     ) -> _JobDecorator[TxT]: ...
-    def around_attempt(self, fn: _AroundT, /) -> _AroundT: ...              # fn() makes a context manager; entered where the job's functions run
-    def schedule(self, name: str, cron: str, call: Call, /, *, tz: str = ..., catch_up: Literal["last", "none", "all"] = ...) -> None: ...
-    def webhook(self, name: str, url: str, /, *, secret: str, kinds: Sequence[str] | None = ..., allow_private: bool = ...) -> None: ...
-    def enqueue_many(self, calls: Iterable[Call], /, *, conn: Any = ...) -> list[Enqueued]: ...
-    def transaction(self) -> AbstractContextManager[Tx]: ...              # ours, for those who have none: conn=tx
+    def around_attempt(
+        self, fn: _AroundT, /
+    ) -> (
+        _AroundT
+    ): ...  # fn() makes a context manager; entered where the job's functions run
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        request: JobRequest[object],
+        /,
+        *,
+        tz: str = ...,
+        catch_up: Literal["last", "none", "all"] = ...,
+    ) -> None: ...
+    def webhook(
+        self,
+        name: str,
+        url: str,
+        /,
+        *,
+        secret: str,
+        kinds: Sequence[str] | None = ...,
+        allow_private: bool = ...,
+    ) -> None: ...
+    def enqueue_many(
+        self, requests: Iterable[JobRequest[R]], /, *, conn: Any = ...
+    ) -> list[JobHandle[R]]: ...
+    def transaction(
+        self,
+    ) -> AbstractContextManager[Tx]: ...  # ours, for those who have none: conn=tx
     def verify(self) -> Report: ...
     def explain(self, id: str, /) -> Explanation: ...
-    def jobs(self, *, kind: str | None = ..., state: str | None = ..., phase: str | None = ..., queue: str | None = ..., tags: Mapping[str, str] | None = ..., limit: int = ..., after: str | None = ...) -> list[Job]: ...
-    def release(self, id: str, /, *, by: str, reason: str, effect: Literal["happened", "did_not"] | None = ..., receipt: Any = ...) -> Job: ...   # ends a hold
+    def jobs(
+        self,
+        *,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        limit: int = ...,
+        after: str | None = ...,
+    ) -> list[Job]: ...
+    def release(
+        self,
+        id: str,
+        /,
+        *,
+        by: str,
+        reason: str,
+        effect: Literal["happened", "did_not"] | None = ...,
+        receipt: Any = ...,
+    ) -> Job: ...  # ends a hold
     def close(self) -> None: ...
     def get(self, id: str, /) -> Job: ...
     def executions(self, id: str, /) -> list[Execution]: ...
     def history(self, id: str, /) -> list[AuditEntry]: ...
-    def cancel(self, id: str, /, *, by: str, reason: str = ...) -> Job: ...                # .phase says whether it ended or was asked
-    def reject(self, id: str, /, *, by: str, reason: str) -> Job: ...                      # a waiting job, where drawn
-    def redrive(self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...) -> Enqueued: ...
+    def cancel(
+        self, id: str, /, *, by: str, reason: str = ...
+    ) -> Job: ...  # .phase says whether it ended or was asked
+    def reject(
+        self, id: str, /, *, by: str, reason: str
+    ) -> Job: ...  # a waiting job, where drawn
+    def redrive(
+        self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...
+    ) -> JobHandle[object]: ...
     def status(self) -> Status: ...
-    def enqueue_named(self, kind: str, payload: Mapping[str, Any], /) -> Enqueued: ...     # for producers that cannot import the handler
+    def enqueue_named(
+        self, kind: str, payload: Mapping[str, Any], /
+    ) -> JobHandle[object]: ...  # for producers that cannot import the handler
     def migrate(self) -> None: ...
     def run_until_idle(self, *, timeout: Seconds = ...) -> int: ...
-    # every verb that touches the database has an `a` twin over one thread hop
-    async def aenqueue_many(self, calls: Iterable[Call], /, *, conn: Any = ...) -> list[Enqueued]: ...
-    async def aenqueue_named(self, kind: str, payload: Mapping[str, Any], /) -> Enqueued: ...
+    # every verb that touches the database has an `a` twin over one thread step
+    async def aenqueue_many(
+        self, requests: Iterable[JobRequest[R]], /, *, conn: Any = ...
+    ) -> list[JobHandle[R]]: ...
+    async def aenqueue_named(
+        self, kind: str, payload: Mapping[str, Any], /
+    ) -> JobHandle[object]: ...
     async def averify(self) -> Report: ...
-    async def ajobs(self, *, kind: str | None = ..., state: str | None = ..., phase: str | None = ..., queue: str | None = ..., tags: Mapping[str, str] | None = ..., limit: int = ..., after: str | None = ...) -> list[Job]: ...
+    async def ajobs(
+        self,
+        *,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        limit: int = ...,
+        after: str | None = ...,
+    ) -> list[Job]: ...
     async def aget(self, id: str, /) -> Job: ...
     async def aexecutions(self, id: str, /) -> list[Execution]: ...
     async def ahistory(self, id: str, /) -> list[AuditEntry]: ...
     async def acancel(self, id: str, /, *, by: str, reason: str = ...) -> Job: ...
     async def areject(self, id: str, /, *, by: str, reason: str) -> Job: ...
-    async def arelease(self, id: str, /, *, by: str, reason: str, effect: Literal["happened", "did_not"] | None = ..., receipt: Any = ...) -> Job: ...
-    async def aredrive(self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...) -> Enqueued: ...
+    async def arelease(
+        self,
+        id: str,
+        /,
+        *,
+        by: str,
+        reason: str,
+        effect: Literal["happened", "did_not"] | None = ...,
+        receipt: Any = ...,
+    ) -> Job: ...
+    async def aredrive(
+        self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...
+    ) -> JobHandle[object]: ...
     async def aexplain(self, id: str, /) -> Explanation: ...
     async def astatus(self) -> Status: ...
     async def amigrate(self) -> None: ...
     async def aclose(self) -> None: ...
     async def arun_until_idle(self, *, timeout: Seconds = ...) -> int: ...
-    def worker(self, *, queues: Sequence[str] = ..., slots: int = ..., listen: bool = ...) -> AbstractAsyncContextManager[Worker]: ...
+    def worker(
+        self, *, queues: Sequence[str] = ..., slots: int = ..., listen: bool = ...
+    ) -> AbstractAsyncContextManager[Worker]: ...
     def bound_to(self, url: str, /) -> AbstractContextManager[App[TxT]]: ...

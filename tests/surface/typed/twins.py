@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import assert_type
 
-from interlock import App, AuditEntry, Enqueued, Execution, Job, Report, Run, Tx
+from interlock import App, AuditEntry, Execution, Job, JobHandle, Report, Run, Tx
 
 
 class Own:
@@ -38,9 +38,14 @@ async def twins() -> None:
     assert_type(await plain.averify(), Report)
     assert_type(await plain.acancel("id", by="me"), Job)
     assert_type(await plain.areject("id", by="me", reason="no"), Job)
-    assert_type(await own.aenqueue_many([greet.call("x")]), list[Enqueued])
-    assert_type(await own.aenqueue_named("greet", {"name": "x"}), Enqueued)
-    assert_type(await greet.aenqueue("x"), Enqueued)
+    assert_type(await own.aenqueue_many([greet.request("x")]), list[JobHandle[int]])
+    assert_type(await own.aenqueue_named("greet", {"name": "x"}), JobHandle[object])
+    handle = await greet.aenqueue("x")
+    assert_type(handle, JobHandle[int])
+    assert_type(await handle.ajob(), Job)
+    assert_type(await handle.aresult(timeout=5), int)
+    assert_type(await handle.await_until_ended(), Job)
+    assert_type(await handle.acancel(by="me"), Job)
     assert_type(await greet.aresult("id"), int)
     await plain.amigrate()
     await plain.aclose()

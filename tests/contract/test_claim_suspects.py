@@ -1,0 +1,149 @@
+"""claim: jobs that lost a lease are claimed separately, up to a limit."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from interlock.core.outcome import Lost
+from interlock.store.contract import Store
+from tests.contract.kit import (
+    claim,
+    claim_rules,
+    make,
+    many,
+    settle,
+    started,
+    stored,
+)
+from tests.contract.test_claim import _asked_to_stop, _cancelled, _held, ids
+from tests.kit import EPOCH, Raw, SettableClock
+
+
+# ---------------------------------------------------------------- suspects
+def suspects(raw: Raw, *jobs: str) -> None:
+    """These have lost a lease."""
+    for id in jobs:
+        raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
+
+
+@pytest.mark.parametrize(("bound", "found"), [(None, 6), (0, 0), (1, 1), (4, 4), (9, 6)])
+def test_no_more_suspects_than_asked(store: Store, raw: Raw, bound: int | None, found: int) -> None:
+    """Of two kinds, two queues, with and without a TTL, all more important than the others; what they may not fill the
+    others do.
+    """
+    most = [
+        make("mail", priority=9),
+        make("mail", priority=9, ttl=60.0),
+        make("mail", priority=8, queue="b"),
+        make("chore", priority=9),
+        make("chore", priority=8, queue="b"),
+        make("chore", priority=7),
+    ]
+    store.queue.enqueue([*most, *many(10), *many(10, ttl=60.0, queue="b")])
+    suspects(raw, *(job.id for job in most))
+    leases = store.queue.claim("ann", claim_rules("mail", "chore"), ["default", "b"], 10, suspects=bound)
+    assert len(leases) == 10
+    assert sum(lease.job.lease_losses > 0 for lease in leases) == found
+
+
+def test_suspects_share_one_order_with_the_others(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """Higher priority first, then the longest due, whoever has lost a lease and whoever has a TTL."""
+    clock.advance(100)
+    order = [
+        stored(store, kind, priority=priority, run_at=EPOCH + timedelta(seconds=due), ttl=ttl).id
+        for kind, priority, due, ttl in (
+            ("mail", 5, 40, None),
+            ("mail", 5, 50, None),
+            ("chore", 5, 60, None),
+            ("mail", 0, 1, 500.0),
+            ("mail", 0, 2, None),
+            ("chore", 0, 3, None),
+            ("mail", -1, 0, None),
+        )
+    ]
+    suspects(raw, *order[::2])
+    assert [ids(store.queue.claim("ann", claim_rules("mail", "chore"), ["default"], 1)) for _ in order] == [
+        [id] for id in order
+    ]
+
+
+def test_the_most_important_suspects_come_first(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """A bound takes the first of them, of whatever kind and queue."""
+    clock.advance(100)
+    order = [
+        stored(store, kind, priority=priority, queue=queue, run_at=EPOCH + timedelta(seconds=due), ttl=ttl).id
+        for kind, priority, queue, due, ttl in (
+            ("chore", 9, "b", 50, None),
+            ("mail", 5, "a", 1, None),
+            ("mail", 5, "b", 2, 500.0),
+            ("chore", 5, "a", 3, None),
+            ("mail", 5, "a", 4, 500.0),
+        )
+    ]
+    suspects(raw, *order)
+    taken_ = [ids(store.queue.claim("ann", claim_rules("mail", "chore"), ["a", "b"], 9, suspects=1)) for _ in order]
+    assert taken_ == [[id] for id in order]
+
+
+@pytest.mark.parametrize("obstacle", [_held, _asked_to_stop, _cancelled])
+@pytest.mark.parametrize("ttl", [None, 60.0])
+def test_a_suspect_that_is_held_or_asked_to_stop_is_left(
+    store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None
+) -> None:
+    """As every other job."""
+    first, second = stored(store, ttl=ttl), stored(store, ttl=ttl)
+    suspects(raw, first.id, second.id)
+    obstacle(store, raw, first.id)
+    assert ids(claim(store)) == [second.id]
+
+
+def test_a_suspect_is_not_due_before_its_time_nor_after_its_ttl(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """As every other job."""
+    early, late, dead = stored(store, delay=60), stored(store, delay=60, ttl=100.0), stored(store, ttl=10.0)
+    suspects(raw, early.id, late.id, dead.id)
+    clock.advance(59)
+    assert claim(store) == []
+    clock.advance(1)
+    assert set(ids(claim(store))) == {early.id, late.id}
+
+
+def test_a_bound_on_suspects_holds_beside_a_kinds_limit(store: Store, raw: Raw) -> None:
+    """Both bounds hold, and what one of them keeps out makes room for others."""
+    raw("UPDATE {kinds} SET max_running = 3 WHERE name = 'mail'")
+    first = [make(priority=priority) for priority in range(5, 10)]
+    store.queue.enqueue([*first, *many(5), *many(2, "chore")])
+    suspects(raw, *(job.id for job in first))
+    leases = store.queue.claim("ann", claim_rules("mail", "chore"), ["default"], 9, suspects=1)
+    assert sorted((lease.job.kind, lease.job.lease_losses) for lease in leases) == [
+        ("chore", 0),
+        ("chore", 0),
+        ("mail", 0),
+        ("mail", 0),
+        ("mail", 1),
+    ]
+
+
+@pytest.mark.parametrize("ttl", [None, 60.0])
+def test_suspects_that_must_run_alone_can_be_left_out(store: Store, raw: Raw, ttl: float | None) -> None:
+    """Those that have lost two leases, and those on their last try, however important they are."""
+    twice, last, once = (stored(store, priority=priority, ttl=ttl) for priority in (9, 8, 7))
+    plain = stored(store)
+    suspects(raw, twice.id, last.id, once.id)
+    raw("UPDATE {jobs} SET lease_losses = 2, updated_at = {later} WHERE id = :id", id=twice.id)
+    raw("UPDATE {jobs} SET tries_left = 1, updated_at = {later} WHERE id = :id", id=last.id)
+    assert ids(store.queue.claim("ann", claim_rules("mail"), ["default"], 9, suspects=1, alone=False)) == [
+        once.id,
+        plain.id,
+    ]
+    assert ids(store.queue.claim("ann", claim_rules("mail"), ["default"], 9, suspects=9, alone=False)) == []
+    assert ids(store.queue.claim("ann", claim_rules("mail"), ["default"], 9, suspects=9)) == [twice.id, last.id]
+
+
+def test_a_job_whose_holder_was_lost_is_a_suspect(store: Store, clock: SettableClock) -> None:
+    """It had begun, and nobody knows what became of it."""
+    lease = settle(store, started(store), Lost())
+    clock.advance(1000)
+    assert lease.job.lease_losses == 1
+    assert store.queue.claim("ann", claim_rules("mail"), ["default"], 9, suspects=0) == []
+    assert ids(store.queue.claim("ann", claim_rules("mail"), ["default"], 9, suspects=1)) == [lease.job.id]

@@ -1,0 +1,206 @@
+"""External work: missing work, its checks, and the status of the external system."""
+
+from typing import Any
+
+import pytest
+
+from interlock.core.outcome import FailedFinally, Looked, Outcome, Returned, Started, Unrecorded
+from interlock.store.contract import Store
+from interlock.store.types import ExternalWork, KindFacts
+from tests.contract.kit import (
+    FACTS,
+    LIFECYCLES,
+    again,
+    check,
+    claimed,
+    close,
+    commit,
+    settle,
+    walked,
+)
+from tests.contract.test_recall import after, due, execution, handed
+from tests.kit import EPOCH, Raw, SettableClock, SqliteRaw
+
+RECONCILED = [KindFacts("fetch", "download", every=15.0, batch=100), KindFacts("mail", "standard", every=5.0, batch=2)]
+
+
+def told(store: Store) -> dict[str, ExternalWork]:
+    return {one.kind: one for one in store.external.work()}
+
+
+# ---------------------------------------------------------------- what is missing
+def missing(store: Store, raw: Raw) -> Any:
+    ((since,),) = raw("SELECT missing_since FROM {executions}")
+    (lease,) = due(store, by="looks")
+    return since is not None, lease.missing_for, lease
+
+
+def test_since_when_it_is_missing_is_written_once_and_cleared_when_it_is_seen(
+    store: Store, clock: SettableClock, raw: Raw
+) -> None:
+    """The seconds are the store's. Who could not ask leaves it as it is."""
+    handed(store, check_in=0.0)
+    story = []
+    for seen in (False, False, None, False, True, None, False, False):
+        set_, seconds, lease = missing(store, raw)
+        story.append((set_, seconds))
+        settle(store, lease, Looked(10.0, seen=seen))
+        clock.advance(10)
+    assert story == [
+        (False, None),
+        (True, 10.0),
+        (True, 20.0),
+        (True, 30.0),
+        (True, 40.0),
+        (False, None),
+        (False, None),
+        (True, 10.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [
+        (FailedFinally("missing_external_job"), True),
+        (FailedFinally("broken there", seen=True), False),
+        (Returned("1", boundary=False, begins=True), False),
+        (Returned("1", boundary=True, begins=True), False),
+        (Unrecorded("no disk", retryable=True), False),
+    ],
+    ids=repr,
+)
+def test_ended_job_shows_whether_its_work_was_missing(
+    store: Store, clock: SettableClock, outcome: Outcome, kept: bool
+) -> None:
+    """One that ended for being missing shows since when."""
+    lease = handed(store, check_in=0.0)
+    settle(store, due(store)[0], Looked(10.0, seen=False))
+    clock.advance(10)
+    settle(store, due(store)[0], outcome)
+    assert execution(store, lease).missing_since == (EPOCH if kept else None)
+
+
+# ---------------------------------------------------------------- what is found out about it
+@pytest.mark.parametrize("boundary", [True, False])
+def test_what_ends_before_anyone_saw_it_begin_walks_both_arrows(store: Store, boundary: bool) -> None:
+    """In one move, and each is in the audit; with a boundary the second one waits for the finish."""
+    lease = handed(store, check_in=0.0)
+    (held,) = due(store)
+    settle(store, held, Returned('"v"', boundary=boundary, begins=True))
+    if boundary:
+        assert (store.inspect.get(lease.job.id).state, execution(store, lease).status) == ("downloading", "COMMITTED")
+        close(store, again(store, held))
+    assert walked(store, lease.job.id) == [("queued", "start", "downloading"), ("downloading", "succeed", "completed")]
+    assert (store.inspect.get(lease.job.id).result, store.inspect.get(lease.job.id).phase) == ("v", "succeeded")
+    check(store, lease.job.id)
+
+
+def test_what_could_not_be_written_down_costs_a_try_and_changes_no_state(store: Store) -> None:
+    """The job says why; its history has nothing to tell."""
+    lease = handed(store, check_in=0.0)
+    history = store.inspect.history(lease.job.id)
+    settle(store, due(store)[0], Unrecorded("no disk", retryable=True))
+    job, found = store.inspect.get(lease.job.id), execution(store, lease)
+    assert (job.state, job.phase, job.tries_left, job.last_error) == ("queued", "running", 2, "no disk")
+    assert (found.lease_owner, found.next_check_at) == ("external:fetch", after(10))
+    assert store.inspect.history(lease.job.id) == history
+    check(store, lease.job.id)
+
+
+def test_crashes_are_counted_from_the_commit_on(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """However often it was looked at before."""
+    handed(store, check_in=0.0)
+    for _ in range(5):
+        (held,) = due(store)
+        assert held.crashes == 0
+        settle(store, held, Looked(0.0, seen=True))
+    (held,) = due(store)
+    commit(store, settle(store, held, Started()))
+    assert raw("SELECT holder, committed_holder FROM {executions}") == [(7, 7)]
+    for crashes in (1, 2):
+        clock.advance(31)
+        (taken,) = store.leases.adopt("maintenance", ["fetch"], 30.0, 9)
+        assert (taken.holder, taken.crashes, taken.status) == (7 + crashes, crashes, "COMMITTED")
+    close(store, taken)
+    assert raw("SELECT holder, committed_holder FROM {executions}") == [(9, 7)]
+
+
+def test_one_that_is_not_committed_has_no_crashes_after_it(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """A lost lease before the commit is another matter."""
+    claimed(store)
+    for _ in range(2):
+        clock.advance(31)
+        (taken,) = store.leases.adopt("maintenance", ["mail"], 30.0, 9)
+        assert taken.crashes == 0
+    assert raw("SELECT committed_holder FROM {executions}") == [(None,)]
+
+
+# ---------------------------------------------------------------- how the external system fares
+def test_external_work_is_reported_by_kind(store: Store, clock: SettableClock) -> None:
+    """Those that have a reconciler: how much rests there or is being asked about, and how late the oldest check is."""
+    store.registry.migrate(list(LIFECYCLES.values()), RECONCILED)
+    handed(store, "a", 5.0)
+    handed(store, "b", 50.0)
+    handed(store, "p", 5.0, kind="paint")
+    commit(
+        store,
+        settle(
+            store,
+            store.leases.recall("c", ["fetch"], 9.0, 9, external_id=execution(store, handed(store, "c")).external_id)[
+                0
+            ],
+            Started(),
+        ),
+    )
+    clock.advance(12)
+    assert told(store) == {
+        "fetch": ExternalWork("fetch", 2, 7.0, 15.0, 100),
+        "mail": ExternalWork("mail", 0, 0.0, 5.0, 2),
+    }
+    due(store)
+    assert told(store)["fetch"] == ExternalWork("fetch", 2, 0.0, 15.0, 100)
+
+
+def test_kind_without_a_reconciler_is_not_reported(store: Store) -> None:
+    """A deployment removed the reconciler."""
+    store.registry.migrate(list(LIFECYCLES.values()), RECONCILED)
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
+    assert store.external.work() == []
+
+
+@pytest.mark.parametrize(
+    ("handed_over", "overdue", "late"),
+    [(0, 30.0, False), (0, 30.1, True), (100, 30.1, True), (101, 59.9, False), (101, 60.1, True)],
+)
+def test_a_check_is_late_after_two_passes_over_all(handed_over: int, overdue: float, late: bool) -> None:
+    """A pass takes as many rounds as there are batches."""
+    assert ExternalWork("fetch", handed_over, overdue, 15.0, 100).late is late
+
+
+def test_failures_of_the_outside_are_counted_in_a_row(store: Store, other: Store, clock: SettableClock) -> None:
+    """Over all reconcilers: how often, since when, and the last sentence. The next answer clears it all."""
+    store.registry.migrate(list(LIFECYCLES.values()), RECONCILED)
+    store.external.report_check("fetch", "refused")
+    clock.advance(30)
+    other.external.report_check("fetch", "timed out")
+    assert told(store)["fetch"] == ExternalWork("fetch", 0, 0.0, 15.0, 100, 2, "timed out", EPOCH)
+    store.registry.migrate(list(LIFECYCLES.values()), [KindFacts("fetch", "download", every=20.0, batch=50)])
+    assert told(store)["fetch"] == ExternalWork("fetch", 0, 0.0, 20.0, 50, 2, "timed out", EPOCH)
+    other.external.report_check("fetch", None)
+    assert told(store)["fetch"] == ExternalWork("fetch", 0, 0.0, 20.0, 50)
+    assert told(store)["mail"].failures == 0
+
+
+def test_unchanged_external_system_status_is_not_written(store: Store, raw: Raw) -> None:
+    """A write would wake every listener. Nor is a kind that nobody migrated."""
+    # A file counts the writes of others; a server numbers them, row by row.
+    seen = "PRAGMA data_version" if isinstance(raw, SqliteRaw) else "SELECT xmin::text FROM {kinds} ORDER BY name"
+    before = raw(seen)
+    store.external.report_check("fetch", None)
+    store.external.report_check("unheard_of", None)
+    assert raw(seen) == before
+    dump = raw.dump()
+    store.external.report_check("unheard_of", "refused")
+    assert raw.dump() == dump
+    store.external.report_check("fetch", "refused")
+    assert raw(seen) != before

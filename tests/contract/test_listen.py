@@ -1,0 +1,208 @@
+"""listen: a waiting worker is woken soon after a job is stored."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.core.outcome import Errored, Released
+from interlock.store.contract import Store
+from tests.contract.kit import FACTS, LIFECYCLES, claimed, make, many, settle, stored
+from tests.contract.stacks import POSTGRES, SQLITE, Stack
+from tests.kit import Raw, postgres_place, sqlite_place
+
+TIME_LIMIT = 30.0
+
+
+class Bell:
+    """Counts the calls, and waits for the next."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Semaphore(0)
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        self._rung.release()
+
+    def wait(self) -> None:
+        """A call has come that was not waited for before."""
+        assert self._rung.acquire(timeout=TIME_LIMIT), "nobody called"
+
+    def forget(self) -> None:
+        while self._rung.acquire(blocking=False):
+            pass
+
+
+@contextmanager
+def listening(store: Store) -> Iterator[Bell]:
+    """A bell at a listener that has begun."""
+    bell = Bell()
+    listener = store.queue.listen(bell)
+    try:
+        bell.wait()
+        yield bell
+    finally:
+        listener.close()
+
+
+# ---------------------------------------------------------------- when it calls
+def test_new_job_wakes_the_listener(store: Store, other: Store) -> None:
+    """From this process or another, however many at once."""
+    with listening(store) as bell:
+        for coming in (other, store):
+            bell.forget()
+            coming.queue.enqueue(many(3))
+            bell.wait()
+
+
+def test_a_job_that_is_made_due_calls(store: Store, other: Store) -> None:
+    """The key's holder rests after a failure, and the same key is enqueued again."""
+    lease = claimed(store, "paint", idempotency_key="k")
+    resting = settle(store, lease, Errored("busy", retryable=True)).job
+    with listening(store) as bell:
+        bell.forget()
+        other.queue.enqueue([make("paint", idempotency_key="k", resting=(resting.state,))])
+        bell.wait()
+    assert store.inspect.get(resting.id).due_at < resting.due_at
+
+
+def test_a_job_whose_hold_ends_calls(store: Store, other: Store, raw: Raw) -> None:
+    """An operator has decided."""
+    job = stored(store)
+    raw("UPDATE {jobs} SET held_at = updated_at, held_reason = 'look', updated_at = {later} WHERE id = :id", id=job.id)
+    with listening(store) as bell:
+        bell.forget()
+        assert other.control.release(job.id, by="olga", reason="fine")
+        bell.wait()
+
+
+def test_a_job_that_is_due_again_by_a_move_calls(store: Store, other: Store) -> None:
+    """Lost, released or tried again at once: an idle worker need not wait for its next look."""
+    lease = claimed(other)
+    with listening(store) as bell:
+        bell.forget()
+        settle(other, lease, Released("its worker stops"))
+        bell.wait()
+
+
+def test_several_may_listen(store: Store, other: Store) -> None:
+    """Each is called."""
+    with listening(store) as first, listening(store) as second, listening(other) as third:
+        for bell in (first, second, third):
+            bell.forget()
+        stored(other)
+        for bell in (first, second, third):
+            bell.wait()
+
+
+def test_a_wake_that_raises_is_called_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """A caller's mistake is logged and does not end the listening."""
+    rung = threading.Semaphore(0)
+
+    def wake() -> None:
+        rung.release()
+        raise RuntimeError("no")
+
+    listener = store.queue.listen(wake)
+    try:
+        assert rung.acquire(timeout=TIME_LIMIT)
+        stored(store)
+        assert rung.acquire(timeout=TIME_LIMIT)
+    finally:
+        listener.close()
+    assert "wake function raised" in caplog.text
+
+
+# ---------------------------------------------------------------- when it ends
+def test_no_call_comes_after_the_close(store: Store, other: Store) -> None:
+    """Its thread has ended, and another's listener is still open."""
+    with listening(other) as witness:
+        with listening(store) as bell:
+            pass
+        calls = bell.calls
+        witness.forget()
+        stored(store)
+        witness.wait()
+    assert bell.calls == calls
+    assert not listener_threads()
+
+
+def test_a_listener_that_was_late_does_not_call_after_the_close(store: Store) -> None:
+    """Its thread may still have been at the door when it was closed."""
+    bell = Bell()
+    listener: Any = store.queue.listen(bell)
+    listener.close()
+    calls = bell.calls
+    listener._call()
+    assert bell.calls == calls
+
+
+def test_listener_can_be_closed_twice(store: Store) -> None:
+    listener = store.queue.listen(lambda: None)
+    listener.close()
+    listener.close()
+    assert not listener_threads()
+
+
+def test_wake_function_may_close_its_listener(store: Store) -> None:
+    """A call that ends its own listening does not wait for itself."""
+    closed, there = threading.Event(), threading.Event()
+
+    def wake() -> None:
+        assert there.wait(TIME_LIMIT)
+        listener.close()
+        closed.set()
+
+    listener = store.queue.listen(wake)
+    there.set()
+    assert closed.wait(TIME_LIMIT)
+    for thread in listener_threads():
+        thread.join(TIME_LIMIT)
+    assert not listener_threads()
+
+
+def test_a_store_that_closes_takes_its_listeners_along(store: Store) -> None:
+    """It gives back every connection."""
+    store.queue.listen(lambda: None)
+    store.close()
+    assert not listener_threads()
+
+
+def listener_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "interlock-listener"]
+
+
+# ---------------------------------------------------------------- in the caller's own transaction
+@pytest.mark.parametrize(
+    "stack", [pytest.param(stack, id=f"{stack.database}: {stack.name}") for stack in (*SQLITE, *POSTGRES)]
+)
+def test_a_callers_transaction_calls_when_it_commits(
+    stack: Stack, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Whatever stack it is of: the call rides with the job."""
+    place = (
+        sqlite_place(tmp_path)
+        if stack.database == "sqlite"
+        else postgres_place(request.getfixturevalue("postgres_url"))
+    )
+    try:
+        store = place.open()
+        store.registry.migrate(list(LIFECYCLES.values()), FACTS)
+        with listening(store) as bell:
+            bell.forget()
+            asyncio.run(
+                stack.run(
+                    place.url,
+                    lambda conn: store.queue.enqueue([make()], conn=conn),
+                    lambda conn: store.queue.aenqueue([make()], conn=conn),
+                    True,
+                )
+            )
+            bell.wait()
+    finally:
+        place.close()

@@ -1,0 +1,109 @@
+"""move: a worker that no longer holds the execution changes nothing."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from interlock.core.job import Job
+from interlock.core.outcome import (
+    Advanced,
+    FailedFinally,
+    Returned,
+    Started,
+)
+from interlock.store.contract import Store
+from tests.contract.kit import (
+    again,
+    claim,
+    claimed,
+    decided,
+    finish,
+    many,
+    refused,
+    settle,
+)
+from tests.kit import Raw, SettableClock
+
+
+# ---------------------------------------------------------------- possession
+def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> None:
+    """A lease that ended long ago still moves its job, until someone has adopted it."""
+    lease = claimed(store, lease=30.0)
+    clock.advance(100_000)
+    assert finish(store, lease).job.state == "SUCCEEDED"
+
+
+def test_refusal_describes_the_stored_row(store: Store) -> None:
+    """Who holds it, how far it is, how it ended, and in which state and version the job is."""
+    lease = claimed(store)
+    job = finish(store, lease).job
+    refusal = refused(store, decided(lease, FailedFinally("late")))
+    assert (refusal.attempt, refusal.holder, refusal.status, refusal.ended_by, refusal.state) == (
+        1,
+        1,
+        "DONE",
+        "succeed",
+        "SUCCEEDED",
+    )
+    assert (refusal.version, refusal.error) == (job.version, None)
+
+
+def test_a_job_that_never_was_is_refused(store: Store, raw: Raw) -> None:
+    """A move of an unknown job or attempt is answered with attempt 0."""
+    lease = claimed(store)
+    before = raw.dump()
+    move = decided(lease, FailedFinally("broken"))
+    assert refused(store, replace(move, attempt=2)).attempt == 0
+    unknown = many(1)[0].id
+    assert refused(store, replace(move, job_id=unknown)).attempt == 0
+    assert raw.dump() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"holder": 2},
+        {"holder": 0},
+        {"from_status": "LEASED"},
+        {"from_status": "COMMITTED"},
+        {"source": "PENDING"},
+        {"attempt": 2},
+    ],
+    ids=str,
+)
+def test_each_part_of_the_fence_counts(store: Store, raw: Raw, changes: dict[str, object]) -> None:
+    """A move that is wrong in one part of what it matches changes nothing."""
+    lease = claimed(store)
+    before = raw.dump()
+    move = replace(decided(lease, Returned("1", boundary=True)), **changes)
+    refused(store, move)
+    assert raw.dump() == before
+
+
+def test_a_refusal_does_not_touch_the_others(store: Store) -> None:
+    """The rest of the batch stands."""
+    store.queue.enqueue(many(3))
+    leases = claim(store)
+    finish(store, leases[1])
+    (refusal,) = store.transitions.move([decided(lease, FailedFinally("broken")) for lease in leases])
+    assert refusal.job_id == leases[1].job.id
+    assert [store.inspect.get(lease.job.id).state for lease in leases] == ["FAILED", "SUCCEEDED", "FAILED"]
+
+
+def test_nothing_to_move_is_nothing_moved(store: Store, raw: Raw) -> None:
+    """An empty list is answered with an empty list."""
+    before = raw.dump()
+    assert store.transitions.move([]) == []
+    assert raw.dump() == before
+
+
+def test_a_moved_job_is_fresh(store: Store, clock: SettableClock) -> None:
+    """`updated_at` grows with every write to the job, also when the clock stands still."""
+    lease = claimed(store, "deliver")
+    seen: list[Job] = [lease.job]
+    for outcome in (Started(), Advanced("STREAMING"), Returned("1", boundary=False)):
+        lease = settle(store, lease, outcome)
+        seen.append(lease.job)
+    assert [a.updated_at < b.updated_at for a, b in pairwise(seen)] == [True] * 3
+    assert again(store, lease).job.version == 4

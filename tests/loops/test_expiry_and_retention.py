@@ -1,0 +1,272 @@
+"""Time to live, retention, and the rounds in which both are looked after."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from interlock import Job, Lifecycle, SyncRun
+from interlock.core.outcome import FailedFinally, Returned, Started
+from interlock.errors import Unavailable, UsageError
+from interlock.store.types import WorkerFacts
+from interlock.telemetry.events import Recovered, WorkerError
+from tests.kit import Place
+from tests.loops.maintenance_bench import Bench, Timer
+from tests.loops.test_maintenance import DAY, IMAGE, Shop, shop
+
+__all__ = ["shop"]
+
+
+def away(*_: Any, **__: Any) -> Any:
+    raise Unavailable("the database is unreachable")
+
+
+# ---------------------------------------------------------------- time to live
+def test_a_job_whose_time_to_live_has_ended_expires(shop: Shop) -> None:
+    """Together with others like it; one that has time stays."""
+    old = [shop.mail.using(ttl=10).enqueue().id for _ in range(130)]
+    young = shop.mail.using(ttl=60).enqueue().id
+    shop.advance(11)
+    assert shop.maintenance().run_once() == 130
+    assert {shop.store.inspect.get(id).state for id in old} == {"EXPIRED"}
+    assert shop.store.inspect.get(young).state == "PENDING"
+    assert shop.store.inspect.history(old[0])[-1].actor == "w1#boot/maintenance"
+
+
+def test_the_hook_of_the_end_runs_in_the_transaction_of_the_expiry(shop: Shop) -> None:
+    """With the job as it is there."""
+    id = shop.paint.using(ttl=10).enqueue().id
+    shop.advance(11)
+    assert shop.maintenance().run_once() == 1
+    assert shop.store.inspect.get(id).state == "expired"
+    assert shop.entered == [(id, "expired")]
+
+
+def test_an_expiry_whose_hook_raises_is_tried_again_ever_later_and_stops_no_other(shop: Shop) -> None:
+    """Rule 27: the move is not made meanwhile, and shown once."""
+    shop.broken = True
+    id, other = shop.paint.using(ttl=10).enqueue().id, shop.mail.using(ttl=11).enqueue().id
+    shop.advance(11)
+    maintenance = shop.maintenance()
+    assert maintenance.run_once() == 1
+    assert (shop.store.inspect.get(id).state, shop.store.inspect.get(other).state) == ("queued", "EXPIRED")
+    tried = []
+    for _ in range(5):
+        shop.advance(1)
+        maintenance.run_once()
+        tried.append(len(shop.entered))
+    assert tried == [1, 1, 1, 2, 2]
+    shop.broken = False
+    shop.advance(7)
+    assert maintenance.run_once() == 1
+    assert shop.store.inspect.get(id).state == "expired"
+    assert [entry.event for entry in shop.store.inspect.history(id) if entry.n] == ["hook_failed"]
+
+
+def test_expiry_whose_hook_cannot_use_a_database_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The maintenance's own database is reachable: the error belongs to the hook, and does not count as an outage."""
+
+    def enter(job: Job) -> None:
+        raise Unavailable("the other server is unreachable")
+
+    monkeypatch.setattr(shop, "enter", enter)
+    id, other = shop.paint.using(ttl=10).enqueue().id, shop.mail.using(ttl=11).enqueue().id
+    shop.advance(11)
+    assert shop.maintenance().run_once() == 1
+    assert (shop.store.inspect.get(id).state, shop.store.inspect.get(other).state) == ("queued", "EXPIRED")
+
+
+def test_a_ttl_needs_an_expire_wherever_the_job_may_wait(place: Place) -> None:
+    """Past its TTL a job is never claimed: one that rests where no `expire` is allowed would stay there for ever."""
+    bench = Bench(place)
+    arrows = [
+        (arrow.source, arrow.event, arrow.target)
+        for arrow in IMAGE.arrows
+        if (arrow.source, arrow.event) != ("failed", "expire")
+    ]
+
+    @bench.app.job(lifecycle=Lifecycle("image", transitions=arrows))
+    def paint(run: SyncRun) -> None: ...
+
+    with pytest.raises(UsageError, match="has no `expire` transition from failed"):
+        paint.using(ttl=10)
+
+
+# ---------------------------------------------------------------- retention
+def test_rule_34_what_succeeded_goes_in_time_and_what_failed_is_kept(shop: Shop) -> None:
+    """The audit stays."""
+    good, bad = shop.held(shop.mail), shop.held(shop.mail)
+    shop.move(good, Returned("null", boundary=False))
+    shop.move(bad, FailedFinally("broken"))
+    shop.advance(7 * DAY + 1)
+    fresh = shop.held(shop.mail)
+    shop.move(fresh, Returned("null", boundary=False))
+    assert shop.maintenance(retention={"succeeded": 7 * DAY}).run_once() == 1
+    assert {job.id for job in shop.store.inspect.jobs()} == {bad.job.id, fresh.job.id}
+    assert shop.store.inspect.history(good.job.id)
+
+
+def test_pruning_is_once_a_minute_and_goes_on_while_there_is_more(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bounded part of a round, however much there is."""
+    asked: list[float] = []
+    left = [25_000]
+
+    def prune(*, phase: str, age: float, limit: int, kinds: list[str]) -> int:
+        asked.append(shop.sleeper.at)
+        gone = min(left[0], limit)
+        left[0] -= gone
+        return gone
+
+    monkeypatch.setattr(shop.store.retention, "prune", prune)
+    maintenance = shop.maintenance(retention={"succeeded": DAY})
+    done = []
+    for _ in range(63):
+        done.append(maintenance.run_once())
+        shop.advance(1)
+    assert done == [10_000, 10_000, 5_000, *[0] * 60]
+    assert len(asked) == 10 + 10 + 6 + 1
+
+
+def test_a_worker_that_went_without_a_word_is_forgotten_after_a_day(shop: Shop) -> None:
+    """And not before."""
+    shop.store.workers.report(WorkerFacts("w0#old", "host", 1, "Idle", 1, 0, ("mail",), ("default",)))
+    shop.advance(DAY - 1)
+    maintenance = shop.maintenance()
+    maintenance.run_once()
+    assert len(shop.store.workers.all()) == 1
+    shop.advance(61)
+    maintenance.run_once()
+    assert shop.store.workers.all() == []
+
+
+# ---------------------------------------------------------------- rounds
+def test_rule_33_the_maintenance_has_its_own_timer(shop: Shop) -> None:
+    """A round at once, then one a second, jittered, until its worker ends; no loop takes part."""
+    shop.held(shop.mail)
+    shop.advance(1)
+    shop.held(shop.mail)
+    shop.advance(29.5)
+    recovered: list[int] = []
+
+    def a_second_passes() -> None:
+        recovered.append(len(shop.told(Recovered)))
+        shop.advance(1)
+
+    context, timer = shop.context(), Timer(3, a_second_passes)
+    draws = itertools.count()
+    context.stopped, context.random = timer, lambda: next(draws) % 10 / 10
+    shop.maintenance(context=context).run()
+    assert recovered == [1, 2, 2]
+    assert all(0.75 <= pause < 1.25 for pause in timer.pauses)
+    assert len(set(timer.pauses)) > 1
+
+
+def test_a_part_that_fails_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and tried again in the next round."""
+    waiting = shop.mail.using(ttl=5).enqueue().id
+    shop.advance(6)
+    monkeypatch.setattr(shop.store.leases, "adopt", lambda *_, **__: 1 / 0)
+    maintenance = shop.maintenance()
+    assert maintenance.run_once() == 1
+    assert shop.store.inspect.get(waiting).state == "EXPIRED"
+    assert [(event.where, type(event.error)) for event in shop.told(WorkerError)] == [
+        ("maintenance: recover", ZeroDivisionError)
+    ]
+    shop.advance(1)
+    assert maintenance.recover() == 0
+
+
+def test_a_database_that_is_away_is_told_and_gives_the_others_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer's round survives it; the loop's sweep says so, since the loop must wait."""
+    shop.held(shop.mail)
+    shop.advance(31)
+    maintenance = shop.maintenance()
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.store.leases, "adopt", away)
+        assert maintenance.run_once() == 0
+        assert isinstance(shop.told(WorkerError)[0].error, Unavailable)
+        other = shop.maintenance("w2#b")
+        with pytest.raises(Unavailable):
+            other.recover()
+    for _ in range(4):
+        shop.advance(2)
+        assert (maintenance.run_once(), other.run_once()) == (0, 0)
+    shop.advance(2)
+    assert (maintenance.run_once(), other.run_once()) == (1, 0)
+
+
+def test_rule_03_short_leases_too_leave_the_others_time_to_reconnect(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of their lease may be over before a live worker has noticed that the database is back."""
+    bench = Bench(place)
+
+    @bench.app.job(lease=3)
+    def brief(run: SyncRun) -> None: ...
+
+    bench.begin()
+    bench.held(brief)
+    bench.advance(4)
+    maintenance = bench.maintenance()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store.leases, "adopt", away)
+        assert maintenance.run_once() == 0
+    seen = []
+    for _ in range(5):
+        bench.advance(1)
+        seen.append(maintenance.run_once())
+    bench.app.close()
+    assert seen == [0, 0, 0, 1, 0]
+
+
+def test_the_loops_sweep_is_skipped_where_one_was_just_made(shop: Shop) -> None:
+    """A busy loop passes Recovery many times a second."""
+    maintenance = shop.maintenance()
+    shop.held(shop.mail)
+    assert maintenance.recover() == 0
+    asked: list[str] = []
+    adopt = shop.store.leases.adopt
+    shop.store.leases.adopt = lambda *args, **kwargs: asked.append("adopt") or adopt(*args, **kwargs)  # type: ignore[method-assign]
+    shop.advance(0.9)
+    maintenance.recover()
+    assert asked == []
+    shop.advance(0.1)
+    maintenance.recover()
+    assert asked == ["adopt"]
+
+
+def test_the_loop_does_not_wait_for_a_sweep_that_the_timer_makes(shop: Shop) -> None:
+    """Two sweeps of one maintenance are never made at once."""
+    shop.held(shop.mail)
+    shop.advance(31)
+    maintenance = shop.maintenance()
+    adopt, inside = shop.store.leases.adopt, []
+
+    def meanwhile(*args: Any, **kwargs: Any) -> Any:
+        inside.append(maintenance.recover())
+        return adopt(*args, **kwargs)
+
+    shop.store.leases.adopt = meanwhile  # type: ignore[method-assign]
+    assert maintenance.run_once() == 1
+    assert inside == [0]
+
+
+def test_what_has_not_begun_is_recovered_like_what_has(place: Place) -> None:
+    """Its worker died between claim and start."""
+    bench = Bench(place)
+
+    @bench.app.job()
+    def mail(run: SyncRun) -> None: ...
+
+    @mail.guard
+    def guard(job: Job) -> None: ...
+
+    bench.begin()
+    lease = bench.held(mail)
+    assert lease.status == "LEASED"
+    bench.advance(31)
+    assert bench.maintenance().run_once() == 1
+    assert bench.job(lease).state == "PENDING"
+    (again,) = bench.claim(mail)
+    bench.move(again, Started())
+    bench.app.close()
