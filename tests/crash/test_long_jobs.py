@@ -40,7 +40,7 @@ def test_a_worker_that_hangs_exits_and_another_takes_over(lab: Lab) -> None:
     assert [(each.status, each.holder) for each in lab.executions(ids[True])] == [("IN_PROGRESS", 1)]
     assert hung[False].exit_code(within=8) == 70
     assert "The event loop has not responded" in hung[False].log
-    assert "program.py" in hung[False].log
+    assert "crash_app.py" in hung[False].log
     late = lab.enqueue("fast", "late", queue="False")
     lab.worker("second", queues=("False", "True"))
     jobs = lab.until_ended(*ids.values(), late)

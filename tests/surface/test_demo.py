@@ -93,6 +93,7 @@ def test_a_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str)
         assert free(f"sqlite:///{file}")
 
 
+@pytest.mark.usefixtures("postgres_url")  # which creates the system user of servers that root starts
 def test_on_postgres_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is its own, and goes with it."""
     # Not among pytest's directories: root's server runs as somebody else, who may not look there.

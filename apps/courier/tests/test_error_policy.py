@@ -30,6 +30,11 @@ class Case:
     copies: int = 1
 
 
+def withhold_the_end(kit: CourierKit) -> None:
+    """Keep back the file's last byte. Otherwise the kernel may buffer the whole upload before the fault occurs."""
+    kit.yandex.gate("content", after=len(CONTENT) - 1)
+
+
 RETRY_DOWNLOAD = [("DOWNLOADING", "QUEUED")]
 RETRY_STREAM = [("STREAMING", "QUEUED")]
 
@@ -43,10 +48,12 @@ TEMPORARY = {
     "disk: 429": Case(lambda kit: kit.yandex.fail("resources", 429), DOWNLOADING + RETRY_DOWNLOAD),
     "disk: wrong bytes": Case(lambda kit: kit.yandex.corrupt(f"{FOLDER}/{NAME}"), STREAMING + RETRY_STREAM),
     "telegram: cut in mid-stream": Case(
-        lambda kit: kit.telegram.cut_upload("sendDocument", after=1000), STREAMING + RETRY_STREAM
+        lambda kit: (withhold_the_end(kit), kit.telegram.cut_upload("sendDocument", after=1000)),
+        STREAMING + RETRY_STREAM,
     ),
     "telegram: 500 before the end": Case(
-        lambda kit: kit.telegram.fail("sendDocument", 500, early=True), STREAMING + RETRY_STREAM
+        lambda kit: (withhold_the_end(kit), kit.telegram.fail("sendDocument", 500, early=True)),
+        STREAMING + RETRY_STREAM,
     ),
     "telegram: 429": Case(lambda kit: kit.telegram.fail("sendDocument", 429, retry_after=5), STREAMING + RETRY_STREAM),
     "telegram: 500": Case(lambda kit: kit.telegram.fail("sendDocument", 500), STREAMING + RETRY_STREAM, doubted=True),
