@@ -55,6 +55,17 @@ async def aadd(run: Run, a: int, b: int) -> Sum:
 
 
 @app.job(process=True)
+def add_without_run(a: int, b: int) -> Sum:
+    return Sum(a + b, os.getpid())
+
+
+@app.job(process=True)
+async def aadd_without_run(a: int, b: int) -> Sum:
+    await asyncio.sleep(0)
+    return Sum(a + b, os.getpid())
+
+
+@app.job(process=True)
 def surroundings(run: SyncRun) -> dict[str, Any]:
     print("a line on standard output")  # noqa: T201 - as users do
     sys.stdout.write("and one without an end")

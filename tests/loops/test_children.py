@@ -152,7 +152,9 @@ def bench(shared: Bench) -> Iterator[Bench]:
 
 
 # ---------------------------------------------------------------- what comes back
-@pytest.mark.parametrize("kind", [child_app.add, child_app.aadd], ids=["def", "async def"])
+@pytest.mark.parametrize(
+    "kind", [child_app.add, child_app.aadd, child_app.add_without_run, child_app.aadd_without_run], ids=lambda k: k.name
+)
 def test_a_value_comes_back_as_the_handlers_own_type(bench: Bench, kind: Any) -> None:
     outcome, value = bench.prepare(bench.hold(kind.request(2, 3)))
     assert isinstance(value, child_app.Sum)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from apps.common.tests.app_kit import AppKit
+from apps.common.tests.kit_database import migrated_database
 from apps.librarian.jobs import Librarian, TorrentClient, build
 from apps.librarian.models import Download, StartedDownload
 from apps.librarian.service import LibraryService
 from apps.librarian.settings import Settings
 from apps.librarian.tests.fake_qbittorrent import FakeQbittorrent, Record
-from interlock.testing import KitClock, KitWorker, fresh
+from interlock.testing import KitClock, KitWorker
 
 POLL = 15.0
 NO_ID = "01900000-0000-7000-8000-000000000000"
@@ -112,8 +113,7 @@ def open_kit(url: str, client: TorrentClient, directory: Path) -> Iterator[Libra
     settings = Settings(url, "http://127.0.0.1:1", "reader", "a long password", directory / "downloads", POLL)
     librarian, clock = build(settings, client), KitClock()
     try:
-        with fresh(librarian.app, clock, directory, url):
-            librarian.migrate()
+        with migrated_database(librarian, clock, directory, url):
             yield LibrarianKit(librarian, LibraryService(librarian), settings, clock, KitWorker(librarian.app, clock))
     finally:
         librarian.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.common.database import make_engine
 from apps.common.tests.app_kit import AppKit
+from apps.common.tests.kit_database import migrated_database
 from apps.studio import ledger_check, tables
 from apps.studio.clients.openai_images import OpenAIImages
 from apps.studio.clients.originals import Originals
@@ -21,7 +22,7 @@ from apps.studio.orders import Orders
 from apps.studio.prompt_guard import PromptGuard
 from apps.studio.tests.fake_images_api import FakeImages
 from apps.studio.users import User, Users
-from interlock.testing import KitClock, KitWorker, fresh
+from interlock.testing import KitClock, KitWorker
 
 MODEL = "gpt-image-1"
 PROMPT = "a lighthouse in the fog"
@@ -90,8 +91,7 @@ def studio_kit(url: str, images: FakeImages, directory: Path, **given: Any) -> I
     }
     studio, clock = build(url, make_engine(url), Dependencies(**whole), lifespan=provider.open), KitClock()
     try:
-        with fresh(studio.app, clock, directory, url):
-            studio.migrate()
+        with migrated_database(studio, clock, directory, url):
             yield StudioKit(
                 studio,
                 Users(studio),
