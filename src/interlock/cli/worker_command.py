@@ -52,7 +52,8 @@ def worker(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 100,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads for sync handlers; by default the number of cores plus 4.")
+        int | None,
+        typer.Option(min=1, help="Threads for sync handlers; by default the number of cores plus 4, at most 32."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The worker's name; by default host and process id.")] = None,
     listen: Annotated[

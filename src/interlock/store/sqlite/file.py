@@ -146,7 +146,7 @@ class File:
         return self._retry_while_locked(once)
 
     def converting_runner(self, conn: sqlite3.Connection) -> Run:
-        """A function that runs our own statements in a block that also runs a caller's code."""
+        """A function that runs our own statements, with converted errors, in a block that also runs a caller's code."""
         plain = runner(conn)
 
         def run(statement: Statement) -> Rows:

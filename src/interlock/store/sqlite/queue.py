@@ -87,7 +87,7 @@ class SqliteQueue:
             "most_suspects": most,
             "alone": alone,
         }
-        # Read first: an idle worker that took the write lock would wake the others.
+        # Read first, so that an idle worker does not take the write lock, for which other writers would wait.
         one = wanted | {"limit": 1, "most": 1, "suspects": min(most, 1)}
         if not self._session.file.read(lambda run: self._within_limits(run, one, None)):
             return []

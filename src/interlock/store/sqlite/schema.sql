@@ -2,7 +2,7 @@
 --
 -- jobs        one row per job; `state` is a projection of its executions, `phase` its coarse form
 -- executions  one row per attempt, the durable truth; fenced by (job_id, attempt, holder)
--- audit       one row per transition (n = 0) and per note (n > 0); insert only
+-- audit       one row per transition (n = 0) and per note (n > 0); insert only, until it is archived
 -- receipts    saved results of steps and effects
 --
 -- Times are texts of one width, in UTC, so that they sort; booleans are 0 and 1; JSON is text.
