@@ -72,10 +72,7 @@ def _reaches(each: OpenTransaction, store: Session) -> bool:
 
 
 def reading(store: Session) -> Run | None:
-    """Return a function that reads in the open transaction that this code runs in.
-
-    None if there is none, or if another thread opened it.
-    """
+    """Return a reader on this code's open transaction; None if there is none, or if another thread opened it."""
     if not open_transactions():
         return None
     found = joined(store)
