@@ -249,7 +249,7 @@ def test_thread_that_is_started_inside_and_waited_for_never_waits_for_ever(
     """
     store: Any = shop.app.database.store()
     if hasattr(store, "file"):
-        monkeypatch.setattr(store.file._turn, "_timeout", 0.2)
+        monkeypatch.setattr(store.file._write_lock, "_timeout", 0.2)
     said: list[Exception | str] = []
 
     def work() -> None:
@@ -265,5 +265,5 @@ def test_thread_that_is_started_inside_and_waited_for_never_waits_for_ever(
     assert len(said) == 1
     if hasattr(store, "file"):
         assert isinstance(said[0], Unavailable)
-        assert "call the verb in that thread" in str(said[0])
+        assert "make this call in that thread" in str(said[0])
     shop.thank.enqueue(2)

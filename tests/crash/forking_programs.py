@@ -229,7 +229,7 @@ def leaves_a_transaction() -> None:
 
 def beside_a_transaction() -> None:
     """Another thread stays inside a transaction for longer than a fork waits."""
-    fork_safety.REST = 0.2
+    fork_safety.FORK_WAIT = 0.2
     store(1)
     begun, forked = threading.Event(), threading.Event()
 

@@ -120,7 +120,7 @@ def test_child_forked_inside_a_transaction_leaves_it_to_its_parent(play: Play, d
     """On SQLite it cannot use the file at all, on PostgreSQL it has connections of its own."""
     told = play("in_a_transaction")
     assert told.ended == ["1"]
-    assert "this transaction belongs to the process that this one was forked from" in told.errors.splitlines()[-1]
+    assert "This transaction belongs to the process that this one was forked from" in told.errors.splitlines()[-1]
     names = [line.partition(":")[0] for line in told.refused]
     assert names[:2] == ["execute", "conn="]
     assert names[2:] == ([] if database.url.startswith("postgres") else ["app", "new app"])

@@ -25,7 +25,7 @@ __all__ = ["bench", "shared"]
 
 # ---------------------------------------------------------------- stopping
 @pytest.mark.parametrize("kind", [child_app.waiting, child_app.looking], ids=["async def", "def"])
-@pytest.mark.parametrize(("why", "kept"), [("cancel", CancelRequested), ("release", Released)])
+@pytest.mark.parametrize(("why", "kept"), [("cancel", CancelRequested), ("shutdown", Released)])
 def test_a_handler_that_is_asked_to_stop_stops_and_its_child_lives_on(
     bench: Bench, kind: Any, why: str, kept: type
 ) -> None:
@@ -62,7 +62,7 @@ def test_what_waits_for_a_child_can_be_stopped(bench: Bench) -> None:
         assert bench.children.busy == 1
         queued = asyncio.ensure_future(bench.children.prepare(second, bench.ledger(second)))
         await asyncio.sleep(0)
-        second.halt("release")
+        second.halt("shutdown")
         left = (await queued)[0]
         first.halt("cancel")
         return (await running)[0], left

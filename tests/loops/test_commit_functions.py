@@ -174,7 +174,7 @@ def test_the_transaction_is_closed_to_its_user(bench: Bench) -> None:
 
     job = bench.run_one(order)
     assert (job.state, job.attempt) == ("FAILED", 1)
-    assert "this transaction is ended by Interlock" in (job.last_error or "")
+    assert "Interlock ends this transaction" in (job.last_error or "")
 
 
 def test_the_next_job_of_a_chain_is_enqueued_in_the_same_transaction(bench: Bench) -> None:

@@ -220,7 +220,7 @@ def test_rule_32_an_event_loop_that_does_not_answer_keeps_its_leases_for_a_while
 def test_the_first_reason_to_stop_holds_but_a_loss_outweighs_it(hand: Hand, store: OpenStore) -> None:
     execution = hand.held(store)
     assert execution.halt("cancel")
-    assert not execution.halt("release")
+    assert not execution.halt("shutdown")
     assert execution.stop == "cancel"
     execution.halt("lost")
     assert execution.stop == "lost"

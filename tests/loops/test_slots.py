@@ -220,7 +220,7 @@ def test_where_no_child_can_be_started_a_suspect_that_must_run_alone_waits_until
     assert shop.most > 1
 
 
-@pytest.mark.parametrize(("why", "outcome"), [("release", Released), ("cancel", CancelRequested), ("lost", Released)])
+@pytest.mark.parametrize(("why", "outcome"), [("shutdown", Released), ("cancel", CancelRequested), ("lost", Released)])
 def test_a_def_handler_that_was_told_to_stop_while_it_waited_for_its_turn_does_not_begin(
     shop: Shop, why: Stop, outcome: type[Outcome]
 ) -> None:

@@ -122,7 +122,7 @@ def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(
     bench.migrate()
     on_sqlite = hasattr(bench.store, "file")
     if on_sqlite:
-        monkeypatch.setattr(bench.store.file._turn, "_timeout", 0.2)  # type: ignore[attr-defined]
+        monkeypatch.setattr(bench.store.file._write_lock, "_timeout", 0.2)  # type: ignore[attr-defined]
 
     @order.commit
     def record(tx: Any, job: Job, value: int) -> None:
@@ -132,7 +132,7 @@ def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(
     job = bench.run_one(order)
     if on_sqlite:
         assert job.tries_left == 2
-        assert "call the verb in that thread" in (job.last_error or "")
+        assert "make this call in that thread" in (job.last_error or "")
     else:
         assert job.state == "SUCCEEDED"
     assert bench.run_one(thank, 1).state == "SUCCEEDED"

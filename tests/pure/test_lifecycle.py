@@ -117,8 +117,8 @@ def test_only_a_state_that_cannot_be_released_is_warned_of() -> None:
     assert list(warned) == ["download"]
     assert warned["download"] == (
         (
-            "download: a stopping worker must wait for a job in downloading, since no `lose`, `retry` or resting `fail` "
-            "returns it."
+            "download: a stopping worker must wait for a job in downloading, since no `lose`, no `retry` and no `fail` "
+            "to a resting state leaves it."
         ),
     )
 

@@ -125,7 +125,7 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, name: str) -> Non
         return
     assert (demo.returncode, last_line) == (
         128 + number,
-        "interlock: the demo was stopped; its processes and files are removed.\n",
+        "interlock: The demo was stopped; its processes and files are removed.\n",
     )
     assert list(tmp_path.glob("interlock-demo-*")) == []
 
@@ -146,10 +146,10 @@ def test_without_a_server_to_bring_it_says_which_package(tmp_path: Path, monkeyp
 GOOD = Summary(
     jobs=57,
     succeeded=51,
-    astray=0,
+    unexpected=0,
     recovered=KILLED + FROZEN,
     refused=FROZEN,
-    asked=51 + FROZEN,
+    attempted=51 + FROZEN,
     effects=Effects(51, 0),
     report=Report(checked=57),
 )
@@ -161,10 +161,10 @@ GOOD = Summary(
         {"effects": Effects(52, 1)},
         {"effects": Effects(50, 0)},
         {"effects": Effects(51, 1)},
-        {"astray": 1},
-        {"refused": 0, "asked": 51},
+        {"unexpected": 1},
+        {"refused": 0, "attempted": 51},
         {"recovered": 7},
-        {"asked": 60},
+        {"attempted": 60},
         {"report": Report(ok=False, checked=57, violations=[Violation("INV_001", "j", "x")])},
     ],
 )

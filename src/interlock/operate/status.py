@@ -48,8 +48,8 @@ class Status:
     def healthy(self) -> bool:
         """Whether there is no problem that needs an operator."""
         unserved = self.orphaned_kinds or self.orphaned_queues
-        outside = any(one.error is not None or one.late for one in self.outside)
-        return not (self.stuck or unserved or self.held_count or self.failures or outside)
+        unhealthy = any(one.error is not None or one.late for one in self.outside)
+        return not (self.stuck or unserved or self.held_count or self.failures or unhealthy)
 
 
 def status(store: Store) -> Status:

@@ -18,8 +18,8 @@ def schema_name(schema: str) -> str:
     """Check that the schema is a plain name, since it becomes part of every query's text."""
     if not _SCHEMA.fullmatch(schema):
         raise UsageError(
-            f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, "
-            "beginning with a letter"
+            f"The schema {schema!r} is not a plain name: use at most 48 lower-case letters, digits and _, "
+            "beginning with a letter."
         )
     return schema
 

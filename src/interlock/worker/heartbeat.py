@@ -31,7 +31,7 @@ class LeaseRenewer:
         self._executions = executions
         self._facts = facts
         self.interval = min(interval, LONGEST_INTERVAL)
-        """Seconds between two heartbeats: a third of the shortest lease."""
+        """Seconds between two heartbeats: a third of the shortest lease, and at most `LONGEST_INTERVAL`."""
         self._retry_soon = threading.Event()
         self._due_at = context.sleeper.monotonic()
         """When the next full heartbeat is due. Storing progress in between does not delay it."""

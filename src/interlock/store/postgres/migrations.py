@@ -70,7 +70,7 @@ def migrate(
             sql.SQL("INSERT INTO {} (version) VALUES (%s)").format(sql.Identifier(schema, "schema_version")),
             (version + 1,),
         )
-        notes.append(f"brought schema {schema} to version {version + 1}")
+        notes.append(f"upgraded schema {schema} to version {version + 1}")
     run = runner(conn)
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
@@ -81,7 +81,7 @@ def migrate(
 
 def newer(schema: str, found: int) -> str:
     return (
-        f"the database's schema {schema} is of version {found}, newer than this code, which knows {VERSION}: "
+        f"The database's schema {schema} has version {found}, newer than version {VERSION}, which this code supports: "
         "upgrade the interlock package. Nothing was changed."
     )
 

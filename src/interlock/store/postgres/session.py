@@ -50,20 +50,20 @@ class PostgresSession:
         found = self.schema_version()
         if found is None:
             raise NotMigrated(
-                f"the database has no Interlock schema {self.schema!r} yet; run: interlock migrate -A module:app"
+                f"The database has no Interlock schema {self.schema!r} yet; run: interlock migrate -A module:app"
             )
         if found > migrations.VERSION:
             raise InterlockError(migrations.newer(self.schema, found))
         if found < migrations.VERSION:
             raise NotMigrated(
-                f"the Interlock schema {self.schema!r} is of version {found}, older than this code; "
+                f"The Interlock schema {self.schema!r} has version {found}, older than this code; "
                 "run: interlock migrate -A module:app"
             )
         self._checked = True
         self.instance()
 
     def instance(self) -> str:
-        """The database's own id, by which a caller's connection is compared."""
+        """The database's own id, to check that a caller's connection leads to the same database."""
         if self._instance is None:
             self.check()
             rows = self.pool.transact(lambda conn: runner(conn)(self.statement("instance", {})))

@@ -49,7 +49,7 @@ def migrate(
         for statement in _statements(upgrade(_text("upgrade.sql", schema), version + 1)):
             run(Statement(statement, {}, answers=False))
         run(Statement(queries["instance.first"], {"version": version + 1}, answers=False))
-        notes.append(f"brought the tables {schema}_… to version {version + 1}")
+        notes.append(f"upgraded the tables {schema}_… to version {version + 1}")
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
@@ -58,8 +58,8 @@ def migrate(
 
 def newer(schema: str, found: int) -> str:
     return (
-        f"the database's tables {schema}_… are of version {found}, newer than this code, which knows {VERSION}: "
-        "upgrade interlock. Nothing was changed."
+        f"The database's tables {schema}_… have version {found}, newer than version {VERSION}, which this code "
+        "supports: upgrade the interlock package. Nothing was changed."
     )
 
 

@@ -56,13 +56,13 @@ class SqliteSession:
             raise InterlockError(migrations.newer(self.schema, found))
         if found < migrations.VERSION:
             raise NotMigrated(
-                f"the Interlock schema {self.schema!r} is of version {found}, older than this code; "
+                f"The Interlock schema {self.schema!r} has version {found}, older than this code; "
                 "run: interlock migrate -A module:app"
             )
         self._checked = True
 
     def instance(self) -> str:
-        """The database's own id, by which a caller's connection is compared."""
+        """The database's own id, to check that a caller's connection leads to the same database."""
         if self._instance is None:
             self.check()
             self._instance = str(self.file.read(lambda run: run(Statement(self.queries["instance"], {})))[0][0])
@@ -102,7 +102,7 @@ class SqliteSession:
     @contextmanager
     def transaction(self) -> Generator[Tx]:
         self.check()
-        with self.file.lend() as conn:
+        with self.file.write_with_caller_code() as conn:
             tx = PlainTx(conn, self.file.converting)
             with inside(self, tx):
                 yield tx
