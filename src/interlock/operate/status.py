@@ -67,7 +67,7 @@ def status(store: Store) -> Status:
         depths,
         store.inspect.held_jobs(held, HELD) if held else [],
         store.external.work(),
-        journal=getattr(store, "journal", None),
+        journal=store.journal,
         orphaned_queues=[depth for depth in known if (depth.kind, depth.queue) not in pairs],
         failures=store.inspect.recent_failures(DAY, NEWEST),
     )

@@ -68,9 +68,3 @@ def to_positional(sql: str) -> tuple[str, tuple[str, ...]]:
     places: dict[str, int] = {}
     text = PARAMETER.sub(lambda found: f"${places.setdefault(found[1], len(places) + 1)}", sql)
     return text, tuple(places)
-
-
-def upgrade(text: str, version: int) -> str:
-    """The statements of a file of upgrades that lead to this version."""
-    parts = re.split(r"^-- version: (\d+)$", text, flags=re.MULTILINE)
-    return dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))[version]

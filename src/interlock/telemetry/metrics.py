@@ -107,9 +107,7 @@ class Metrics:
         """Start counting. Call the result to stop."""
         ends = (
             events.subscribe(self._moved, WorkerStateChanged),
-            events.subscribe(
-                lambda e: self.transitions.labels(e.kind, e.event, e.source or "", e.target).inc(), Transition
-            ),
+            events.subscribe(lambda e: self.transitions.labels(e.kind, e.event, e.source, e.target).inc(), Transition),
             events.subscribe(self._ended, AttemptEnded),
             events.subscribe(lambda e: self.losses.labels(e.kind).inc(), ExecutionLost),
             events.subscribe(lambda e: self.refused.labels(e.kind).inc(), MoveRefused),

@@ -12,12 +12,10 @@ from ..core.job import Job
 from ..core.outcome import Lost
 from ..engine.context import WorkerContext
 from ..engine.failpoints import Failpoint
-from ..engine.held_execution import HeldExecution
 from ..engine.settle import Settlement, Settler
 from ..errors import UsageError
 from ..jobs.user_code import protected, run
 from ..store import OpenStore
-from ..store.types import Lease
 from ..worker.assembly import start_worker
 from ..worker.plan import Plan
 from ..worker.worker import Worker
@@ -192,21 +190,7 @@ class KitWorker:
         settler = Settler(context)
         for lease in store.leases.adopt(context.owner, sorted(specs), specs[job.kind].lease, MOST):
             if lease.status != "COMMITTED":
-                settler.settle_one(_lost(context, lease))
-
-
-def _lost(context: WorkerContext, lease: Lease) -> Settlement:
-    lifecycle = context.store.registry.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
-    return Settlement(
-        HeldExecution(lease, context.kinds[lease.job.kind], lifecycle, asked_at=context.sleeper.monotonic()),
-        Lost(),
-        _nothing,
-    )
-
-
-def _nothing(item: Settlement) -> None:
-    """Do nothing: no code waits for the settlement."""
-    del item
+                settler.settle_one(Settlement(context.execution_of(lease), Lost()))
 
 
 def _ignore(seconds: float) -> None:

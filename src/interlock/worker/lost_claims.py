@@ -31,6 +31,7 @@ def return_lost_claims(context: WorkerContext, owned: Sequence[Fence], abandoned
             continue
         lease = Lease(job, execution.holder, execution.status, context.owner, spec.lease)
         settlement = Settlement(context.execution_of(lease), Released("the reply to its claim was lost"))
+        settlement.execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
         try:
             returned += settler.settle_or_raise(settlement)
         except Exception as error:  # noqa: BLE001 - logged; the lease expires
