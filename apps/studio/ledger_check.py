@@ -101,8 +101,8 @@ def _job_faults(row: Row[Any]) -> Iterator[tuple[str, str]]:
     wants = SETTLED_BY.get(row.state)
     has = {entry: count for entry in SETTLEMENTS if (count := getattr(row, entry))}
     if has != ({wants: 1} if wants else {}):
-        told = ", ".join(f"{count} {entry}" for entry, count in has.items())
-        yield "settled_by_state", f"which requires {wants or 'no settlement'}, but has {told or 'none'}"
+        found = ", ".join(f"{count} {entry}" for entry, count in has.items())
+        yield "settled_by_state", f"which requires {wants or 'no settlement'}, but has {found or 'none'}"
     elif wants and row.settled != row.reserved:
         yield "settled_as_reserved", f"reserved {row.reserved} credits, but settled {row.settled}"
     if (row.asset_user is not None) != (row.state == "completed"):

@@ -140,12 +140,12 @@ def show(id: IdArgument, json: JsonOption = False) -> None:
         user = next(each.name for each in service.users.all() if each.id == job.user_id)
         known: dict[str, object] = {"id": job.id, "user": user}
         known |= {field.name: getattr(job, field.name) for field in fields(job)} | {"stored_at": service.stored_at(job)}
-    told = {
+    shown = {
         name: format_time(value) if isinstance(value, datetime) else value
         for name, value in known.items()
         if value is not None
     }
-    say(to_json(known, indent=2) if json else format_fields(told))
+    say(to_json(known, indent=2) if json else format_fields(shown))
 
 
 @order_commands.command(short_help="Save a copy of a picture")
