@@ -209,7 +209,7 @@ class BotHandlers:
         if user is None:
             sentence = sender.render("no_user", id=user_id)
         elif user.status != status:
-            sentence = sender.render("stands", status=sender.render(user.status), id=user_id)
+            sentence = sender.render("replaced", status=sender.render(user.status), id=user_id)
         else:
             sentence = sender.render("decided", name=user.name, id=user.id, status=sender.render(user.status))
             if status == "ACTIVE":

@@ -56,14 +56,14 @@ def create(
         user = service.users.named(name)
         made = service.orders.create_job(user.id, prompt, Params(size, seed))
         job, left = service.find_job(made.id), service.users.balance(user.id).available
-        stands = QUEUED if made.created else format_status(job)
+        status = QUEUED if made.created else format_status(job)
         say(
-            f"{job.id} is {stands}; {format_credits(job.cost)} reserved, {left} left"
+            f"{job.id} is {status}; {format_credits(job.cost)} reserved, {left} left"
             if made.created
-            else f"{job.id} was already ordered: {stands}"
+            else f"{job.id} was already ordered: {status}"
         )
         if follow:
-            raise typer.Exit(_follow(service, job.id, said=stands))
+            raise typer.Exit(_follow(service, job.id, printed=status))
         warn(service.no_worker_warning() or f"Next: follow it with `{PROGRAM} follow {job.id}` or on the page.")
 
 
@@ -82,14 +82,14 @@ def _wait() -> None:
     time.sleep(POLL_SECONDS)
 
 
-def _follow(service: Service, id: str, *, said: str = "", wait: Callable[[], None] = _wait) -> int:
+def _follow(service: Service, id: str, *, printed: str = "", wait: Callable[[], None] = _wait) -> int:
     job = service.find_job(id)
-    if job.status in ACTIVE and (unstaffed := service.no_worker_warning()) is not None:
-        warn(unstaffed)
+    if job.status in ACTIVE and (warning := service.no_worker_warning()) is not None:
+        warn(warning)
     try:
         while job.status in ACTIVE:
-            if (line := format_status(job)) != said:
-                say(said := line)
+            if (line := format_status(job)) != printed:
+                say(printed := line)
             wait()
             job = service.find_job(id)
     except KeyboardInterrupt:
