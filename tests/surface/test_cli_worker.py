@@ -161,6 +161,14 @@ def test_a_second_signal_ends_it_at_once(start: Start, call: Call, waiter: str) 
     assert job(call, id)["phase"] == "running"
 
 
+def test_the_same_signal_twice_at_once_counts_once(start: Start, waiter: str) -> None:
+    """`timeout` signals a process and then its group: the worker still drains."""
+    worker = start()
+    worker.until(READY)
+    worker.signal(signal.SIGTERM)
+    assert worker.end(signal.SIGTERM) == 0
+
+
 def test_a_handler_that_cannot_be_stopped_does_not_keep_it(start: Start, call: Call, waiter: str) -> None:
     """Threads cannot be ended: the process ends without them, and says so."""
     worker = start()

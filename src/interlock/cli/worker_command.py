@@ -34,6 +34,8 @@ from .standard_streams import Streams
 HANDLERS = ("interlock-handler", "interlock-commit", "interlock-call")
 """Names of the threads that run the app's functions."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SAME_SIGNAL = 0.5
+"""Seconds in which a repeated signal counts as one: `timeout` signals a process and then its group."""
 LINGER = 0.5
 """Seconds that these threads have to end after everything else has ended."""
 DUMP_TIMEOUT = 5.0
@@ -148,6 +150,7 @@ class Process:
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signal: int | None = None
+        self._signalled_at = 0.0
         self._ready = self._in_error_wait = False
 
     def run(self) -> int:
@@ -210,9 +213,12 @@ class Process:
     def signalled(self, number: int, frame: FrameType | None = None) -> None:
         """Drain and stop; on a second signal, end at once. Works even if the event loop is blocked."""
         del frame
+        now = time.monotonic()
         if self._signal is not None:
+            if number == self._signal and now - self._signalled_at < SAME_SIGNAL:
+                return
             os._exit(128 + number)
-        self._signal = number
+        self._signal, self._signalled_at = number, now
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop)
 
