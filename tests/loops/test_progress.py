@@ -72,7 +72,7 @@ def test_progress_is_stored_after_one_second_of_a_long_lease(store: OpenStore) -
 
 
 def test_unchanged_progress_is_not_written_again(store: OpenStore) -> None:
-    """At most one write per second and worker, and none without news."""
+    """A worker writes progress at most once per second, and only if it changed."""
     held = Held(store, lambda: held.execution.progress(1, 4, "pages"), *[lambda: None] * 5)
     held.leases.run()
     before = store.inspect.executions(held.id)[-1].heartbeat_at
@@ -120,8 +120,8 @@ def test_progress_that_could_not_be_stored_is_stored_by_the_next_heartbeat(store
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_progress_is_seen_while_the_handler_runs(bench: Bench, is_async: bool) -> None:
-    """An async handler may await it, and need not."""
+def test_progress_is_visible_while_the_handler_runs(bench: Bench, is_async: bool) -> None:
+    """An async handler may await `progress`, but does not have to."""
     seen: list[object] = []
 
     def look(id: str) -> None:

@@ -287,7 +287,7 @@ def test_third_failure_is_final_and_notifies_the_user(kit: CourierKit) -> None:
 
 
 def test_blocked_user_gets_nothing(kit: CourierKit) -> None:
-    """Checked when the attempt starts, with the job leased."""
+    """This is checked when the attempt starts, after the claim."""
     job = kit.order()
     kit.add_user(READER, "BLOCKED")
     kit.run()
@@ -305,7 +305,7 @@ def test_expired_delivery_notifies_the_user(kit: CourierKit) -> None:
 
 
 def test_administrators_are_alerted_once_about_a_rejected_token(kit: CourierKit) -> None:
-    """However many deliveries fail, until there is a new token."""
+    """The next alert needs a new token, however many deliveries fail."""
     kit.add_user(ADMIN)
     jobs = [kit.order(), kit.order(READER, kit.add_file("persuasion.pdf"))]
     kit.yandex.revoke(refresh=True)

@@ -109,7 +109,7 @@ class LibrarianKit(AppKit):
 
 @contextmanager
 def open_kit(url: str, client: TorrentClient, directory: Path) -> Iterator[LibrarianKit]:
-    """A librarian on an empty, migrated database. Its clock stands still."""
+    """A librarian on an empty, migrated database with a stopped clock."""
     settings = Settings(url, "http://127.0.0.1:1", "reader", "a long password", directory / "downloads", POLL)
     librarian, clock = build(settings, client), KitClock()
     try:

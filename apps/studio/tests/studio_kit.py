@@ -52,7 +52,7 @@ class StudioKit(AppKit):
     def application(self) -> Studio:
         return self.studio
 
-    # ------------------------------------------------------------ people and orders
+    # ------------------------------------------------------------ users and orders
     def user(self, credits: int = 10, *, name: str | None = None, admin: bool = False) -> User:
         """Add a user with this many credits."""
         return self.users.add(name or f"painter {next(_numbers)}", admin=admin, credits=credits)
@@ -65,7 +65,7 @@ class StudioKit(AppKit):
     def balance(self, user: User | int) -> Balance:
         return self.users.balance(user if isinstance(user, int) else user.id)
 
-    # ------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------ checks
     def stored(self) -> dict[str, int]:
         """The number of rows of each table."""
         return self.count_rows(*tables.metadata.tables, engines=("jobs", "audit", "receipts"))
@@ -80,7 +80,7 @@ class StudioKit(AppKit):
 
 @contextmanager
 def studio_kit(url: str, images: FakeImages, directory: Path, **given: Any) -> Iterator[StudioKit]:
-    """A migrated studio on an empty database whose clock stands still. Dependencies can be replaced."""
+    """A migrated studio on an empty database with a stopped clock. Dependencies can be replaced."""
     provider, kept = OpenAIImages(images.url, images.api_key, MODEL), directory / "files"
     whole = {
         "guard": PromptGuard(),
