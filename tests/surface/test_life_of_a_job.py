@@ -86,6 +86,7 @@ def test_the_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> N
     assert committed == ["ann"]
     assert {path for path in seen if not path.startswith(outside)} - python == set()
     assert python - seen - begins == set()
+    assert f"functions in {len(seen)} files receive it" in PAGE.read_text("utf-8")
 
 
 def test_the_listed_files_exist_and_are_few() -> None:
