@@ -111,7 +111,7 @@ def test_one_bad_row_does_not_stop_its_batch(
     ) == before
 
 
-def test_a_bad_row_says_why_the_database_could_not_store_it(store: Store) -> None:
+def test_refusal_of_a_bad_row_has_the_databases_error(store: Store) -> None:
     """The error of the culprit, with what stands in its place; a stale one has none."""
     leases = batch(store, 10)
     moves = [decided(lease, FailedFinally("x")) for lease in leases]
@@ -125,14 +125,14 @@ def test_a_bad_row_says_why_the_database_could_not_store_it(store: Store) -> Non
     assert (old.error, old.status) == (None, "ABORTED")
 
 
-def test_the_culprit_can_still_be_failed(store: Store) -> None:
+def test_job_with_an_unstorable_result_can_still_be_failed(store: Store) -> None:
     """A report that cannot be stored ends as a failure that says so, by the same holder."""
     lease = claimed(store)
     assert store.transitions.move([no_json(store, lease)])[0].error
     assert settle(store, lease, FailedFinally("unstorable: the result is no JSON")).job.state == "FAILED"
 
 
-def test_many_bad_rows_are_all_named(store: Store) -> None:
+def test_all_bad_rows_of_a_batch_are_named(store: Store) -> None:
     """However many there are."""
     leases = batch(store, 100)
     moves = [
@@ -145,7 +145,7 @@ def test_many_bad_rows_are_all_named(store: Store) -> None:
     assert store.inspect.counts() == {"standard": {"SUCCEEDED": 85, "RUNNING": 15}}
 
 
-def test_moves_of_one_and_of_two_arrows_go_together(store: Store) -> None:
+def test_moves_with_one_and_two_transitions_share_a_batch(store: Store) -> None:
     """Within one batch, with one that the database refuses at its second arrow."""
     leases = batch(store, 20, "paint")
     moves = [
@@ -160,7 +160,7 @@ def test_moves_of_one_and_of_two_arrows_go_together(store: Store) -> None:
         check(store, lease.job.id)
 
 
-def test_a_job_named_twice_is_a_mistake_of_the_caller(store: Store, raw: Raw) -> None:
+def test_job_named_twice_in_a_batch_is_refused(store: Store, raw: Raw) -> None:
     """Protocol 8: it is refused in words before anything is written."""
     leases = batch(store, 10)
     before = raw.dump()
@@ -169,7 +169,7 @@ def test_a_job_named_twice_is_a_mistake_of_the_caller(store: Store, raw: Raw) ->
     assert raw.dump() == before
 
 
-def test_a_forged_entry_in_the_audit_sets_one_job_aside(
+def test_forged_audit_entry_keeps_only_its_job_from_being_claimed(
     store: Store, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A job whose next arrow cannot be written is left out of the claim, and the others are claimed."""
@@ -185,7 +185,7 @@ def test_a_forged_entry_in_the_audit_sets_one_job_aside(
     assert len(claim(store, limit=1)) == 1
 
 
-def test_a_forged_entry_in_the_audit_stops_one_move(store: Store, raw: Raw) -> None:
+def test_forged_audit_entry_stops_only_its_own_move(store: Store, raw: Raw) -> None:
     """The report of a job whose next arrow is written already is refused, and the others stand."""
     leases = batch(store, 20)
     raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=leases[3].job.id)
@@ -196,7 +196,7 @@ def test_a_forged_entry_in_the_audit_stops_one_move(store: Store, raw: Raw) -> N
 
 
 # ---------------------------------------------------------------- protocol 7: no order deadlocks
-def test_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
+def test_moves_and_renewals_in_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
     """Reports, renewals, enqueues and takes of the same rows in opposite orders wait for each other, and none fails."""
     other = place.open(real_time=True)
     leases = batch(live, 200)
@@ -253,7 +253,7 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
-def test_a_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) -> None:
+def test_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) -> None:
     """The second sending finds its own work done: it is not refused and changes nothing but a heartbeat."""
     leases = batch(store, 20)
     moves = [decided(lease, outcome) for lease in leases]
@@ -273,7 +273,7 @@ def test_a_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) 
 @pytest.mark.parametrize(
     "steps", [[Started()], [Started(), Advanced("STREAMING")], [Started(), FailedFinally("x")]], ids=str
 )
-def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> None:
+def test_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> None:
     """Starts and stages too, whose arrow is not walked twice."""
     lease = claimed(store, "deliver")
     for outcome in steps:
@@ -285,7 +285,7 @@ def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> No
     check(store, lease.job.id)
 
 
-def test_a_move_of_two_arrows_sent_again_counts_as_done(store: Store) -> None:
+def test_move_with_two_transitions_sent_again_counts_as_done(store: Store) -> None:
     """A failure that was buried at once is buried once."""
     lease = claimed(store, "paint")
     move = decided(lease, FailedFinally("broken"))
@@ -294,7 +294,7 @@ def test_a_move_of_two_arrows_sent_again_counts_as_done(store: Store) -> None:
     assert len(walked(store, lease.job.id)) == 3
 
 
-def test_a_release_sent_again_counts_as_done_though_another_runs_the_job(store: Store, raw: Raw) -> None:
+def test_return_sent_again_counts_as_done_after_another_claim(store: Store, raw: Raw) -> None:
     """What we gave back stays given back: that someone has claimed it since does not make our own work refused."""
     lease = claimed(store)
     move = decided(lease, Released("stopping"))
@@ -314,7 +314,7 @@ def test_another_outcome_from_the_same_holder_is_refused(store: Store) -> None:
 
 
 # ---------------------------------------------------------------- protocol 6: renewal beside a report
-def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) -> None:
+def test_renewal_during_a_commit_reports_no_lost_lease(live: Store, place: Place) -> None:
     """A renewal during the commit function of one job loses neither that job nor the others."""
     other = place.open(real_time=True)
     leases = batch(live, 20)
@@ -341,7 +341,7 @@ def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) ->
     assert other.leases.renew([Heartbeat(lease.fence, 60.0) for lease in leases]).busy == []
 
 
-def test_renewal_refused_during_the_report_does_not_affect_the_job(store: Store, clock: SettableClock) -> None:
+def test_renewal_after_the_last_move_does_not_affect_the_job(store: Store, clock: SettableClock) -> None:
     """A beat that crosses the report of its own job is lost, and the job is done all the same."""
     lease = commit(store, started(store))
     done = close(store, lease)

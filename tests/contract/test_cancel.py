@@ -21,7 +21,7 @@ from tests.contract.kit import (
 from tests.kit import EPOCH, Raw, SettableClock
 
 
-def test_a_running_job_is_asked_to_stop(store: Store, other: Store) -> None:
+def test_cancel_request_is_stored_on_a_running_job(store: Store, other: Store) -> None:
     """The wish is on the job, and in its history as a remark; the state stays."""
     lease = claimed(store)
     assert other.control.request_cancel(lease.job.id, by="olga", reason="too late")
@@ -45,7 +45,7 @@ def test_a_running_job_is_asked_to_stop(store: Store, other: Store) -> None:
     check(store, job.id)
 
 
-def test_asking_twice_is_one_request(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_second_cancel_request_changes_nothing(store: Store, raw: Raw, clock: SettableClock) -> None:
     """The first wish stands, and nothing is added by the second."""
     lease = claimed(store)
     store.control.request_cancel(lease.job.id, by="olga", reason=None)
@@ -66,7 +66,7 @@ def test_cancel_request_needs_a_running_job(store: Store, raw: Raw) -> None:
     assert raw.dump() == before
 
 
-def test_a_requested_job_may_still_succeed(store: Store) -> None:
+def test_job_with_a_cancel_request_may_still_succeed(store: Store) -> None:
     """A wish is no order: what was finished before it was heard has succeeded."""
     lease = claimed(store)
     store.control.request_cancel(lease.job.id, by="olga", reason=None)
@@ -77,7 +77,7 @@ def test_a_requested_job_may_still_succeed(store: Store) -> None:
 @pytest.mark.parametrize(
     "outcome", [Lost(), Released("stopping"), Snoozed(60.0, "later"), Errored("busy", retryable=True)]
 )
-def test_a_requested_job_that_would_wait_again_is_cancelled(store: Store, outcome: Outcome) -> None:
+def test_job_with_a_cancel_request_is_cancelled_instead_of_waiting_again(store: Store, outcome: Outcome) -> None:
     """Protocol 28: the lost, released, snoozed or failed attempt of a job that was asked to stop ends it, in the
     asker's name.
     """
@@ -90,9 +90,7 @@ def test_a_requested_job_that_would_wait_again_is_cancelled(store: Store, outcom
     check(store, job.id)
 
 
-def test_a_dead_workers_job_that_was_asked_to_stop_is_cancelled_by_the_maintenance(
-    store: Store, clock: SettableClock
-) -> None:
+def test_maintenance_cancels_a_dead_workers_job_with_a_cancel_request(store: Store, clock: SettableClock) -> None:
     """The wish outlives the worker that did not hear it; where the cancel is allowed from the waiting state, both
     arrows are written.
     """
@@ -140,7 +138,7 @@ def test_remark_is_an_audit_entry_without_a_transition(store: Store) -> None:
     check(store, lease.job.id)
 
 
-def test_an_ended_job_may_be_remarked_upon(store: Store) -> None:
+def test_ended_job_accepts_a_remark(store: Store) -> None:
     """Protocol 35: a refused party says so also after the end."""
     job = finish(store, claimed(store)).job
     store.control.add_note(job.id, attempt=None, event="refused", actor="bob", reason="came late")
@@ -149,7 +147,7 @@ def test_an_ended_job_may_be_remarked_upon(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_job_that_is_gone_gets_no_remark(store: Store, raw: Raw) -> None:
+def test_remark_on_an_unknown_job_is_ignored(store: Store, raw: Raw) -> None:
     """Nothing is written for a job that is not there, and nobody is disturbed."""
     before = raw.dump()
     store.control.add_note(make().id, attempt=1, event="refused", actor="ann", reason=None)

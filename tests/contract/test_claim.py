@@ -41,7 +41,7 @@ def test_higher_priority_comes_first_then_the_longest_due(store: Store, clock: S
     assert [ids(claim(store, limit=1)) for _ in range(3)] == [[middle], [low], []]
 
 
-def test_of_jobs_with_a_ttl_the_one_that_ends_first_comes_first(store: Store, clock: SettableClock) -> None:
+def test_job_whose_ttl_ends_first_is_claimed_first(store: Store, clock: SettableClock) -> None:
     """Within a priority: what would be late if it waited longer goes before what is not in a hurry."""
     clock.advance(100)
     order = [
@@ -51,7 +51,7 @@ def test_of_jobs_with_a_ttl_the_one_that_ends_first_comes_first(store: Store, cl
     assert [ids(claim(store, limit=1)) for _ in range(4)] == [[id] for id in order]
 
 
-def test_a_ttl_sets_no_job_before_a_more_important_one(store: Store) -> None:
+def test_ttl_does_not_override_priority(store: Store) -> None:
     """Jobs with and without a TTL share one order of priority."""
     low, high, middle = (
         stored(store, priority=priority, ttl=ttl).id for priority, ttl in ((0, 5.0), (2, None), (1, 50.0))
@@ -99,7 +99,7 @@ def test_leased_job_is_not_leased_again(store: Store, other: Store) -> None:
     assert not set(ids(first)) & set(ids(second))
 
 
-def test_a_job_is_not_due_before_its_time(store: Store, clock: SettableClock) -> None:
+def test_delayed_job_is_not_claimed_early(store: Store, clock: SettableClock) -> None:
     """A delayed job is leased at its moment and not one second before."""
     job = stored(store, delay=60)
     clock.advance(59)
@@ -108,7 +108,7 @@ def test_a_job_is_not_due_before_its_time(store: Store, clock: SettableClock) ->
     assert ids(claim(store)) == [job.id]
 
 
-def test_only_what_the_worker_knows_and_serves(store: Store) -> None:
+def test_claim_returns_only_known_kinds_queues_and_states(store: Store) -> None:
     """Neither a kind, nor a queue, nor a state that it did not name."""
     stored(store, "chore")
     stored(store, queue="elsewhere")
@@ -156,7 +156,7 @@ def test_expired_job_is_not_claimed(store: Store, clock: SettableClock) -> None:
     assert store.inspect.get(dead.id).state == "PENDING"
 
 
-def test_paused_queue_is_not_claimed(store: Store, raw: Raw) -> None:
+def test_jobs_of_a_paused_queue_are_not_claimed(store: Store, raw: Raw) -> None:
     """Nothing of a paused queue is leased until it goes on; other queues do not notice."""
     slow, fast = stored(store, queue="slow"), stored(store, queue="fast")
     raw(
@@ -169,7 +169,7 @@ def test_paused_queue_is_not_claimed(store: Store, raw: Raw) -> None:
     assert ids(claim(store, queues=("slow", "fast"))) == [slow.id]
 
 
-def test_a_kinds_limit_holds(store: Store, other: Store, raw: Raw) -> None:
+def test_limit_of_a_kind_applies_to_all_workers(store: Store, other: Store, raw: Raw) -> None:
     """No more of a kind run at once than its limit, whoever claims; one that ends makes room."""
     raw("UPDATE {kinds} SET max_running = 3 WHERE name = 'mail'")
     store.queue.enqueue([*many(5), *many(5, ttl=60.0, queue="other")])
@@ -182,7 +182,7 @@ def test_a_kinds_limit_holds(store: Store, other: Store, raw: Raw) -> None:
     assert len(claim(store, queues=("default", "other"))) == 1
 
 
-def test_a_queues_limit_holds_over_its_kinds(store: Store, raw: Raw) -> None:
+def test_limit_of_a_queue_applies_to_all_its_kinds(store: Store, raw: Raw) -> None:
     """No more of a queue run at once than its limit, all kinds counted together; other queues go on."""
     raw("INSERT INTO {queues} (name, max_running) VALUES ('narrow', 2)")
     store.queue.enqueue([*many(3, queue="narrow"), *many(3, "chore", queue="narrow"), *many(3, queue="wide")])
@@ -191,7 +191,7 @@ def test_a_queues_limit_holds_over_its_kinds(store: Store, raw: Raw) -> None:
     assert store.queue.claim("bob", claim_rules("mail", "chore"), ["narrow", "wide"], 9) == []
 
 
-def test_a_limit_of_zero_stops_a_kind(store: Store, raw: Raw) -> None:
+def test_limit_of_zero_stops_a_kind(store: Store, raw: Raw) -> None:
     """Zero is a limit too."""
     raw("UPDATE {kinds} SET max_running = 0 WHERE name = 'mail'")
     stored(store)
@@ -199,7 +199,7 @@ def test_a_limit_of_zero_stops_a_kind(store: Store, raw: Raw) -> None:
 
 
 # ---------------------------------------------------------------- what a claim writes
-def test_a_claimed_job_has_its_next_attempt(store: Store, clock: SettableClock) -> None:
+def test_claim_creates_the_next_execution(store: Store, clock: SettableClock) -> None:
     """The lease carries the job as it is now; its execution begins with holder 1 and a lease that ends."""
     job = stored(store)
     clock.advance(5)
@@ -239,7 +239,7 @@ def test_claim_records_the_transitions_of_its_rule(store: Store, name: str) -> N
     check(store, lease.job.id)
 
 
-def test_claim_without_a_transition_leaves_a_remark(store: Store) -> None:
+def test_claim_without_a_transition_adds_a_remark(store: Store) -> None:
     """Where no `claim` is allowed the state stays, and the history still says who took the job."""
     lease = claimed(store, "fetch", by="ann")
     last = store.inspect.history(lease.job.id)[-1]
@@ -248,7 +248,7 @@ def test_claim_without_a_transition_leaves_a_remark(store: Store) -> None:
     assert lease.job.state == "queued"
 
 
-def test_the_claim_that_ends_a_rest_writes_both_arrows(store: Store, clock: SettableClock) -> None:
+def test_claim_of_a_resting_job_records_both_transitions(store: Store, clock: SettableClock) -> None:
     """failed --> queued --> running: two audited arrows, two versions, one attempt."""
     resting = settle(store, claimed(store, "paint"), Errored("busy", retryable=True)).job
     assert (resting.state, resting.phase, resting.version) == ("failed", "pending", 2)
@@ -259,7 +259,7 @@ def test_the_claim_that_ends_a_rest_writes_both_arrows(store: Store, clock: Sett
     check(store, resting.id)
 
 
-def test_each_kind_has_its_own_lease(store: Store) -> None:
+def test_each_kind_has_its_own_lease_time(store: Store) -> None:
     """A way says how long its kind is leased."""
     store.queue.enqueue([make("mail"), make("chore")])
     leases = store.queue.claim(
@@ -275,7 +275,7 @@ def test_each_kind_has_its_own_lease(store: Store) -> None:
     assert ends == {"mail": EPOCH + timedelta(seconds=5), "chore": EPOCH + timedelta(seconds=50)}
 
 
-def test_a_started_job_comes_back_with_a_new_attempt(store: Store, clock: SettableClock) -> None:
+def test_retried_job_is_claimed_with_a_new_attempt(store: Store, clock: SettableClock) -> None:
     """After a retry the attempt has grown, the old execution stands, and the tries are fewer."""
     lease = settle(store, claimed(store, "deliver"), Started())
     settle(store, lease, Errored("busy", retryable=True))
@@ -290,7 +290,7 @@ def test_a_started_job_comes_back_with_a_new_attempt(store: Store, clock: Settab
     check(store, lease.job.id)
 
 
-def test_a_job_of_another_lifecycle_is_left_alone(store: Store) -> None:
+def test_job_of_another_lifecycle_is_not_claimed(store: Store) -> None:
     """A kind that was declared anew on another lifecycle: its old jobs are not pinned to versions of the new one,
     though a state has the same name.
     """

@@ -28,7 +28,7 @@ def suspects(raw: Raw, *jobs: str) -> None:
 
 
 @pytest.mark.parametrize(("bound", "found"), [(None, 6), (0, 0), (1, 1), (4, 4), (9, 6)])
-def test_no_more_suspects_than_asked(store: Store, raw: Raw, bound: int | None, found: int) -> None:
+def test_claim_returns_at_most_its_limit_of_suspects(store: Store, raw: Raw, bound: int | None, found: int) -> None:
     """Of two kinds, two queues, with and without a TTL, all more important than the others; what they may not fill the
     others do.
     """
@@ -47,7 +47,7 @@ def test_no_more_suspects_than_asked(store: Store, raw: Raw, bound: int | None, 
     assert sum(lease.job.lease_losses > 0 for lease in leases) == found
 
 
-def test_suspects_share_one_order_with_the_others(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_suspects_and_other_jobs_share_one_order(store: Store, raw: Raw, clock: SettableClock) -> None:
     """Higher priority first, then the longest due, whoever has lost a lease and whoever has a TTL."""
     clock.advance(100)
     order = [
@@ -68,7 +68,7 @@ def test_suspects_share_one_order_with_the_others(store: Store, raw: Raw, clock:
     ]
 
 
-def test_the_most_important_suspects_come_first(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_suspects_with_the_highest_priority_are_claimed_first(store: Store, raw: Raw, clock: SettableClock) -> None:
     """A bound takes the first of them, of whatever kind and queue."""
     clock.advance(100)
     order = [
@@ -88,7 +88,7 @@ def test_the_most_important_suspects_come_first(store: Store, raw: Raw, clock: S
 
 @pytest.mark.parametrize("obstacle", [_held, _asked_to_stop, _cancelled])
 @pytest.mark.parametrize("ttl", [None, 60.0])
-def test_a_suspect_that_is_held_or_asked_to_stop_is_left(
+def test_held_or_cancel_requested_suspect_is_not_claimed(
     store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None
 ) -> None:
     """As every other job."""
@@ -98,7 +98,7 @@ def test_a_suspect_that_is_held_or_asked_to_stop_is_left(
     assert ids(claim(store)) == [second.id]
 
 
-def test_a_suspect_is_not_due_before_its_time_nor_after_its_ttl(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_delayed_or_expired_suspect_is_not_claimed(store: Store, raw: Raw, clock: SettableClock) -> None:
     """As every other job."""
     early, late, dead = stored(store, delay=60), stored(store, delay=60, ttl=100.0), stored(store, ttl=10.0)
     suspects(raw, early.id, late.id, dead.id)
@@ -108,7 +108,7 @@ def test_a_suspect_is_not_due_before_its_time_nor_after_its_ttl(store: Store, ra
     assert set(ids(claim(store))) == {early.id, late.id}
 
 
-def test_a_bound_on_suspects_holds_beside_a_kinds_limit(store: Store, raw: Raw) -> None:
+def test_limits_on_suspects_and_on_kinds_apply_together(store: Store, raw: Raw) -> None:
     """Both bounds hold, and what one of them keeps out makes room for others."""
     raw("UPDATE {kinds} SET max_running = 3 WHERE name = 'mail'")
     first = [make(priority=priority) for priority in range(5, 10)]
@@ -125,7 +125,7 @@ def test_a_bound_on_suspects_holds_beside_a_kinds_limit(store: Store, raw: Raw) 
 
 
 @pytest.mark.parametrize("ttl", [None, 60.0])
-def test_suspects_that_must_run_alone_can_be_left_out(store: Store, raw: Raw, ttl: float | None) -> None:
+def test_claim_can_leave_out_suspects_that_must_run_alone(store: Store, raw: Raw, ttl: float | None) -> None:
     """Those that have lost two leases, and those on their last try, however important they are."""
     twice, last, once = (stored(store, priority=priority, ttl=ttl) for priority in (9, 8, 7))
     plain = stored(store)
@@ -140,7 +140,7 @@ def test_suspects_that_must_run_alone_can_be_left_out(store: Store, raw: Raw, tt
     assert ids(store.queue.claim("ann", claim_rules("mail"), ["default"], 9, suspects=9)) == [twice.id, last.id]
 
 
-def test_a_job_whose_holder_was_lost_is_a_suspect(store: Store, clock: SettableClock) -> None:
+def test_job_that_lost_its_lease_is_a_suspect(store: Store, clock: SettableClock) -> None:
     """It had begun, and nobody knows what became of it."""
     lease = settle(store, started(store), Lost())
     clock.advance(1000)

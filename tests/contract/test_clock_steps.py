@@ -58,7 +58,7 @@ def hand_over(store: Store, lease: Lease, step: Step) -> None:
 @pytest.mark.parametrize("seconds", [BACK, FORTH])
 @pytest.mark.parametrize("end", [end_at_once, succeed, retry, lose, hold, give_up])
 @pytest.mark.parametrize("kind", ["mail", "model", "chore", "paint"])
-def test_no_step_of_the_clock_stops_a_job(
+def test_job_finishes_although_the_clock_steps(
     store: Store,
     clock: SettableClock,
     kind: str,
@@ -80,12 +80,12 @@ def test_no_step_of_the_clock_stops_a_job(
 
 
 @pytest.mark.parametrize("seconds", [BACK, FORTH])
-def test_work_that_goes_on_elsewhere_outlives_a_step(store: Store, clock: SettableClock, seconds: float) -> None:
+def test_handed_over_work_survives_a_clock_step(store: Store, clock: SettableClock, seconds: float) -> None:
     hand_over(store, started(store), lambda: clock.advance(seconds) and None)
     assert verify(store).violations == []
 
 
-def test_job_is_taken_though_its_clock_went_back(store: Store, clock: SettableClock) -> None:
+def test_waiting_job_is_cancelled_after_the_clock_went_back(store: Store, clock: SettableClock) -> None:
     """A waiting job that is cancelled before, by the clock, it was made."""
     job = stored(store)
     clock.advance(BACK)
@@ -93,7 +93,7 @@ def test_job_is_taken_though_its_clock_went_back(store: Store, clock: SettableCl
     assert verify(store).violations == []
 
 
-def test_lease_given_after_a_step_back_ends_in_time(store: Store, clock: SettableClock) -> None:
+def test_lease_given_after_the_clock_went_back_expires_on_time(store: Store, clock: SettableClock) -> None:
     """Its holder dies: the others need not wait until the clock is where it was."""
     clock.advance(BACK)
     lease = started(store)
@@ -101,7 +101,7 @@ def test_lease_given_after_a_step_back_ends_in_time(store: Store, clock: Settabl
     assert [each.job.id for each in store.leases.adopt("maintenance", ["mail"], 30.0, 10)] == [lease.job.id]
 
 
-def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableClock) -> None:
+def test_live_holder_renews_after_the_clock_went_forward(store: Store, clock: SettableClock) -> None:
     """Possession is the fence, not time: until somebody takes it over, its renewal and its report are accepted."""
     lease = started(store)
     clock.advance(FORTH)
@@ -111,7 +111,7 @@ def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableC
     assert store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
-def test_figures_for_people_bear_a_step_back(store: Store, clock: SettableClock) -> None:
+def test_status_figures_are_correct_after_the_clock_went_back(store: Store, clock: SettableClock) -> None:
     """A job that was due before the step is due when the clock is there again; no execution or worker looks stuck."""
     stored(store)
     store.workers.report(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
@@ -125,7 +125,7 @@ def test_figures_for_people_bear_a_step_back(store: Store, clock: SettableClock)
     assert len(claim(store)) == 1
 
 
-def test_server_whose_clock_is_behind_its_start_does_not_say_for_how_long_it_is_up(store: Store) -> None:
+def test_uptime_is_unknown_if_the_clock_is_before_the_servers_start(store: Store) -> None:
     """It cannot know: a negative time would make every maintenance wait for the clock to catch up."""
     if isinstance(store, PostgresStore):
         earlier = "(clock_timestamp() - interval '1000 hours')"

@@ -46,7 +46,7 @@ class Body:
 
 
 @pytest.mark.parametrize("boundary", [True, False])
-def test_what_the_function_writes_lands_with_the_move(
+def test_function_and_move_are_stored_in_one_transaction(
     store: Store, raw: Raw, transaction: Open | None, boundary: bool
 ) -> None:
     """One transaction: the effect is there exactly if the job is past its commit."""
@@ -60,7 +60,7 @@ def test_what_the_function_writes_lands_with_the_move(
     check(store, lease.job.id)
 
 
-def test_the_function_sees_the_job_as_it_was(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_function_gets_the_job_before_its_move(store: Store, raw: Raw, transaction: Open | None) -> None:
     """It is called once, with the job that it is about to move."""
     lease, body = claimed(store, payload='{"to":"ann"}'), Body(raw)
     store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
@@ -74,7 +74,7 @@ def test_the_function_sees_the_job_as_it_was(store: Store, raw: Raw, transaction
     )
 
 
-def test_a_function_that_raises_changes_nothing(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_function_that_raises_rolls_back_the_commit(store: Store, raw: Raw, transaction: Open | None) -> None:
     """Its exception goes through; neither what it wrote nor the move is stored, and the job can still be moved."""
     lease = claimed(store)
     before = raw.dump()
@@ -85,7 +85,7 @@ def test_a_function_that_raises_changes_nothing(store: Store, raw: Raw, transact
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_a_stale_commit_does_not_call_the_function(
+def test_stale_commit_does_not_call_the_function(
     store: Store, raw: Raw, transaction: Open | None, clock: SettableClock
 ) -> None:
     """Refused with what stands there, and nothing is written."""
@@ -99,7 +99,7 @@ def test_a_stale_commit_does_not_call_the_function(
     assert raw.dump() == before
 
 
-def test_a_commit_that_was_adopted_meanwhile_is_refused(
+def test_commit_is_refused_after_another_worker_adopted_the_job(
     store: Store, other: Store, raw: Raw, transaction: Open | None, clock: SettableClock
 ) -> None:
     """Possession is checked where the rows are locked, not where the handler ended."""
@@ -115,9 +115,7 @@ def test_a_commit_that_was_adopted_meanwhile_is_refused(
     assert len(body.effects) == 1
 
 
-def test_a_move_that_the_database_refuses_takes_the_function_back(
-    store: Store, raw: Raw, transaction: Open | None
-) -> None:
+def test_refused_move_rolls_back_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
     """What the function wrote is rolled back with the move that it was to land with."""
     lease, body = claimed(store), Body(raw)
     before = raw.dump()
@@ -126,7 +124,7 @@ def test_a_move_that_the_database_refuses_takes_the_function_back(
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
 
 
-def test_an_ambiguous_commit_sent_again_is_done(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_commit_sent_again_counts_as_done(store: Store, raw: Raw, transaction: Open | None) -> None:
     """Protocol 10: the second sending finds its own work done, does not call the function and is not refused."""
     lease, body = claimed(store), Body(raw)
     move = decided(lease, Returned("1", boundary=True))
@@ -136,7 +134,7 @@ def test_an_ambiguous_commit_sent_again_is_done(store: Store, raw: Raw, transact
     assert (len(body.seen), len(body.effects), raw.dump()) == (1, 1, before)
 
 
-def test_two_arrows_land_with_one_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_move_with_two_transitions_runs_its_function_once(store: Store, raw: Raw, transaction: Open | None) -> None:
     """A failure that is buried at once runs its function once, in the transaction of both arrows."""
     lease, body = claimed(store, "paint"), Body(raw)
     assert store.transitions.commit(decided(lease, FailedFinally("broken")), body, transaction=transaction) is None
@@ -144,7 +142,7 @@ def test_two_arrows_land_with_one_function(store: Store, raw: Raw, transaction: 
     check(store, lease.job.id)
 
 
-def test_a_finish_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_finish_and_its_function_are_stored_together(store: Store, raw: Raw, transaction: Open | None) -> None:
     """Also the move from the commit boundary to the end."""
     lease, body = commit(store, claimed(store)), Body(raw)
     assert store.transitions.commit(decided(lease, Finished()), body, transaction=transaction) is None
@@ -152,7 +150,7 @@ def test_a_finish_lands_with_its_function(store: Store, raw: Raw, transaction: O
 
 
 # ---------------------------------------------------------------- of a job that waits
-def test_a_take_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_take_and_its_function_are_stored_together(store: Store, raw: Raw, transaction: Open | None) -> None:
     """A waiting job is carried out together with what the function writes."""
     job, body = stored(store), Body(raw)
     assert store.transitions.commit(taken(job, reason="no longer wanted"), body, transaction=transaction) is None
@@ -160,7 +158,7 @@ def test_a_take_lands_with_its_function(store: Store, raw: Raw, transaction: Ope
     check(store, job.id)
 
 
-def test_a_stale_take_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_stale_take_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
     """A job that was claimed meanwhile is not taken."""
     job, body = stored(store), Body(raw)
     take = taken(job)
@@ -171,7 +169,7 @@ def test_a_stale_take_does_not_call_the_function(store: Store, raw: Raw, transac
     assert (refusal.state, body.seen, raw.dump()) == ("RUNNING", [], before)
 
 
-def test_a_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: Raw, transaction: Open | None) -> None:
     """Nothing changes, and the exception goes through."""
     job = stored(store)
     before = raw.dump()
@@ -180,7 +178,9 @@ def test_a_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: 
     assert raw.dump() == before
 
 
-def test_a_take_along_an_undrawn_arrow_is_rolled_back(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_take_that_the_lifecycle_does_not_allow_is_rolled_back(
+    store: Store, raw: Raw, transaction: Open | None
+) -> None:
     """The database refuses it, and the function's writes go with it."""
     job, body = stored(store), Body(raw)
     before = raw.dump()
@@ -192,7 +192,7 @@ def test_a_take_along_an_undrawn_arrow_is_rolled_back(store: Store, raw: Raw, tr
 
 
 # ---------------------------------------------------------------- a function that takes its time
-def test_a_function_that_takes_too_long_is_rolled_back(
+def test_function_that_takes_too_long_is_rolled_back(
     store: Store, raw: Raw, transaction: Open | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sentence says how long it may take and what says so; nothing is stored, and the job can still be moved."""
@@ -214,7 +214,7 @@ def test_a_function_that_takes_too_long_is_rolled_back(
     assert len(body.effects) == 1
 
 
-def test_a_function_that_stands_still_is_ended_by_the_server(store: Store, raw: Raw, place: Place) -> None:
+def test_server_ends_the_transaction_of_a_function_that_hangs(store: Store, raw: Raw, place: Place) -> None:
     """Whether it then goes on with its transaction or returns.
 
     A file has no server: there nobody can end a process that stands still.
@@ -247,7 +247,7 @@ def contested(raw: Raw) -> Exception:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction: Open | None, wrapped: bool) -> None:
+def test_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction: Open | None, wrapped: bool) -> None:
     """Protocol 26: in a new transaction, three times in all; what it wrote is there once."""
     lease, body = claimed(store), Body(raw)
 
@@ -263,7 +263,7 @@ def test_a_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction:
     assert store.inspect.executions(lease.job.id)[0].status == "COMMITTED"
 
 
-def test_a_deadlock_that_does_not_end_goes_through(store: Store, raw: Raw, transaction: Open | None) -> None:
+def test_deadlock_is_raised_after_three_attempts(store: Store, raw: Raw, transaction: Open | None) -> None:
     """After the third time, and nothing is changed."""
     lease = claimed(store)
     before = raw.dump()
@@ -275,7 +275,7 @@ def test_a_deadlock_that_does_not_end_goes_through(store: Store, raw: Raw, trans
 
 
 # ---------------------------------------------------------------- the transaction is closed to its user
-def test_a_function_that_ends_the_transaction_is_found_out(store: Store, raw: Raw) -> None:
+def test_function_that_commits_by_itself_causes_an_error(store: Store, raw: Raw) -> None:
     """Protocol 26: a function that commits by itself does not leave a job half moved without a word."""
     raw("CREATE TABLE {effects} (job text, what text)")
     lease = claimed(store)

@@ -15,14 +15,14 @@ def lose(raw: Raw, id: str) -> None:
     raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
 
 
-def test_ended_jobs_have_no_depth(store: Store) -> None:
+def test_ended_jobs_are_not_counted(store: Store) -> None:
     """Ended jobs are not counted and produce no row."""
     finish(store, claimed(store))
     assert store.transitions.take([taken(stored(store))]) == []
     assert store.inspect.depths() == []
 
 
-def test_each_kind_and_queue_has_its_line(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_each_kind_and_queue_has_its_own_row(store: Store, raw: Raw, clock: SettableClock) -> None:
     """Due, later, held and running, by the names of kind and queue; how long the longest due one has been due."""
     clock.advance(100)
     store.queue.enqueue(
@@ -38,13 +38,13 @@ def test_each_kind_and_queue_has_its_line(store: Store, raw: Raw, clock: Settabl
     ]
 
 
-def test_what_only_waits_for_its_time_is_not_old(store: Store) -> None:
+def test_delayed_job_has_no_age(store: Store) -> None:
     stored(store, delay=50)
     assert store.inspect.depths() == [Depth("mail", "default", 0, 1, 0, 0, 0.0)]
 
 
 @pytest.mark.parametrize("ttl", [None, 600.0])
-def test_suspects_count_as_the_others(store: Store, raw: Raw, clock: SettableClock, ttl: float | None) -> None:
+def test_suspects_are_counted_like_other_jobs(store: Store, raw: Raw, clock: SettableClock, ttl: float | None) -> None:
     """Due and later."""
     for job in (stored(store, ttl=ttl), stored(store, ttl=ttl, delay=60)):
         lose(raw, job.id)
@@ -52,7 +52,7 @@ def test_suspects_count_as_the_others(store: Store, raw: Raw, clock: SettableClo
     assert store.inspect.depths() == [Depth("mail", "default", 1, 1, 0, 0, 5.0)]
 
 
-def test_what_an_operator_must_look_at_is_held(store: Store, clock: SettableClock) -> None:
+def test_held_jobs_are_counted_separately(store: Store, clock: SettableClock) -> None:
     """Neither due nor later, with or without a TTL."""
     for ttl in (None, 600.0):
         settle(store, started(store, ttl=ttl), Held("look"))
@@ -70,7 +70,7 @@ def test_expired_job_is_not_counted_as_waiting(store: Store, raw: Raw, clock: Se
     assert store.inspect.depths() == []
 
 
-def test_a_paused_queue_waits_for_its_time(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_jobs_of_a_paused_queue_count_as_later(store: Store, raw: Raw, clock: SettableClock) -> None:
     """No claim could take its jobs now."""
     stored(store)
     stored(store, delay=50)

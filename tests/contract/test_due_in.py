@@ -19,7 +19,7 @@ def lose(raw: Raw, id: str) -> None:
     raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
 
 
-def test_nothing_waits(store: Store) -> None:
+def test_due_in_is_none_if_no_job_waits(store: Store) -> None:
     """None: neither in an empty store, nor where all is running or done."""
     assert due_in(store) is None
     claimed(store)
@@ -28,7 +28,7 @@ def test_nothing_waits(store: Store) -> None:
 
 @pytest.mark.parametrize("ttl", [None, 500.0])
 @pytest.mark.parametrize("suspect", [False, True])
-def test_seconds_until_the_soonest_is_due(
+def test_due_in_is_the_time_until_the_first_job_is_due(
     store: Store, raw: Raw, clock: SettableClock, ttl: float | None, suspect: bool
 ) -> None:
     """Zero from its moment on, however long that is ago; with or without a TTL, also where a lease was lost."""
@@ -47,7 +47,7 @@ def test_seconds_until_the_soonest_is_due(
     assert due_in(store) == pytest.approx(9.5)
 
 
-def test_only_what_the_worker_knows_and_serves(store: Store) -> None:
+def test_due_in_counts_only_known_kinds_queues_and_states(store: Store) -> None:
     """Neither a kind, nor a queue, nor a state that it did not name."""
     stored(store, "chore")
     stored(store, queue="elsewhere")
@@ -77,7 +77,7 @@ def _cancelled(store: Store, raw: Raw, id: str) -> None:
 
 @pytest.mark.parametrize("obstacle", [_held, _asked_to_stop, _cancelled])
 @pytest.mark.parametrize("ttl", [None, 60.0])
-def test_what_no_claim_takes_does_not_count(
+def test_held_or_cancelled_job_does_not_count(
     store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None
 ) -> None:
     """What is held, asked to stop or gone."""
@@ -86,7 +86,9 @@ def test_what_no_claim_takes_does_not_count(
 
 
 @pytest.mark.parametrize("suspect", [False, True])
-def test_what_ends_before_it_is_due_does_not_count(store: Store, raw: Raw, clock: SettableClock, suspect: bool) -> None:
+def test_job_that_expires_before_it_is_due_does_not_count(
+    store: Store, raw: Raw, clock: SettableClock, suspect: bool
+) -> None:
     """Nor what has ended already."""
     for job in (stored(store, ttl=10.0), stored(store, ttl=30.0, delay=30)):
         if suspect:
@@ -95,7 +97,7 @@ def test_what_ends_before_it_is_due_does_not_count(store: Store, raw: Raw, clock
     assert due_in(store) is None
 
 
-def test_a_paused_queue_does_not_count(store: Store, raw: Raw) -> None:
+def test_jobs_of_a_paused_queue_do_not_count(store: Store, raw: Raw) -> None:
     """Until it goes on."""
     stored(store)
     raw("INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'default', updated_at, 'olga' FROM {jobs}")
@@ -104,7 +106,7 @@ def test_a_paused_queue_does_not_count(store: Store, raw: Raw) -> None:
     assert due_in(store) == 0.0
 
 
-def test_it_agrees_with_the_claim(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_due_in_agrees_with_claim(store: Store, raw: Raw, clock: SettableClock) -> None:
     """Whenever it says zero a claim takes something, and after as many seconds as it says, too."""
     for delay in (0, 3, 3, 8):
         store.queue.enqueue(
@@ -119,7 +121,7 @@ def test_it_agrees_with_the_claim(store: Store, raw: Raw, clock: SettableClock) 
     assert seen == 12
 
 
-def test_it_only_reads(place: Place, store: OpenStore, raw: Raw) -> None:
+def test_due_in_takes_no_lock(place: Place, store: OpenStore, raw: Raw) -> None:
     """On SQLite it does not ask for the write lock, on PostgreSQL it locks no row: a writer in its transaction is not
     waited for.
     """

@@ -14,7 +14,7 @@ from tests.kit import EPOCH, Raw, SettableClock
 
 
 @pytest.mark.parametrize("kind", ["mail", "model", "chore", "deliver", "fetch", "paint"])
-def test_a_job_begins_in_its_initial_state(store: Store, kind: str) -> None:
+def test_new_job_waits_in_its_initial_state(store: Store, kind: str) -> None:
     """A stored job waits in the initial state of its lifecycle, with nothing behind it and all its tries before it."""
     job = stored(store, kind, tries=5)
     assert (job.state, job.phase, job.version, job.attempt) == (LIFECYCLES[job.lifecycle].initial, "pending", 0, 0)
@@ -84,7 +84,7 @@ def test_durations_are_added_to_the_stores_clock(store: Store, clock: SettableCl
     assert job.expires_at == EPOCH + timedelta(seconds=4200)
 
 
-def test_a_given_time_is_kept_to_the_microsecond(store: Store) -> None:
+def test_run_at_is_stored_to_the_microsecond(store: Store) -> None:
     """`run_at` is when the job is due."""
     at = EPOCH + timedelta(days=400, microseconds=123457)
     assert stored(store, run_at=at).due_at == at
@@ -113,7 +113,7 @@ def test_empty_enqueue_stores_nothing(store: Store, raw: Raw) -> None:
     assert raw.dump() == before
 
 
-def test_thousands_are_stored_by_one_call(store: Store) -> None:
+def test_one_call_stores_thousands_of_jobs(store: Store) -> None:
     """A list longer than one statement takes is stored whole, in order."""
     asked = many(2501)
     assert [each.id for each in store.queue.enqueue(asked)] == [each.id for each in asked]
@@ -132,7 +132,7 @@ def test_thousands_are_stored_by_one_call(store: Store) -> None:
     ],
     ids=["unregistered version", "unregistered lifecycle", "not initial", "no state", "no tries", "no JSON"],
 )
-def test_one_bad_job_keeps_the_whole_call_out(store: Store, raw: Raw, wrong: dict[str, object]) -> None:
+def test_one_bad_job_refuses_the_whole_call(store: Store, raw: Raw, wrong: dict[str, object]) -> None:
     """What the database refuses to begin leaves nothing of its call behind, and no half of a transaction open."""
     before = raw.dump()
     bad = make()
@@ -144,7 +144,7 @@ def test_one_bad_job_keeps_the_whole_call_out(store: Store, raw: Raw, wrong: dic
     assert store.queue.enqueue([make()])[0].created
 
 
-def test_admit_sees_each_new_job_in_its_transaction(store: Store, raw: Raw) -> None:
+def test_admit_is_called_for_each_new_job_in_its_transaction(store: Store, raw: Raw) -> None:
     """`admit` is called once for each job that is new, and what it writes lands with the jobs."""
     raw("CREATE TABLE {credits} (job text)")
     store.queue.enqueue([make(idempotency_key="old")])
@@ -157,7 +157,7 @@ def test_admit_sees_each_new_job_in_its_transaction(store: Store, raw: Raw) -> N
     assert sorted(raw("SELECT job FROM {credits}")) == [(job.id,) for job in asked[1:]]
 
 
-def test_admit_that_raises_keeps_everything_out(store: Store, raw: Raw) -> None:
+def test_admit_that_raises_refuses_the_whole_call(store: Store, raw: Raw) -> None:
     """Neither the jobs nor what `admit` wrote for the ones before are stored, and its exception goes through."""
     raw("CREATE TABLE {credits} (job text)")
     asked = many(3)
@@ -174,7 +174,7 @@ def test_admit_that_raises_keeps_everything_out(store: Store, raw: Raw) -> None:
     assert raw("SELECT * FROM {credits}") == []
 
 
-def test_a_callers_transaction_decides_whether_the_job_exists(store: Store, other: Store, raw: Raw) -> None:
+def test_job_exists_exactly_if_the_callers_transaction_commits(store: Store, other: Store, raw: Raw) -> None:
     """FM_002: the job exists exactly if the caller's transaction commits, and no worker sees it before."""
     before = raw.dump()
     with pytest.raises(ZeroDivisionError), store.transaction() as tx:
@@ -201,7 +201,7 @@ def test_driver_connection_is_accepted_as_conn(store: Store, raw: Raw) -> None:
     assert store.inspect.counts() == {"standard": {"PENDING": 1}}
 
 
-def test_a_refused_call_leaves_the_callers_transaction_alive(store: Store) -> None:
+def test_refused_call_leaves_the_callers_transaction_open(store: Store) -> None:
     """If `admit` raises inside the caller's transaction, nothing of the call is stored, and the caller may go on and
     commit.
     """
@@ -216,7 +216,7 @@ def test_a_refused_call_leaves_the_callers_transaction_alive(store: Store) -> No
     assert [job.id for job in store.inspect.jobs()] == [kept]
 
 
-def test_a_conn_that_is_no_connection_gets_a_sentence(store: Store) -> None:
+def test_wrong_type_of_conn_is_refused(store: Store) -> None:
     """Something that is no connection is refused in words, and nothing is stored."""
     with pytest.raises(InterlockError):
         store.queue.enqueue([make()], conn=object())

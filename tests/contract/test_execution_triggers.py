@@ -46,7 +46,7 @@ STAMPED = "committed_at = leased_at, finished_at = leased_at, ended_by = 'succee
         ("running", "started_at = NULL"),
     ],
 )
-def test_no_update_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: str, change: str) -> None:
+def test_update_that_breaks_a_rule_of_executions_is_refused(scene: Scene, raw: Raw, where: str, change: str) -> None:
     """Skipped statuses, missing stamps, ways back to life, a changed fence, a commit that is taken back."""
     refuse(
         raw,
@@ -56,7 +56,7 @@ def test_no_update_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: 
     )
 
 
-def test_an_execution_walks_its_statuses(scene: Scene, raw: Raw) -> None:
+def test_allowed_status_changes_are_accepted(scene: Scene, raw: Raw) -> None:
     """The other side: each step with its stamps, and an adoption, are accepted."""
     raw("UPDATE {executions} SET status = 'IN_PROGRESS', started_at = leased_at WHERE job_id = :leased", **scene)
     raw("UPDATE {executions} SET holder = holder + 1, lease_owner = 'bob' WHERE job_id = :leased", **scene)
@@ -95,7 +95,9 @@ def test_an_execution_walks_its_statuses(scene: Scene, raw: Raw) -> None:
     ],
     ids=str,
 )
-def test_no_insert_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: str, changes: dict[str, str]) -> None:
+def test_insert_that_breaks_a_rule_of_executions_is_refused(
+    scene: Scene, raw: Raw, where: str, changes: dict[str, str]
+) -> None:
     """A second live one, a second committed one, one that begins at its end, one with another's hand on it, one without
     a job.
     """
@@ -107,7 +109,7 @@ def test_no_insert_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: 
 
 
 @pytest.mark.parametrize("name", ["running", "committed", "done", "retried"])
-def test_an_execution_is_not_deleted(scene: Scene, raw: Raw, name: str) -> None:
+def test_delete_of_an_execution_is_refused(scene: Scene, raw: Raw, name: str) -> None:
     """It goes only together with its job."""
     refuse(raw, scene, f"DELETE FROM {{executions}} WHERE job_id = :{name}", "together with its job")
 
@@ -123,12 +125,12 @@ def test_an_execution_is_not_deleted(scene: Scene, raw: Raw, name: str) -> None:
         "DELETE FROM {lifecycle_edges}",
     ],
 )
-def test_what_was_written_is_not_rewritten(scene: Scene, raw: Raw, sql: str) -> None:
+def test_audit_and_transitions_cannot_be_changed(scene: Scene, raw: Raw, sql: str) -> None:
     """Audit and arrows are insert only."""
     refuse(raw, scene, sql, "interlock refuses")
 
 
-def test_an_entry_of_the_audit_is_not_replaced(scene: Scene, raw: Raw) -> None:
+def test_audit_entry_cannot_be_replaced(scene: Scene, raw: Raw) -> None:
     """Not by itself and not by another story."""
     for changes in ({}, {"reason": "'never mind'", "to_state": "'PENDING'"}):
         before = raw.dump()

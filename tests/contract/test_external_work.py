@@ -35,7 +35,7 @@ def missing(store: Store, raw: Raw) -> Any:
     return since is not None, lease.missing_for, lease
 
 
-def test_since_when_it_is_missing_is_written_once_and_cleared_when_it_is_seen(
+def test_missing_since_is_written_once_and_cleared_when_the_work_is_seen(
     store: Store, clock: SettableClock, raw: Raw
 ) -> None:
     """The seconds are the store's. Who could not ask leaves it as it is."""
@@ -82,7 +82,7 @@ def test_ended_job_shows_whether_its_work_was_missing(
 
 # ---------------------------------------------------------------- what is found out about it
 @pytest.mark.parametrize("boundary", [True, False])
-def test_what_ends_before_anyone_saw_it_begin_walks_both_arrows(store: Store, boundary: bool) -> None:
+def test_work_that_ended_before_it_was_seen_takes_both_transitions(store: Store, boundary: bool) -> None:
     """In one move, and each is in the audit; with a boundary the second one waits for the finish."""
     lease = handed(store, check_in=0.0)
     (held,) = due(store)
@@ -95,7 +95,7 @@ def test_what_ends_before_anyone_saw_it_begin_walks_both_arrows(store: Store, bo
     check(store, lease.job.id)
 
 
-def test_what_could_not_be_written_down_costs_a_try_and_changes_no_state(store: Store) -> None:
+def test_result_that_cannot_be_recorded_spends_a_try_and_changes_no_state(store: Store) -> None:
     """The job says why; its history has nothing to tell."""
     lease = handed(store, check_in=0.0)
     history = store.inspect.history(lease.job.id)
@@ -107,7 +107,7 @@ def test_what_could_not_be_written_down_costs_a_try_and_changes_no_state(store: 
     check(store, lease.job.id)
 
 
-def test_crashes_are_counted_from_the_commit_on(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_crashes_are_counted_from_the_commit(store: Store, clock: SettableClock, raw: Raw) -> None:
     """However often it was looked at before."""
     handed(store, check_in=0.0)
     for _ in range(5):
@@ -125,7 +125,7 @@ def test_crashes_are_counted_from_the_commit_on(store: Store, clock: SettableClo
     assert raw("SELECT holder, committed_holder FROM {executions}") == [(9, 7)]
 
 
-def test_one_that_is_not_committed_has_no_crashes_after_it(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_execution_that_is_not_committed_has_no_crashes(store: Store, clock: SettableClock, raw: Raw) -> None:
     """A lost lease before the commit is another matter."""
     claimed(store)
     for _ in range(2):
@@ -172,12 +172,14 @@ def test_kind_without_a_reconciler_is_not_reported(store: Store) -> None:
     ("handed_over", "overdue", "late"),
     [(0, 30.0, False), (0, 30.1, True), (100, 30.1, True), (101, 59.9, False), (101, 60.1, True)],
 )
-def test_a_check_is_late_after_two_passes_over_all(handed_over: int, overdue: float, late: bool) -> None:
+def test_check_is_late_after_two_passes_over_all_executions(handed_over: int, overdue: float, late: bool) -> None:
     """A pass takes as many rounds as there are batches."""
     assert ExternalWork("fetch", handed_over, overdue, 15.0, 100).late is late
 
 
-def test_failures_of_the_outside_are_counted_in_a_row(store: Store, other: Store, clock: SettableClock) -> None:
+def test_consecutive_failures_of_the_external_system_are_counted(
+    store: Store, other: Store, clock: SettableClock
+) -> None:
     """Over all reconcilers: how often, since when, and the last sentence. The next answer clears it all."""
     store.registry.migrate(list(LIFECYCLES.values()), RECONCILED)
     store.external.report_check("fetch", "refused")

@@ -119,9 +119,7 @@ def test_enqueue_on_a_full_disk_is_unavailable_and_stores_nothing(bench: Bench, 
 
 @pytest.mark.parametrize("places", ["postgres"], indirect=True)
 @pytest.mark.parametrize("code", CODES.values(), ids=CODES.keys())
-def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavailable(
-    bench: Bench, disk: Disk, code: str
-) -> None:
+def test_every_postgresql_error_code_for_a_failed_write_is_unavailable(bench: Bench, disk: Disk, code: str) -> None:
     kind = big(bench.app)
     bench.migrate()
     with full(disk, code), pytest.raises(Unavailable) as caught:
@@ -132,7 +130,7 @@ def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavai
         kind.using(conn=tx).enqueue()
 
 
-def test_statement_of_a_caller_on_a_full_disk_is_unavailable(bench: Bench, disk: Disk, place: Place) -> None:
+def test_full_disk_inside_a_transaction_is_unavailable(bench: Bench, disk: Disk, place: Place) -> None:
     """In the app's own transaction, too."""
     kind = big(bench.app)
     bench.migrate()
@@ -141,7 +139,7 @@ def test_statement_of_a_caller_on_a_full_disk_is_unavailable(bench: Bench, disk:
         kind.using(conn=tx).enqueue()
 
 
-def test_error_of_another_database_is_the_caller_s_own(bench: Bench, disk: Disk) -> None:
+def test_full_disk_error_of_another_database_is_raised_unchanged(bench: Bench, disk: Disk) -> None:
     """Only our own transaction says that the database is full."""
     error = _error_of(disk, bench)
     with pytest.raises(type(error)), bench.app.transaction():

@@ -27,7 +27,7 @@ def test_held_jobs_are_found_by_kind_and_queue(store: Store, clock: SettableCloc
     assert store.inspect.held_jobs([("chore", "default")], 9) == store.inspect.held_jobs([], 9) == []
 
 
-def test_each_kind_and_queue_has_its_own_bound(store: Store) -> None:
+def test_limit_applies_to_each_kind_and_queue(store: Store) -> None:
     """A crowd of one does not hide another."""
     for _ in range(3):
         hold(store)
@@ -38,7 +38,7 @@ def test_each_kind_and_queue_has_its_own_bound(store: Store) -> None:
     assert store.inspect.held_jobs([("mail", "default")], 0) == []
 
 
-def test_released_job_is_held_no_more(store: Store) -> None:
+def test_released_job_is_not_listed_as_held(store: Store) -> None:
     """Nor is one that was cancelled."""
     released, cancelled = hold(store), hold(store)
     store.control.release(released, by="olga", reason="seen")
@@ -60,7 +60,7 @@ def test_failed_jobs_are_counted_by_kind(store: Store, clock: SettableClock) -> 
     assert store.inspect.recent_failures(60, 9)[1].newest[-1] == FailedJob(old, "FAILED", 1, EPOCH, "first")
 
 
-def test_only_the_last_failures_count(store: Store, clock: SettableClock) -> None:
+def test_only_recent_failures_are_counted(store: Store, clock: SettableClock) -> None:
     """A job that failed exactly so long ago is too old."""
     fail(store, claimed(store))
     clock.advance(59.9)
@@ -91,7 +91,7 @@ def test_redriven_job_no_longer_counts_as_failed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 2])
-def test_spent_tries_are_a_failure(store: Store, tries: int) -> None:
+def test_job_without_tries_left_counts_as_failed(store: Store, tries: int) -> None:
     """The last error of the last attempt is told."""
     job = stored(store, tries=tries)
     for n in range(tries):

@@ -81,7 +81,7 @@ ENQUEUES: dict[str, Callable[[Shop], Any]] = {
 
 
 @pytest.mark.parametrize("enqueue", ENQUEUES.values(), ids=ENQUEUES)
-def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_that_commits(
+def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_it_commits(
     shop: Shop, enqueue: Callable[[Shop], Any]
 ) -> None:
     """Without conn=, too: other connections see the job only after the commit, and never after a rollback."""
@@ -142,7 +142,7 @@ REFUSED: dict[str, Callable[[Shop, str], Any]] = {
 
 
 @pytest.mark.parametrize(("name", "verb"), REFUSED.items(), ids=REFUSED)
-def test_verb_that_needs_its_own_transaction_refuses_inside_one(
+def test_verb_that_needs_its_own_transaction_is_refused_inside_one(
     shop: Shop, name: str, verb: Callable[[Shop, str], Any]
 ) -> None:
     """In one sentence that names it and says what to do; the transaction goes on, and commits."""
@@ -192,7 +192,7 @@ def ran_elsewhere(place: Place, quick_path: Path) -> Iterator[Shop]:
     shop.close()
 
 
-def test_app_on_another_database_is_not_touched(shop: Shop, ran_elsewhere: Shop) -> None:
+def test_transaction_does_not_affect_an_app_on_another_database(shop: Shop, ran_elsewhere: Shop) -> None:
     """Its jobs are stored at once, and its verbs run."""
     with pytest.raises(Undo), shop.app.transaction():
         kept = ran_elsewhere.thank.enqueue(1)
@@ -213,7 +213,7 @@ def test_task_that_outlives_the_transaction_does_not_use_it(shop: Shop) -> None:
     assert shop.kinds() == ["thank"]
 
 
-def test_thread_with_the_context_of_a_transaction_is_told_so(shop: Shop) -> None:
+def test_thread_that_inherits_a_transaction_context_is_refused(shop: Shop) -> None:
     """The connection is not its own, and the job must be part of the block: it is refused at once."""
 
     async def block() -> None:
@@ -226,7 +226,7 @@ def test_thread_with_the_context_of_a_transaction_is_told_so(shop: Shop) -> None
     assert [job.payload["order"] for job in shop.other.jobs()] == [2]
 
 
-def test_task_that_a_block_starts_does_not_store_its_job_in_the_block(shop: Shop) -> None:
+def test_task_started_inside_a_transaction_is_refused(shop: Shop) -> None:
     """The block may be rolled back after the task has been told that its job is stored."""
 
     async def main() -> None:
@@ -240,7 +240,7 @@ def test_task_that_a_block_starts_does_not_store_its_job_in_the_block(shop: Shop
     assert [job.payload["order"] for job in shop.other.jobs()] == [2]
 
 
-def test_thread_that_is_started_inside_and_waited_for_never_waits_for_ever(
+def test_thread_started_inside_a_transaction_never_deadlocks(
     shop: Shop, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain thread knows nothing of the block.

@@ -284,7 +284,7 @@ def _along(rule: ClaimRule, target: str) -> ClaimRule:
     return replace(rule, path=(Arrow(rule.state, "claim", target),))
 
 
-def test_disconnected_path_is_refused_as_a_whole(store: Store, raw: Raw) -> None:
+def test_move_with_a_bad_second_transition_is_refused_as_a_whole(store: Store, raw: Raw) -> None:
     """Of a move of two arrows the first is not written if the second cannot be."""
     walker = walk(store, LIFECYCLES["image"], ("claim",))
     assert walker.lease is not None
@@ -299,7 +299,7 @@ def test_disconnected_path_is_refused_as_a_whole(store: Store, raw: Raw) -> None
         assert raw.dump() == before
 
 
-def test_a_held_job_waits_where_its_lifecycle_lets_it(store: Store, lifecycle: Lifecycle) -> None:
+def test_held_job_waits_if_its_lifecycle_allows_it_and_fails_otherwise(store: Store, lifecycle: Lifecycle) -> None:
     """An operator's hold leads a job back along drawn arrows, or ends it where none leads back."""
     walker = walk(store, lifecycle, ("claim",))
     assert walker.lease is not None

@@ -60,7 +60,7 @@ def test_new_job_wakes_the_listener(store: Store, other: Store) -> None:
             bell.wait()
 
 
-def test_a_job_that_is_made_due_calls(store: Store, other: Store) -> None:
+def test_job_that_is_made_due_wakes_the_listener(store: Store, other: Store) -> None:
     """The key's holder rests after a failure, and the same key is enqueued again."""
     lease = claimed(store, "paint", idempotency_key="k")
     resting = settle(store, lease, Errored("busy", retryable=True)).job
@@ -71,7 +71,7 @@ def test_a_job_that_is_made_due_calls(store: Store, other: Store) -> None:
     assert store.inspect.get(resting.id).due_at < resting.due_at
 
 
-def test_a_job_whose_hold_ends_calls(store: Store, other: Store, raw: Raw) -> None:
+def test_released_job_wakes_the_listener(store: Store, other: Store, raw: Raw) -> None:
     """An operator has decided."""
     job = stored(store)
     raw("UPDATE {jobs} SET held_at = updated_at, held_reason = 'look', updated_at = {later} WHERE id = :id", id=job.id)
@@ -81,7 +81,7 @@ def test_a_job_whose_hold_ends_calls(store: Store, other: Store, raw: Raw) -> No
         bell.wait()
 
 
-def test_a_job_that_is_due_again_by_a_move_calls(store: Store, other: Store) -> None:
+def test_returned_job_wakes_the_listener(store: Store, other: Store) -> None:
     """Lost, released or tried again at once: an idle worker need not wait for its next look."""
     lease = claimed(other)
     with listening(store) as bell:
@@ -90,7 +90,7 @@ def test_a_job_that_is_due_again_by_a_move_calls(store: Store, other: Store) -> 
         bell.wait()
 
 
-def test_several_may_listen(store: Store, other: Store) -> None:
+def test_all_listeners_are_woken(store: Store, other: Store) -> None:
     """Each is called."""
     with listening(store) as first, listening(store) as second, listening(other) as third:
         for bell in (first, second, third):
@@ -100,7 +100,7 @@ def test_several_may_listen(store: Store, other: Store) -> None:
             bell.wait()
 
 
-def test_a_wake_that_raises_is_called_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_wake_function_that_raises_is_called_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """A caller's mistake is logged and does not end the listening."""
     rung = threading.Semaphore(0)
 
@@ -119,7 +119,7 @@ def test_a_wake_that_raises_is_called_again(store: Store, caplog: pytest.LogCapt
 
 
 # ---------------------------------------------------------------- when it ends
-def test_no_call_comes_after_the_close(store: Store, other: Store) -> None:
+def test_closed_listener_is_not_woken(store: Store, other: Store) -> None:
     """Its thread has ended, and another's listener is still open."""
     with listening(other) as witness:
         with listening(store) as bell:
@@ -132,7 +132,7 @@ def test_no_call_comes_after_the_close(store: Store, other: Store) -> None:
     assert not listener_threads()
 
 
-def test_a_listener_that_was_late_does_not_call_after_the_close(store: Store) -> None:
+def test_late_wake_after_the_close_is_dropped(store: Store) -> None:
     """Its thread may still have been at the door when it was closed."""
     bell = Bell()
     listener: Any = store.queue.listen(bell)
@@ -166,7 +166,7 @@ def test_wake_function_may_close_its_listener(store: Store) -> None:
     assert not listener_threads()
 
 
-def test_a_store_that_closes_takes_its_listeners_along(store: Store) -> None:
+def test_closing_the_store_closes_its_listeners(store: Store) -> None:
     """It gives back every connection."""
     store.queue.listen(lambda: None)
     store.close()
@@ -181,7 +181,7 @@ def listener_threads() -> list[threading.Thread]:
 @pytest.mark.parametrize(
     "stack", [pytest.param(stack, id=f"{stack.database}: {stack.name}") for stack in (*SQLITE, *POSTGRES)]
 )
-def test_a_callers_transaction_calls_when_it_commits(
+def test_commit_of_a_callers_transaction_wakes_the_listener(
     stack: Stack, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Whatever stack it is of: the call rides with the job."""

@@ -30,7 +30,7 @@ def file(quick_path: Path) -> Iterator[Place]:
     place.close()
 
 
-def test_a_listener_never_asks_for_the_write_lock(file: Place) -> None:
+def test_listener_never_takes_the_write_lock(file: Place) -> None:
     """It begins and is called while another has that, and the other's commit is not in its way."""
     store = file.open()
     quick(store)
@@ -43,7 +43,7 @@ def test_a_listener_never_asks_for_the_write_lock(file: Place) -> None:
             rival.execute("BEGIN IMMEDIATE")
 
 
-def test_a_locked_file_is_looked_at_again(
+def test_listener_polls_a_locked_file_again(
     file: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody writes just now: that is no failure."""
@@ -108,7 +108,7 @@ def _frozen(place: Place, pid: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("dies", [_terminated, _frozen])
-def test_a_dead_connection_is_noticed_and_replaced(server: Place, dies: Callable[[Place, int], Any]) -> None:
+def test_dead_connection_is_detected_and_replaced(server: Place, dies: Callable[[Place, int], Any]) -> None:
     """With a call, since jobs may have come in meanwhile; also where nobody says that it is dead."""
     store = server.open()
     quick(store)
@@ -123,7 +123,7 @@ def test_a_dead_connection_is_noticed_and_replaced(server: Place, dies: Callable
             after()
 
 
-def test_a_sign_of_life_is_asked_for_and_taken(server: Place) -> None:
+def test_idle_connection_that_answers_probes_is_kept(server: Place) -> None:
     """A quiet server that answers keeps its connection, question after question."""
     store = server.open()
     quick(store)
@@ -147,7 +147,7 @@ def test_a_sign_of_life_is_asked_for_and_taken(server: Place) -> None:
         assert bell.calls == 2
 
 
-def test_only_what_is_stored_is_told_and_once(server: Place) -> None:
+def test_each_statement_notifies_once_and_only_if_it_stored_a_job(server: Place) -> None:
     """A statement that stores nothing says nothing, one that stores many says it once."""
     store = server.open()
     stored(store, idempotency_key="k")

@@ -53,7 +53,7 @@ def pid_of(tx: Any) -> int:
     return int(pid)
 
 
-def test_connections_that_died_idle_are_replaced(store: PostgresStore, raw: Raw) -> None:
+def test_dead_idle_connections_are_replaced(store: PostgresStore, raw: Raw) -> None:
     """All of them: the next verb notices nothing."""
     with ExitStack() as several:
         pids = [pid_of(several.enter_context(store.transaction())) for _ in range(4)]
@@ -80,7 +80,9 @@ VERBS: dict[str, Verb] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw, place: Place, verb: str) -> None:
+def test_verb_that_loses_its_connection_raises_unavailable(
+    store: PostgresStore, raw: Raw, place: Place, verb: str
+) -> None:
     """From the driver's own error.
 
     Nothing was done, no row was blamed for it, and the same verb works when it is sent again.
@@ -131,7 +133,7 @@ def wrap(tx: Any) -> None:
 
 @pytest.mark.parametrize("then", [swallow, touch, wrap])
 @pytest.mark.parametrize("whose", ["our transaction", "the caller's"])
-def test_a_commit_whose_connection_is_lost_says_so(
+def test_commit_that_loses_its_connection_raises_unavailable(
     store: PostgresStore, raw: Raw, whose: str, then: Callable[[Any], None]
 ) -> None:
     """Whatever its function makes of it; nothing is stored, and the commit can be sent again."""
@@ -150,7 +152,7 @@ def test_a_commit_whose_connection_is_lost_says_so(
     assert store.transitions.commit(move, lambda tx, job: None, transaction=transaction) is None
 
 
-def test_a_function_that_fails_of_itself_is_told_so(store: PostgresStore, raw: Raw) -> None:
+def test_own_error_of_a_commit_function_is_raised_unchanged(store: PostgresStore, raw: Raw) -> None:
     """Though its connection has died meanwhile, unnoticed."""
 
     def body(tx: Any, job: Job) -> None:
@@ -175,7 +177,7 @@ def test_error_of_another_database_is_raised_unchanged(store: PostgresStore, raw
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_a_transaction_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw) -> None:
+def test_transaction_that_loses_its_connection_raises_unavailable(store: PostgresStore, raw: Raw) -> None:
     """Nothing of the block is stored."""
     with pytest.raises(Unavailable), store.transaction() as tx:
         store.queue.enqueue([make()], conn=tx)
@@ -183,7 +185,7 @@ def test_a_transaction_whose_connection_is_lost_says_so(store: PostgresStore, ra
     assert store.inspect.jobs() == []
 
 
-def test_a_callers_own_connection_raises_its_own_errors(store: PostgresStore, raw: Raw, place: Place) -> None:
+def test_callers_own_connection_raises_the_drivers_errors(store: PostgresStore, raw: Raw, place: Place) -> None:
     with pytest.raises(psycopg.OperationalError), psycopg.connect(place.url) as connection:
         end(raw, pid_of(connection))
         store.queue.enqueue([make()], conn=connection)
@@ -213,7 +215,7 @@ def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], No
         admin.execute("DROP DATABASE interlock_away WITH (FORCE)")
 
 
-def test_a_server_that_is_away_is_said_at_once_and_found_again_at_once(
+def test_unreachable_server_is_reported_at_once_and_used_again_at_once(
     away: tuple[PostgresStore, Callable[[bool], None]],
 ) -> None:
     """With the cause, at every verb, however often; and the first verb after it is back works."""
@@ -281,7 +283,7 @@ def file_store(tmp_path: Path) -> Iterator[SqliteStore]:
     place.close()
 
 
-def test_a_full_disk_says_so(file_store: SqliteStore) -> None:
+def test_full_disk_raises_unavailable(file_store: SqliteStore) -> None:
     """Nothing is stored, no row is blamed for it, and all goes on when there is room."""
     lease = claimed(file_store)
     big = f'"{"x" * 100_000}"'
@@ -301,7 +303,7 @@ def test_a_full_disk_says_so(file_store: SqliteStore) -> None:
     assert verbs[0]() == []
 
 
-def test_a_file_that_is_no_database_says_so(file_store: SqliteStore) -> None:
+def test_file_that_is_not_a_database_raises_unavailable(file_store: SqliteStore) -> None:
     """Reading too."""
     file_store.close()
     Path(file_store.file.path).write_bytes(b"nothing of ours " * 500)
@@ -310,7 +312,7 @@ def test_a_file_that_is_no_database_says_so(file_store: SqliteStore) -> None:
             verb()
 
 
-def test_what_a_function_raises_of_a_file_of_its_own_goes_through(file_store: SqliteStore) -> None:
+def test_sqlite_error_of_a_commit_function_is_raised_unchanged(file_store: SqliteStore) -> None:
     """A missing table, and another file that is full: neither is ours."""
     lease = claimed(file_store)
 

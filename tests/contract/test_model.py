@@ -14,7 +14,7 @@ from tests.contract.model import Model
 from tests.kit import Place
 
 
-def test_no_sequence_of_verbs_breaks_a_rule(places: Places) -> None:
+def test_store_agrees_with_the_model_after_any_sequence_of_verbs(places: Places) -> None:
     """Enqueue, claim, move, renew, expire, cancel and crash, at random: the database and a small dict agree after every
     step.
     """

@@ -40,7 +40,7 @@ from tests.kit import EPOCH, SettableClock
 
 
 # ---------------------------------------------------------------- what each outcome writes
-def test_work_begins(store: Store, clock: SettableClock) -> None:
+def test_started_job_is_in_progress(store: Store, clock: SettableClock) -> None:
     """LEASED becomes IN_PROGRESS and the `start` arrow is walked."""
     lease = claimed(store, "deliver")
     clock.advance(2)
@@ -54,7 +54,7 @@ def test_work_begins(store: Store, clock: SettableClock) -> None:
     check(store, lease.job.id)
 
 
-def test_a_job_advances_to_a_stage(store: Store) -> None:
+def test_job_advances_to_a_stage(store: Store) -> None:
     """A named stage is an arrow like any other; the execution lives on in it."""
     lease = settle(store, started(store, "deliver"), Advanced("STREAMING"))
     assert (lease.job.state, lease.job.phase, lease.status, lease.job.version) == (
@@ -66,7 +66,7 @@ def test_a_job_advances_to_a_stage(store: Store) -> None:
     check(store, lease.job.id)
 
 
-def test_success_at_once_has_all_its_stamps(store: Store, clock: SettableClock) -> None:
+def test_immediate_success_has_all_timestamps(store: Store, clock: SettableClock) -> None:
     """The fast path writes DONE in one go: every boundary was passed, and the job has its result."""
     lease = claimed(store)
     clock.advance(3)
@@ -95,7 +95,7 @@ def test_success_at_once_has_all_its_stamps(store: Store, clock: SettableClock) 
     check(store, job.id)
 
 
-def test_a_commit_boundary_keeps_the_value_and_the_lease(store: Store, clock: SettableClock) -> None:
+def test_commit_boundary_keeps_the_value_and_the_lease(store: Store, clock: SettableClock) -> None:
     """COMMITTED stores the value with the execution, renews the lease and moves no job; DONE gives it to the job."""
     lease = claimed(store, lease=30.0)
     clock.advance(20)
@@ -125,7 +125,7 @@ def test_handler_may_return_none(store: Store) -> None:
     assert finish(store, claimed(store), "null").job.result is None
 
 
-def test_an_error_that_may_be_tried_again_spends_a_try(store: Store) -> None:
+def test_retryable_error_spends_a_try(store: Store) -> None:
     """The job waits again, due after its backoff, with the error to read."""
     job = settle(store, claimed(store), Errored("Traceback\nTimeoutError: slow", retryable=True)).job
     assert (job.state, job.phase, job.tries_left, job.last_error) == (
@@ -164,7 +164,7 @@ def test_last_retryable_error_fails_the_job(store: Store) -> None:
     assert claim(store) == []
 
 
-def test_a_failure_that_may_not_rest_is_buried_at_once(store: Store) -> None:
+def test_failure_that_cannot_be_retried_is_buried_at_once(store: Store) -> None:
     """running --> failed --> dead_letter: two arrows in one transaction, and the execution ended by the last."""
     lease = claimed(store, "paint")
     job = settle(store, lease, FailedFinally("broken")).job
@@ -175,7 +175,7 @@ def test_a_failure_that_may_not_rest_is_buried_at_once(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_lost_lease_is_counted(store: Store) -> None:
+def test_lost_lease_is_counted(store: Store) -> None:
     """It spends a try, is due again at once, and is counted."""
     job = settle(store, claimed(store), Lost()).job
     assert (job.state, job.tries_left, job.lease_losses, job.due_at) == ("PENDING", 2, 1, EPOCH)
@@ -196,7 +196,7 @@ def test_returned_job_keeps_its_tries_and_waits(store: Store, outcome: Released 
     check(store, job.id)
 
 
-def test_an_end_without_an_arrow_is_a_remark(store: Store) -> None:
+def test_end_of_an_attempt_without_a_transition_is_a_remark(store: Store) -> None:
     """Where a job waits again in the state it was held in, the history says so without an arrow."""
     lease = claimed(store, "fetch")
     job = settle(store, settle(store, lease, Started(walks=False)), Errored("busy", retryable=True)).job
@@ -207,7 +207,7 @@ def test_an_end_without_an_arrow_is_a_remark(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_held_job_waits_for_an_operator(store: Store) -> None:
+def test_held_job_waits_for_an_operator(store: Store) -> None:
     """It is pending, says why, is not claimed, and its history has the hold."""
     job = settle(store, claimed(store), Held("did it happen?")).job
     assert (job.phase, job.held_reason, job.held_at) == ("pending", "did it happen?", EPOCH)
@@ -216,14 +216,14 @@ def test_a_held_job_waits_for_an_operator(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_lost_lease_may_be_held(store: Store) -> None:
+def test_kind_can_hold_jobs_that_lost_a_lease(store: Store) -> None:
     """A kind that says so leaves a lost lease to an operator."""
     job = settle(store, claimed(store), Lost(), policy=Policy(on_lost_lease="hold")).job
     assert (job.held_at, job.lease_losses) == (EPOCH, 1)
     check(store, job.id)
 
 
-def test_work_is_handed_outside(store: Store) -> None:
+def test_handed_over_execution_waits_for_its_check(store: Store) -> None:
     """The execution lives on under its outside name, held by nobody, and is looked at when its check is due."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     (execution,) = store.inspect.executions(lease.job.id)
@@ -237,7 +237,7 @@ def test_work_is_handed_outside(store: Store) -> None:
     assert (execution.status, lease.job.phase) == ("IN_PROGRESS", "running")
 
 
-def test_an_ended_execution_keeps_its_error(store: Store, clock: SettableClock) -> None:
+def test_ended_execution_keeps_its_error(store: Store, clock: SettableClock) -> None:
     """Each attempt keeps its own story; the job shows the last."""
     settle(store, claimed(store), Errored("first", retryable=True, after=0))
     (lease,) = claim(store)
@@ -246,7 +246,7 @@ def test_an_ended_execution_keeps_its_error(store: Store, clock: SettableClock) 
     assert job.last_error == "first"
 
 
-def test_what_the_handler_had_to_show_is_kept(store: Store) -> None:
+def test_progress_and_usage_are_stored_with_the_move(store: Store) -> None:
     """Progress and usage are written with the move; a move that brings none leaves what is stored."""
     lease = claimed(store, "deliver")
     for outcome, shown, kept in (

@@ -66,7 +66,7 @@ def dead_lettered(store: OpenStore) -> None:
     assert store.transitions.move([decided(lease, FailedFinally("broken"))]) == []
 
 
-def test_a_job_whose_idempotency_key_is_released_meanwhile_is_stored(store: PostgresStore, place: Place) -> None:
+def test_job_is_stored_if_its_idempotency_key_is_freed_during_enqueue(store: PostgresStore, place: Place) -> None:
     """Not answered by some old holder of its other key: that one never kept it out."""
     other = place.open(real_time=True)
     stored(other, "paint", unique_key="u")
@@ -78,7 +78,7 @@ def test_a_job_whose_idempotency_key_is_released_meanwhile_is_stored(store: Post
     assert store.inspect.get(answer.id).phase == "pending"
 
 
-def test_a_holder_that_ends_meanwhile_is_the_answer(store: PostgresStore, place: Place) -> None:
+def test_enqueue_returns_the_job_that_ended_during_the_call(store: PostgresStore, place: Place) -> None:
     """It was the one active job when the caller asked; the last of the key's holders."""
     other = place.open(real_time=True)
     old = stored(other, unique_key="u")
@@ -89,7 +89,7 @@ def test_a_holder_that_ends_meanwhile_is_the_answer(store: PostgresStore, place:
     assert (answer.id, answer.created) == (holder.id, False) != (old.id, False)
 
 
-def test_a_list_that_goes_round_again_names_no_job_of_the_round_before(store: PostgresStore, place: Place) -> None:
+def test_retried_enqueue_returns_no_job_of_the_rolled_back_round(store: PostgresStore, place: Place) -> None:
     """What was found through a round that is undone is not there any more: a rival takes the key before the next
     one.
     """
@@ -105,7 +105,7 @@ def test_a_list_that_goes_round_again_names_no_job_of_the_round_before(store: Po
     assert store.inspect.get(answers[2].id).phase == "pending"
 
 
-def test_long_lists_of_the_same_keys_in_opposite_order_wait_for_each_other(store: PostgresStore, place: Place) -> None:
+def test_long_lists_of_keys_in_opposite_order_do_not_deadlock(store: PostgresStore, place: Place) -> None:
     """Protocol 7: also across the statements of a list, nobody dies of a deadlock."""
     keys = [f"k{n}" for n in range(2500)]
     before = place.raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
@@ -125,7 +125,7 @@ def test_long_lists_of_the_same_keys_in_opposite_order_wait_for_each_other(store
     assert place.raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == before
 
 
-def test_under_repeatable_read_the_caller_gets_the_databases_own_error(store: PostgresStore, place: Place) -> None:
+def test_repeatable_read_caller_gets_the_serialization_error(store: PostgresStore, place: Place) -> None:
     """Protocol 22: a snapshot cannot see the rival, so only the caller can try again."""
     with psycopg.connect(place.url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -178,7 +178,7 @@ def test_read_only_server_fails_no_row(store: PostgresStore, place: Place) -> No
     assert store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
-def test_a_deadlock_is_tried_again_in_place() -> None:
+def test_deadlocks_and_lock_timeouts_are_retried() -> None:
     """Protocol 11: also a serialization failure and a lock that was not had in time; anything else goes through at
     once.
     """
@@ -206,7 +206,7 @@ def test_a_deadlock_is_tried_again_in_place() -> None:
     assert calls == [1]
 
 
-def test_our_planner_switches_never_reach_the_callers_code(store: PostgresStore) -> None:
+def test_planner_settings_never_reach_the_callers_code(store: PostgresStore) -> None:
     """Protocol 18: neither inside a commit nor on a connection that goes back to the pool."""
     stored(store)
     (lease,) = claim(store)
@@ -225,7 +225,7 @@ def test_our_planner_switches_never_reach_the_callers_code(store: PostgresStore)
 
 
 # ---------------------------------------------------------------- transactions and connections
-def test_a_block_that_swallows_an_error_is_not_taken_for_stored(store: PostgresStore) -> None:
+def test_transaction_that_swallows_a_database_error_raises(store: PostgresStore) -> None:
     """The server answers the COMMIT of a failed transaction with a rollback and no error."""
     with pytest.raises(InterlockError, match="nothing of the block was stored"), store.transaction() as tx:
         store.queue.enqueue([make()], conn=tx)
@@ -234,7 +234,7 @@ def test_a_block_that_swallows_an_error_is_not_taken_for_stored(store: PostgresS
     assert store.inspect.jobs() == []
 
 
-def test_an_async_connection_is_checked_like_any_other(store: PostgresStore, place: Place, postgres_url: str) -> None:
+def test_async_connection_is_checked_like_any_other(store: PostgresStore, place: Place, postgres_url: str) -> None:
     """One to another database is refused; one with its own row factory serves."""
     ran_elsewhere = postgres_place(postgres_url)
     ran_elsewhere.open().registry.migrate(list(LIFECYCLES.values()), FACTS)
@@ -255,13 +255,13 @@ def test_an_async_connection_is_checked_like_any_other(store: PostgresStore, pla
     ran_elsewhere.close()
 
 
-def test_a_server_that_lets_nobody_in_is_said_in_a_sentence(place: Place) -> None:
+def test_refused_connection_is_reported_at_once_with_its_cause(place: Place) -> None:
     """At once, with the cause; a pool would say after half a minute that it got no connection."""
     with pytest.raises(Unavailable, match=r"refused the connection: .*nobody_here.*Is the server running"):
         open_store(place.url.replace("/postgres", "/nobody_here", 1), place.schema, place.clock).inspect.counts()
 
 
-def test_going_back_two_versions_locks_no_producer_out(store: PostgresStore, place: Place) -> None:
+def test_producer_works_after_going_back_two_lifecycle_versions(store: PostgresStore, place: Place) -> None:
     """What is migrated to now is accepted, however old its registration is."""
     drawn = [("new", "claim", "run"), ("run", "succeed", "done"), ("run", "fail", "bad"), ("run", "retry", "new")]
     versions = [

@@ -123,7 +123,7 @@ def test_unique_keys_race_jobs_that_are_claimed_and_finished(live: Store, place:
     assert place.raw(active) == []
 
 
-def test_one_key_that_changes_hands_all_the_time_makes_no_caller_fail(live: Store, place: Place) -> None:
+def test_key_whose_job_keeps_ending_fails_no_caller(live: Store, place: Place) -> None:
     """The worst case of protocol 21: one unique key, wanted by all, whose holder ends the moment it is stored."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     over = Event()
@@ -175,7 +175,7 @@ def test_8_processes_adopt_2000_executions_once_each(live: Store, place: Place) 
     assert place.raw("SELECT min(holder), max(holder) FROM {executions}") == [(2, 2)]
 
 
-def test_a_limit_holds_under_concurrent_claims(live: Store, place: Place) -> None:
+def test_limit_applies_to_concurrent_claims(live: Store, place: Place) -> None:
     """Sixteen claimers of a kind that may run ten at once get ten between them."""
     place.raw("UPDATE {kinds} SET max_running = 10 WHERE name = 'mail'")
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
@@ -185,7 +185,7 @@ def test_a_limit_holds_under_concurrent_claims(live: Store, place: Place) -> Non
 
 
 # ---------------------------------------------------------------- one job, many hands
-def test_many_settle_one_job_and_one_succeeds(live: Store, place: Place) -> None:
+def test_only_the_present_holder_settles_a_job(live: Store, place: Place) -> None:
     """FM_023: holders of every age report at once; only the present one is heard, and the job ends once."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     for _ in range(10):

@@ -85,7 +85,7 @@ def test_job_without_a_cancel_request_is_not_recalled(store: Store, clock: Setta
     assert raw.dump() == before
 
 
-def test_a_workers_own_job_is_never_recalled(store: Store, clock: SettableClock) -> None:
+def test_job_that_a_worker_runs_is_never_recalled(store: Store, clock: SettableClock) -> None:
     """Its worker hears of the request, or its lease ends."""
     lease = started(store, "fetch")
     asked_to_stop(store, lease)
@@ -93,7 +93,7 @@ def test_a_workers_own_job_is_never_recalled(store: Store, clock: SettableClock)
     assert store.leases.recall("rec", ["fetch"], 30.0, 9) == []
 
 
-def test_what_a_reconciler_holds_is_recalled_only_after_its_lease(
+def test_work_that_a_reconciler_holds_is_recalled_only_after_its_lease(
     store: Store, other: Store, clock: SettableClock
 ) -> None:
     """It is in somebody's hands while a question is under way; where it is not named, it is left to the check that is
@@ -111,14 +111,14 @@ def test_what_a_reconciler_holds_is_recalled_only_after_its_lease(
 
 
 @pytest.mark.parametrize("external_id", [None, "hash-1"])
-def test_one_recalls_and_the_other_does_not(store: Store, other: Store, external_id: str | None) -> None:
+def test_only_one_process_recalls_a_job(store: Store, other: Store, external_id: str | None) -> None:
     """It has left its rest."""
     asked_to_stop(store, handed(store))
     assert len(store.leases.recall("one", ["fetch"], 30.0, 9, external_id=external_id)) == 1
     assert other.leases.recall("two", ["fetch"], 30.0, 9, external_id=external_id) == []
 
 
-def test_the_longest_asked_are_recalled_first(store: Store, clock: SettableClock) -> None:
+def test_oldest_cancel_requests_are_recalled_first(store: Store, clock: SettableClock) -> None:
     """And never more than the limit."""
     leases = [handed(store, f"hash-{n}") for n in range(4)]
     for lease in (leases[2], leases[0], leases[3], leases[1]):
@@ -128,7 +128,7 @@ def test_the_longest_asked_are_recalled_first(store: Store, clock: SettableClock
     assert found == [{"hash-2", "hash-0"}, {"hash-3", "hash-1"}, set()]
 
 
-def test_a_state_that_draws_no_cancel_is_not_recalled(store: Store, clock: SettableClock) -> None:
+def test_job_whose_state_allows_no_cancel_is_not_recalled(store: Store, clock: SettableClock) -> None:
     """Nobody could end it there; its check goes on as ever."""
     paint, fetch = handed(store, "p", kind="paint"), handed(store, "f")
     asked_to_stop(store, paint, fetch)
@@ -153,7 +153,7 @@ def test_protocol_4_only_known_kinds_are_recalled(store: Store) -> None:
 
 
 # ---------------------------------------------------------------- recall: by name
-def test_what_the_outside_names_is_recalled_whatever_its_check(store: Store) -> None:
+def test_work_is_recalled_by_its_external_id_before_its_check_is_due(store: Store) -> None:
     """Every job that it knows by that id, and no other."""
     two = [handed(store, "same", 600.0), handed(store, "same", 5.0)]
     handed(store, "other", 0.0)
@@ -162,7 +162,7 @@ def test_what_the_outside_names_is_recalled_whatever_its_check(store: Store) -> 
     assert store.leases.recall("callback", ["fetch"], 5.0, 9, external_id="unheard of") == []
 
 
-def test_what_has_ended_or_is_committed_has_no_name_any_more(store: Store, clock: SettableClock) -> None:
+def test_ended_or_committed_work_is_not_found_by_its_external_id(store: Store, clock: SettableClock) -> None:
     """A second call of the same provider finds nothing; past its commit the job is the maintenance's."""
     done, committed = handed(store, "done"), handed(store, "committed")
     for lease, boundary in ((done, False), (committed, True)):
@@ -175,7 +175,7 @@ def test_what_has_ended_or_is_committed_has_no_name_any_more(store: Store, clock
     assert [lease.job.id for lease in store.leases.adopt("maintenance", ["fetch"], 30.0, 9)] == [committed.job.id]
 
 
-def test_handed_over_executions_are_counted_whoever_holds_them(store: Store) -> None:
+def test_handed_over_executions_are_counted_with_any_holder(store: Store) -> None:
     """So that who calls back knows whether to wait."""
     handed(store, "same", 0.0)
     handed(store, "same", 600.0)
@@ -188,7 +188,7 @@ def test_handed_over_executions_are_counted_whoever_holds_them(store: Store) -> 
 
 
 # ---------------------------------------------------------------- adopt: what is due
-def test_what_was_looked_at_longest_ago_comes_first(store: Store, clock: SettableClock) -> None:
+def test_work_with_the_oldest_check_is_adopted_first(store: Store, clock: SettableClock) -> None:
     """The oldest check first, over all kinds together, and no more than asked for."""
     checks = {"a": 40.0, "b": 10.0, "c": 30.0, "d": 20.0, "e": 90.0}
     for id, seconds in checks.items():
@@ -198,7 +198,7 @@ def test_what_was_looked_at_longest_ago_comes_first(store: Store, clock: Settabl
     assert found == [{"b", "d"}, {"c", "a"}, set()]
 
 
-def test_protocol_5_what_is_given_back_rests_until_its_next_check(store: Store, clock: SettableClock) -> None:
+def test_protocol_5_returned_work_waits_for_its_next_check(store: Store, clock: SettableClock) -> None:
     """In nobody's hands: the owner says so, and what stands as its lease is the time of the check."""
     lease = handed(store, check_in=0.0)
     (held,) = due(store)
@@ -235,7 +235,9 @@ ANSWERS: list[Outcome] = [
 
 
 @pytest.mark.parametrize("taken", ["adopted", "recalled", "given back"])
-def test_protocol_1_an_old_answer_is_refused(store: Store, clock: SettableClock, raw: Raw, taken: str) -> None:
+def test_protocol_1_answer_of_a_stale_reconciler_is_refused(
+    store: Store, clock: SettableClock, raw: Raw, taken: str
+) -> None:
     """Also of the same name, and also when nobody holds it any more: each adoption is a holder of its own."""
     lease = handed(store, check_in=0.0)
     asked_to_stop(store, lease)

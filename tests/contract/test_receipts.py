@@ -48,7 +48,7 @@ def doubtful(store: Store, name: str = "charge") -> Lease:
 
 
 # ---------------------------------------------------------------- steps
-def test_a_step_is_remembered(store: Store, clock: SettableClock) -> None:
+def test_step_is_stored_with_its_value_and_age(store: Store, clock: SettableClock) -> None:
     """Its value, who took it, with what, and how long ago by the store's clock."""
     lease = claimed(store)
     assert store.receipts.record_step(lease.fence, "link", "h1", '{"url":"u"}')
@@ -58,7 +58,7 @@ def test_a_step_is_remembered(store: Store, clock: SettableClock) -> None:
     ]
 
 
-def test_a_step_may_be_taken_afresh(store: Store, clock: SettableClock) -> None:
+def test_step_can_be_recorded_again(store: Store, clock: SettableClock) -> None:
     """A later value stands in the place of the older, and is as old as it is."""
     lease = claimed(store)
     store.receipts.record_step(lease.fence, "link", "h1", '"old"')
@@ -71,7 +71,7 @@ def test_a_step_may_be_taken_afresh(store: Store, clock: SettableClock) -> None:
     assert the(store, lease.job.id) == Receipt("link", "step", 2, 1, "h2", '"new"', True, 1.0, None)
 
 
-def test_receipts_come_by_name(store: Store) -> None:
+def test_receipts_are_ordered_by_name(store: Store) -> None:
     """Of this job and no other; a job that is not there has none."""
     lease = claimed(store)
     for name in ("b", "a", "Z"):
@@ -82,7 +82,7 @@ def test_receipts_come_by_name(store: Store) -> None:
 
 
 # ---------------------------------------------------------------- outside calls
-def test_an_asking_is_a_doubt_until_it_is_answered(store: Store, clock: SettableClock) -> None:
+def test_effect_is_in_doubt_until_its_result_is_recorded(store: Store, clock: SettableClock) -> None:
     """Asked, and nobody knows; then the answer, with who said so, and the time of the answer."""
     lease = doubtful(store)
     clock.advance(3)
@@ -92,14 +92,14 @@ def test_an_asking_is_a_doubt_until_it_is_answered(store: Store, clock: Settable
     assert the(store, lease.job.id) == Receipt("charge", "effect", 1, 1, "h1", '{"id":7}', True, 2.0, "handler")
 
 
-def test_an_answer_may_be_nothing(store: Store) -> None:
+def test_effect_may_have_no_value(store: Store) -> None:
     """It happened, and there is no value."""
     lease = doubtful(store)
     assert store.receipts.record_effect(lease.fence, "charge", None, decided_by="handler")
     assert (the(store, lease.job.id).applied, the(store, lease.job.id).value) == (True, None)
 
 
-def test_a_doubt_of_before_is_asked_anew(store: Store, clock: SettableClock) -> None:
+def test_effect_in_doubt_can_be_begun_again(store: Store, clock: SettableClock) -> None:
     """The new asking stands in its place, and only who asked last may answer."""
     lease = doubtful(store)
     holder = adopted(store, clock, lease)
@@ -110,7 +110,7 @@ def test_a_doubt_of_before_is_asked_anew(store: Store, clock: SettableClock) -> 
     assert store.receipts.record_effect(holder.fence, "charge", "2", decided_by="handler")
 
 
-def test_a_receipt_is_never_asked_for_again(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_applied_effect_is_never_begun_again(store: Store, clock: SettableClock, raw: Raw) -> None:
     """Not by its own holder, and not by a later one: what happened has happened."""
     lease = doubtful(store)
     store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
@@ -123,7 +123,7 @@ def test_a_receipt_is_never_asked_for_again(store: Store, clock: SettableClock, 
     assert raw.dump() == before
 
 
-def test_an_answer_sent_again_is_there(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_result_sent_again_is_accepted(store: Store, clock: SettableClock, raw: Raw) -> None:
     """Protocol 10: an ambiguous reply is settled by sending the same again; it keeps its first time."""
     lease = doubtful(store)
     assert store.receipts.record_effect(lease.fence, "charge", '{"b":1,"a":2}', decided_by="handler")
@@ -133,14 +133,14 @@ def test_an_answer_sent_again_is_there(store: Store, clock: SettableClock, raw: 
     assert raw.dump() == before
 
 
-def test_an_asking_sent_again_is_one_asking(store: Store) -> None:
+def test_begin_effect_sent_again_is_accepted(store: Store) -> None:
     """Whose reply was lost asks the same way again."""
     lease = doubtful(store)
     assert store.receipts.begin_effect(lease.fence, "charge", "h1")
     assert len(store.receipts.for_job(lease.job.id)) == 1
 
 
-def test_an_asking_that_surely_did_not_happen_is_forgotten(store: Store) -> None:
+def test_discarded_effect_is_forgotten(store: Store) -> None:
     """No doubt is left, and it can be asked anew."""
     lease = doubtful(store)
     assert store.receipts.discard_effect(lease.fence, "charge")
@@ -150,7 +150,7 @@ def test_an_asking_that_surely_did_not_happen_is_forgotten(store: Store) -> None
     assert store.receipts.begin_effect(lease.fence, "charge", "h1")
 
 
-def test_a_step_and_an_outside_call_do_not_share_a_name(store: Store, raw: Raw) -> None:
+def test_step_and_effect_cannot_share_a_name(store: Store, raw: Raw) -> None:
     """Neither takes the place of the other, known or in doubt."""
     lease = claimed(store)
     store.receipts.record_step(lease.fence, "link", "h", "1")
@@ -210,7 +210,7 @@ def test_other_holder_stores_no_receipt(store: Store, clock: SettableClock, raw:
 
 
 @pytest.mark.parametrize("answer", ["apply", "unask"])
-def test_answer_is_stored_after_the_lease_was_lost(store: Store, clock: SettableClock, answer: str) -> None:
+def test_result_is_stored_after_the_lease_was_lost(store: Store, clock: SettableClock, answer: str) -> None:
     """Protocol 23: the answer to one's own asking is taken also after the execution was adopted, lost and begun
     anew.
     """
@@ -226,14 +226,14 @@ def test_answer_is_stored_after_the_lease_was_lost(store: Store, clock: Settable
         assert store.receipts.for_job(lease.job.id) == []
 
 
-def test_an_answer_may_come_after_the_jobs_end(store: Store) -> None:
+def test_result_is_stored_after_the_jobs_end(store: Store) -> None:
     """Even a job that has ended learns what its outside call did."""
     lease = doubtful(store)
     fail(store, lease)
     assert store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
 
 
-def test_who_adopts_sees_every_asking(postgres_url: str) -> None:
+def test_adopter_sees_every_effect_that_was_begun(postgres_url: str) -> None:
     """An asking under way holds its execution: an adopter comes after it, and reads it, or comes before it, and it is
     refused.
     """

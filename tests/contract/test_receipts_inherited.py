@@ -33,7 +33,7 @@ from tests.kit import Raw, SettableClock
         "DELETE FROM {receipts}",
     ],
 )
-def test_what_an_outside_call_answered_never_changes(store: Store, raw: Raw, change: str) -> None:
+def test_receipt_of_an_applied_effect_never_changes(store: Store, raw: Raw, change: str) -> None:
     """Whoever sends the statement."""
     lease = doubtful(store)
     store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
@@ -58,7 +58,7 @@ def redrive(old: Lease, **fields: object) -> NewJob:
     return make(redrive_of=old.job.id, root=old.job.root or old.job.id, **{"inherits": True, **fields})
 
 
-def test_a_redrive_takes_over_the_receipts(store: Store, clock: SettableClock) -> None:
+def test_redrive_inherits_the_receipts(store: Store, clock: SettableClock) -> None:
     """Protocol 25: what is known and what is in doubt, under a fence that no execution has; the old job keeps its
     own.
     """
@@ -75,7 +75,7 @@ def test_a_redrive_takes_over_the_receipts(store: Store, clock: SettableClock) -
     assert store.receipts.begin_effect(lease.fence, "send", "h3")
 
 
-def test_the_root_is_passed_on(store: Store) -> None:
+def test_redrive_of_a_redrive_keeps_the_root(store: Store) -> None:
     """A redrive of a redrive is known outside by the first of them."""
     old = old_job(store)
     first = redrive(old)
@@ -88,13 +88,13 @@ def test_the_root_is_passed_on(store: Store) -> None:
     assert claim(store)[0].job.root == old.job.id
 
 
-def test_a_fresh_redrive_takes_over_nothing(store: Store) -> None:
+def test_fresh_redrive_inherits_nothing(store: Store) -> None:
     new = redrive(old_job(store), inherits=False)
     store.queue.enqueue([new])
     assert store.receipts.for_job(new.id) == []
 
 
-def test_only_a_job_that_is_new_inherits(store: Store, raw: Raw) -> None:
+def test_only_new_jobs_inherit_receipts(store: Store, raw: Raw) -> None:
     """A call that finds the holder of its key leaves that one's receipts alone."""
     old = old_job(store)
     holder = stored(store, unique_key="u")
@@ -106,7 +106,7 @@ def test_only_a_job_that_is_new_inherits(store: Store, raw: Raw) -> None:
     assert len(raw.dump()["receipts"]) == len(before) + 3
 
 
-def test_a_redrive_in_the_callers_transaction_takes_over_too(store: OpenStore, raw: Raw) -> None:
+def test_redrive_in_a_callers_transaction_inherits_receipts(store: OpenStore, raw: Raw) -> None:
     """Committed with it, or gone with it."""
     old = old_job(store)
     with raw.transaction() as connection:
@@ -119,7 +119,7 @@ def test_a_redrive_in_the_callers_transaction_takes_over_too(store: OpenStore, r
 
 
 @pytest.mark.parametrize("column", ["root", "redrive_of"])
-def test_where_a_job_comes_from_never_changes(store: Store, raw: Raw, column: str) -> None:
+def test_origin_of_a_job_never_changes(store: Store, raw: Raw, column: str) -> None:
     """Whoever sends the statement."""
     new = redrive(old_job(store))
     store.queue.enqueue([new])
@@ -128,7 +128,7 @@ def test_where_a_job_comes_from_never_changes(store: Store, raw: Raw, column: st
     assert store.inspect.get(new.id).root == new.root
 
 
-def test_a_done_job_keeps_its_receipts(store: Store) -> None:
+def test_finished_job_keeps_its_receipts(store: Store) -> None:
     """Until it is pruned."""
     lease = doubtful(store)
     assert store.transitions.move([decided(commit(store, lease), Finished())]) == []

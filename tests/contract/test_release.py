@@ -31,7 +31,7 @@ def told(store: Store, id: str) -> dict[str, tuple[str | None, bool, str | None]
 KNOWN = {"link": ('"l"', True, None), "pay": ('"paid"', True, "handler")}
 
 
-def test_a_released_job_is_due_at_once(store: Store, clock: SettableClock) -> None:
+def test_released_job_is_due_at_once(store: Store, clock: SettableClock) -> None:
     """The hold is over, the history says who ended it and why, and the job can be claimed."""
     id = held(store)
     now = clock.advance(60)
@@ -51,7 +51,7 @@ def test_a_released_job_is_due_at_once(store: Store, clock: SettableClock) -> No
     assert [lease.job.id for lease in claim(store)] == [id]
 
 
-def test_a_job_is_fresh_also_when_the_clock_stands_still(store: Store) -> None:
+def test_release_increases_updated_at(store: Store) -> None:
     """`updated_at` grows with every write to the job."""
     id = held(store)
     before = store.inspect.get(id).updated_at
@@ -60,7 +60,7 @@ def test_a_job_is_fresh_also_when_the_clock_stands_still(store: Store) -> None:
     assert store.inspect.get(id).due_at == EPOCH
 
 
-def test_without_a_decision_the_doubts_stay(store: Store) -> None:
+def test_release_without_a_decision_keeps_effects_in_doubt(store: Store) -> None:
     """The job runs again, and its handler has to deal with them."""
     id = held(store)
     before = store.receipts.for_job(id)
@@ -69,7 +69,7 @@ def test_without_a_decision_the_doubts_stay(store: Store) -> None:
     assert store.inspect.history(id)[-1].detail is None
 
 
-def test_what_happened_has_a_receipt(store: Store, clock: SettableClock) -> None:
+def test_effect_released_as_happened_has_a_receipt(store: Store, clock: SettableClock) -> None:
     """Every doubt is settled, with who decided and when; what was known stays as it was."""
     id = held(store)
     clock.advance(5)
@@ -86,7 +86,7 @@ def test_what_happened_has_a_receipt(store: Store, clock: SettableClock) -> None
     assert not store.receipts.begin_effect(lease.fence, "charge", "h")
 
 
-def test_what_happened_may_have_no_value(store: Store) -> None:
+def test_effect_released_as_happened_may_have_no_value(store: Store) -> None:
     id = held(store)
     store.control.release(id, by=OLGA, reason="it did", decision=Decision(True))
     assert told(store, id)["charge"] == (None, True, OLGA)
@@ -102,13 +102,13 @@ def test_effect_released_as_not_happened_is_forgotten(store: Store) -> None:
     assert store.receipts.begin_effect(lease.fence, "charge", "h")
 
 
-def test_a_decision_over_no_doubt_is_only_told(store: Store) -> None:
+def test_decision_without_effects_in_doubt_is_only_recorded(store: Store) -> None:
     id = settle(store, claimed(store), Held("wait")).job.id
     assert store.control.release(id, by=OLGA, reason="go on", decision=Decision(True, "1"))
     assert (store.receipts.for_job(id), store.inspect.history(id)[-1].detail) == ([], {"happened": True, "effects": []})
 
 
-def test_a_late_answer_does_not_take_a_decision_back(store: Store) -> None:
+def test_late_result_does_not_replace_an_operators_decision(store: Store) -> None:
     """The old holder's own word comes too late; the same word is no contradiction."""
     lease = claimed(store)
     store.receipts.begin_effect(lease.fence, "charge", "h")
@@ -121,7 +121,7 @@ def test_a_late_answer_does_not_take_a_decision_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize("job", ["waiting", "running", "released", "unknown", "no id"])
-def test_a_job_that_is_not_held_is_not_released(store: Store, raw: Raw, job: str) -> None:
+def test_job_that_is_not_held_cannot_be_released(store: Store, raw: Raw, job: str) -> None:
     """False, and nothing changed, its doubts included."""
     id = {"unknown": uuid7(), "no id": "x"}.get(job) or (
         stored(store).id if job == "waiting" else held(store) if job == "released" else ""

@@ -81,7 +81,7 @@ SEEN = """INSERT INTO {audit} (job_id, version, n, at, event, actor)
 
 
 @pytest.mark.parametrize(("begin", "outcome"), ENDS)
-def test_a_move_that_waited_for_a_remark_is_carried_out(
+def test_move_that_waited_for_a_remark_is_stored(
     many_writers: PostgresStore,
     crowded: Place,
     begin: Callable[[Store], Lease],
@@ -97,7 +97,9 @@ def test_a_move_that_waited_for_a_remark_is_carried_out(
     assert {entry.event for entry in store.inspect.history(lease.job.id)} >= {"looked_at"}
 
 
-def test_a_batch_with_moves_of_two_arrows_waits_for_a_remark(many_writers: PostgresStore, crowded: Place) -> None:
+def test_batch_with_two_transitions_that_waited_for_a_remark_is_stored(
+    many_writers: PostgresStore, crowded: Place
+) -> None:
     """The same where the batch is written step by step."""
     store = many_writers
     lease, buried = downloading(store), claimed(store, "paint")
@@ -106,7 +108,7 @@ def test_a_batch_with_moves_of_two_arrows_waits_for_a_remark(many_writers: Postg
     assert (store.inspect.get(lease.job.id).phase, store.inspect.get(buried.job.id).state) == ("pending", "dead_letter")
 
 
-def test_a_request_to_stop_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+def test_cancel_request_that_waited_for_a_remark_is_stored(many_writers: PostgresStore, crowded: Place) -> None:
     store, lease = many_writers, running(many_writers)
     id = lease.job.id
     assert (
@@ -119,14 +121,14 @@ def test_a_request_to_stop_that_waited_for_a_remark_is_written(many_writers: Pos
     ]
 
 
-def test_a_remark_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+def test_remark_that_waited_for_a_remark_is_stored(many_writers: PostgresStore, crowded: Place) -> None:
     store, job = many_writers, stored(many_writers)
     refused = {"attempt": None, "event": "refused", "actor": "ann", "reason": None}
     behind_a_remark(store, crowded, job.id, lambda: store.control.add_note(job.id, **refused))  # type: ignore[arg-type]
     assert [entry.event for entry in store.inspect.history(job.id) if entry.n] == ["looked_at", "refused"]
 
 
-def test_a_release_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+def test_release_that_waited_for_a_remark_is_stored(many_writers: PostgresStore, crowded: Place) -> None:
     store, lease = many_writers, running(many_writers)
     id = settle(store, lease, HOLD).job.id
     assert (
@@ -136,7 +138,7 @@ def test_a_release_that_waited_for_a_remark_is_written(many_writers: PostgresSto
     assert [entry.event for entry in store.inspect.history(lease.job.id) if entry.n] == ["hold", "looked_at", "release"]
 
 
-def test_a_claim_without_an_arrow_is_not_spoiled_by_a_remark(
+def test_claim_without_a_transition_succeeds_despite_a_concurrent_remark(
     many_writers: PostgresStore,
     crowded: Place,
     caplog: pytest.LogCaptureFixture,
@@ -161,7 +163,9 @@ def test_a_claim_without_an_arrow_is_not_spoiled_by_a_remark(
     assert "set aside" not in caplog.text
 
 
-def test_under_repeatable_read_a_commit_beside_a_remark_runs_again(many_writers: PostgresStore, crowded: Place) -> None:
+def test_repeatable_read_commit_is_retried_after_a_concurrent_remark(
+    many_writers: PostgresStore, crowded: Place
+) -> None:
     """Its snapshot cannot see the remark: the same transaction is tried once more, and the job is not to blame."""
     store, lease = many_writers, downloading(many_writers)
     calls: list[int] = []
@@ -182,7 +186,9 @@ def test_under_repeatable_read_a_commit_beside_a_remark_runs_again(many_writers:
     assert store.inspect.get(lease.job.id).phase == "pending"
 
 
-def test_a_rivals_row_is_told_from_data_that_cannot_be_stored(many_writers: PostgresStore, crowded: Place) -> None:
+def test_collision_is_distinguished_from_data_that_cannot_be_stored(
+    many_writers: PostgresStore, crowded: Place
+) -> None:
     """Both refusals carry the database's words; only bad data may cost the job its life."""
     store, rivalled, broken = many_writers, claimed(many_writers, "paint"), running(many_writers)
     crowded.raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=rivalled.job.id)
@@ -202,7 +208,7 @@ DATA = [
 
 
 @pytest.mark.parametrize("error", BUSY)
-def test_a_database_that_others_keep_busy_is_unavailable_and_blames_no_row(
+def test_busy_database_is_unavailable_and_fails_no_row(
     many_writers: PostgresStore,
     error: type[psycopg.Error],
 ) -> None:
@@ -241,7 +247,7 @@ def held_and_released(store: Store, job_id: str, rounds: int) -> None:
             assert store.control.release(job_id, by="operator:olga", reason="looked")
 
 
-def test_moves_beside_remarks_and_releases_all_get_through(live: Store, place: Place) -> None:
+def test_concurrent_moves_remarks_and_releases_are_all_stored(live: Store, place: Place) -> None:
     """Four writers at one job: every move is stored, no verb raises, and every remark has a number of its own."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     job, over = stored(live, "fetch"), Event()
@@ -263,7 +269,7 @@ def test_moves_beside_remarks_and_releases_all_get_through(live: Store, place: P
     assert verify(live).ok
 
 
-def test_a_request_to_stop_beside_remarks_and_a_retry_is_heard_or_too_late(live: Store, place: Place) -> None:
+def test_cancel_request_during_remarks_and_a_retry_raises_nothing(live: Store, place: Place) -> None:
     """An operator's cancel, two remarks and a retry at one moment: none of them raises, and the job does not fail."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     for _ in range(20):

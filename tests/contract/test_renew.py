@@ -19,7 +19,7 @@ def ends(store: Store, lease: Lease) -> object:
     return store.inspect.executions(lease.job.id)[-1].lease_expires_at
 
 
-def test_a_lease_goes_on_from_now(store: Store, clock: SettableClock) -> None:
+def test_renewal_extends_the_lease_from_now(store: Store, clock: SettableClock) -> None:
     """As long as the beat says, counted from the store's now; the heartbeat is seen."""
     lease = claimed(store, lease=30.0)
     clock.advance(10)
@@ -32,7 +32,7 @@ def test_a_lease_goes_on_from_now(store: Store, clock: SettableClock) -> None:
     )
 
 
-def test_a_renewed_lease_is_not_adopted(store: Store, clock: SettableClock) -> None:
+def test_renewed_lease_is_not_adopted(store: Store, clock: SettableClock) -> None:
     """Beat by beat a job is kept for as long as its holder lives."""
     lease = claimed(store, lease=30.0)
     for _ in range(5):
@@ -41,7 +41,7 @@ def test_a_renewed_lease_is_not_adopted(store: Store, clock: SettableClock) -> N
         assert store.leases.adopt("maintenance", ["mail"], 30.0, 9) == []
 
 
-def test_a_renewal_changes_no_job(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_renewal_changes_only_the_execution(store: Store, raw: Raw, clock: SettableClock) -> None:
     """It writes to the execution alone: no state, no version, no audit."""
     lease = claimed(store)
     before = raw.dump()
@@ -52,7 +52,7 @@ def test_a_renewal_changes_no_job(store: Store, raw: Raw, clock: SettableClock) 
     assert again(store, lease).job == lease.job
 
 
-def test_renewal_is_by_list(store: Store, clock: SettableClock) -> None:
+def test_only_listed_leases_are_renewed(store: Store, clock: SettableClock) -> None:
     """Protocol 6: by list, never by owner; what its owner did not list is named as a stray."""
     store.queue.enqueue(many(2))
     first, second = claim(store, by="ann", lease=30.0)
@@ -99,7 +99,7 @@ def test_execution_of_another_holder_is_reported_lost(store: Store, clock: Setta
     assert set(store.leases.renew(heartbeats(anew, adopted)).renewed) == {anew.fence, adopted.fence}
 
 
-def test_an_unknown_execution_is_lost(store: Store) -> None:
+def test_unknown_execution_is_lost(store: Store) -> None:
     """Neither a job that never was nor an attempt that has not come."""
     lease = claimed(store)
     unknown = [Fence(many(1)[0].id, 1, 1), Fence(lease.job.id, 2, 1), Fence(lease.job.id, 1, 2)]
@@ -107,7 +107,7 @@ def test_an_unknown_execution_is_lost(store: Store) -> None:
         assert store.leases.renew([Heartbeat(fence, 30.0)]).lost == [fence]
 
 
-def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> None:
+def test_expired_lease_that_no_process_adopted_is_renewed(store: Store, clock: SettableClock) -> None:
     """Protocol 3: an ended lease that nobody took is renewed."""
     lease = claimed(store, lease=30.0)
     clock.advance(3600)
@@ -135,7 +135,7 @@ def test_renewal_returns_cancel_requests(store: Store) -> None:
         assert (renewal.cancels, len(renewal.renewed)) == ([first.fence], 2)
 
 
-def test_progress_and_usage_travel_with_the_beat(store: Store, other: Store) -> None:
+def test_progress_and_usage_are_stored_with_the_heartbeat(store: Store, other: Store) -> None:
     """What the handler shows is stored with the renewal, kept by a beat that shows nothing, and readable on the job."""
     lease = claimed(store)
     store.leases.renew([Heartbeat(lease.fence, 30.0, progress='[3,10,"page ☃"]', usage='{"tokens":12.5}')])
@@ -144,7 +144,7 @@ def test_progress_and_usage_travel_with_the_beat(store: Store, other: Store) -> 
     assert other.inspect.executions(lease.job.id)[0].usage == {"tokens": 12.5}
 
 
-def test_a_late_beat_does_not_put_off_the_check_of_what_was_handed_over(store: Store) -> None:
+def test_late_heartbeat_does_not_delay_the_check_of_handed_over_work(store: Store) -> None:
     """The worker that handed it over may have sent one before it heard so; nobody holds it any more."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     before = store.inspect.executions(lease.job.id)
@@ -153,7 +153,7 @@ def test_a_late_beat_does_not_put_off_the_check_of_what_was_handed_over(store: S
     assert store.inspect.executions(lease.job.id) == before
 
 
-def test_a_reconciler_may_renew_what_it_adopted(store: Store, clock: SettableClock) -> None:
+def test_reconciler_renews_work_that_it_adopted(store: Store, clock: SettableClock) -> None:
     """An external execution that was adopted is held like any other, until it is given back."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     assert store.leases.lost_claims("ann", []) == []
@@ -163,7 +163,7 @@ def test_a_reconciler_may_renew_what_it_adopted(store: Store, clock: SettableClo
     assert store.leases.renew(heartbeats(adopted)).renewed == [adopted.fence]
 
 
-def test_many_beats_are_answered_each(store: Store, clock: SettableClock) -> None:
+def test_every_heartbeat_of_a_long_list_is_answered_once(store: Store, clock: SettableClock) -> None:
     """Of a long list, in any order, each fence stands in exactly one answer."""
     store.queue.enqueue(many(300))
     leases = claim(store, limit=300, lease=30.0)

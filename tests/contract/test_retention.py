@@ -18,7 +18,7 @@ def ended(store: Store, clock: SettableClock, n: int = 1, age: float = 100.0) ->
     return ids
 
 
-def test_only_jobs_that_ended_in_this_phase_long_enough_ago_are_pruned(store: Store, clock: SettableClock) -> None:
+def test_only_old_jobs_of_the_given_phase_are_pruned(store: Store, clock: SettableClock) -> None:
     """Neither a live one, nor one of the other phase, nor a young one."""
     old = ended(store, clock)
     failed = fail(store, claimed(store)).job
@@ -29,7 +29,7 @@ def test_only_jobs_that_ended_in_this_phase_long_enough_ago_are_pruned(store: St
     assert old[0] not in {job.id for job in store.inspect.jobs()}
 
 
-def test_the_oldest_go_first_and_no_more_than_asked(store: Store, clock: SettableClock) -> None:
+def test_oldest_jobs_are_pruned_first_up_to_the_limit(store: Store, clock: SettableClock) -> None:
     """Pruning works in bites."""
     first, second, third = (ended(store, clock, age=10.0)[0] for _ in range(3))
     assert store.retention.prune(phase="succeeded", age=5.0, limit=2) == 2
@@ -39,7 +39,7 @@ def test_the_oldest_go_first_and_no_more_than_asked(store: Store, clock: Settabl
     assert {first, second, third} == {record.job_id for page in store.inspect.job_records() for record in page}
 
 
-def test_executions_and_receipts_go_with_the_job_and_the_audit_stays(
+def test_pruning_deletes_executions_and_receipts_and_keeps_the_audit(
     store: Store, clock: SettableClock, raw: Raw
 ) -> None:
     """What is left of a pruned job is its history."""
@@ -58,7 +58,7 @@ def test_executions_and_receipts_go_with_the_job_and_the_audit_stays(
 
 
 @pytest.mark.parametrize("phase", ["pending", "running"])
-def test_a_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: str) -> None:
+def test_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: str) -> None:
     """Whatever the caller asks for."""
     claimed(store)
     stored(store)
@@ -68,7 +68,7 @@ def test_a_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: s
     assert sum(store.inspect.counts()["standard"].values()) == 2
 
 
-def test_the_audit_of_jobs_that_are_gone_is_handed_out_and_dropped(store: Store, clock: SettableClock) -> None:
+def test_audit_of_pruned_jobs_is_written_out_and_deleted(store: Store, clock: SettableClock) -> None:
     """Exactly those rows: what was handed out is gone, what stays belongs to jobs that are there or young."""
     old = ended(store, clock, 3)
     histories = {id: store.inspect.history(id) for id in old}
@@ -83,7 +83,7 @@ def test_the_audit_of_jobs_that_are_gone_is_handed_out_and_dropped(store: Store,
     assert len(store.inspect.history(kept[0])) == 3
 
 
-def test_the_audit_of_a_job_that_is_there_is_not_archived(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_audit_of_a_stored_job_is_not_archived(store: Store, clock: SettableClock, raw: Raw) -> None:
     """Neither of a live job nor of an ended one that was not pruned."""
     ended(store, clock)
     stored(store)
@@ -93,7 +93,7 @@ def test_the_audit_of_a_job_that_is_there_is_not_archived(store: Store, clock: S
     assert raw.dump() == before
 
 
-def test_a_young_audit_is_not_archived(store: Store, clock: SettableClock) -> None:
+def test_recent_audit_is_not_archived(store: Store, clock: SettableClock) -> None:
     """Its last entry counts."""
     (id,) = ended(store, clock, age=100.0)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
@@ -101,7 +101,7 @@ def test_a_young_audit_is_not_archived(store: Store, clock: SettableClock) -> No
     assert len(store.inspect.history(id)) == 3
 
 
-def test_a_writer_that_fails_drops_nothing(store: Store, clock: SettableClock, raw: Raw) -> None:
+def test_archive_deletes_nothing_if_the_writer_fails(store: Store, clock: SettableClock, raw: Raw) -> None:
     """What could not be written away is still there, and its exception goes through."""
     ended(store, clock, 2)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
@@ -115,7 +115,7 @@ def test_a_writer_that_fails_drops_nothing(store: Store, clock: SettableClock, r
     assert raw.dump() == before
 
 
-def test_archiving_works_in_bites(store: Store, clock: SettableClock) -> None:
+def test_archive_stops_at_its_limit(store: Store, clock: SettableClock) -> None:
     """No more jobs than asked, and each once."""
     ids = ended(store, clock, 5)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
@@ -129,7 +129,7 @@ def test_archiving_works_in_bites(store: Store, clock: SettableClock) -> None:
     assert (counts, sorted(seen)) == ([2, 2, 1, 0], sorted(ids))
 
 
-def test_an_archived_id_can_not_be_used_again_unseen(store: Store, clock: SettableClock) -> None:
+def test_key_of_an_archived_job_makes_a_new_job(store: Store, clock: SettableClock) -> None:
     """A pruned and archived job is not found, and a new job with its key is another job."""
     old = finish(store, claimed(store, idempotency_key="k")).job
     clock.advance(100)
@@ -140,7 +140,7 @@ def test_an_archived_id_can_not_be_used_again_unseen(store: Store, clock: Settab
     assert new.id != old.id
 
 
-def test_pruning_leaves_kinds_alone_that_were_not_named(store: Store, clock: SettableClock) -> None:
+def test_only_named_kinds_are_pruned(store: Store, clock: SettableClock) -> None:
     """One app's retention must not delete what another app keeps in the same database."""
     (id,) = ended(store, clock)
     kind = store.inspect.get(id).kind

@@ -166,7 +166,7 @@ def says_everything(store: Store, raw: Raw, lease: Lease, outcomes: list[Outcome
 
 
 @pytest.mark.parametrize("newer", NEWER)
-def test_a_stale_holder_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
+def test_stale_holder_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
     """Fifteen verbs and moves, in their own transaction and around a function, against each newer state."""
     lease = claimed(store, by="ann", lease=30.0, tries=9)
     newer(store, clock, lease)
@@ -176,7 +176,7 @@ def test_a_stale_holder_changes_nothing(store: Store, raw: Raw, clock: SettableC
 
 
 @pytest.mark.parametrize("newer", [adopted, adopted_by_itself, done, gone])
-def test_a_stale_finisher_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
+def test_stale_finish_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
     """Past the commit boundary too: a zombie's finish is refused once another has taken over."""
     lease = commit(store, claimed(store, by="ann", lease=30.0))
     new = adopted(store, clock, lease, by="ann" if newer is adopted_by_itself else "bob")
@@ -189,7 +189,7 @@ def test_a_stale_finisher_changes_nothing(store: Store, raw: Raw, clock: Settabl
 
 
 @pytest.mark.parametrize("newer", [adopted, waiting_again, leased_again, failed])
-def test_a_stale_holder_that_never_began_changes_nothing(
+def test_stale_holder_that_never_started_changes_nothing(
     store: Store, raw: Raw, clock: SettableClock, newer: Newer
 ) -> None:
     """A worker that froze between claim and start finds its job gone, and its start is refused."""
@@ -214,7 +214,7 @@ def test_stale_holder_is_refused_if_a_claim_changes_no_state(store: Store, raw: 
     )
 
 
-def test_a_stale_take_changes_nothing(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_stale_take_changes_nothing(store: Store, raw: Raw, clock: SettableClock) -> None:
     """An operator's decision of yesterday does not end today's job."""
     store.queue.enqueue([make(tries=9)])
     take = taken(store.inspect.jobs()[0])

@@ -76,7 +76,7 @@ def listen(store: Store, _: Lease) -> bool:
 
 
 @pytest.mark.parametrize("verb", [renew, report_worker, claim_next, report, commit, maintain, listen])
-def test_worker_gets_a_connection_while_users_hold_all_of_theirs(
+def test_worker_gets_a_connection_while_users_use_all_of_theirs(
     crowded: PostgresStore,
     verb: Callable[[Store, Lease], bool],
 ) -> None:
@@ -94,7 +94,7 @@ def test_renewal_waits_for_no_other_verb(crowded: PostgresStore) -> None:
         assert report_worker(crowded, lease)
 
 
-def test_admission_that_takes_its_time_keeps_no_worker_waiting(postgres_url: str) -> None:
+def test_slow_admit_does_not_block_workers(postgres_url: str) -> None:
     """It is a user's code, so it runs on a user's connection."""
     place = postgres_place(postgres_url)
     store = place.open(real_time=True)
@@ -119,7 +119,7 @@ def test_admission_that_takes_its_time_keeps_no_worker_waiting(postgres_url: str
 
 
 # ---------------------------------------------------------------- SQLite: the line of writers
-def test_renewal_goes_to_the_head_of_the_line(quick_path: Any) -> None:
+def test_renewal_is_first_in_the_write_queue(quick_path: Any) -> None:
     """One writer at a time, so it waits for the transaction that is open, but for none of those that wait with it."""
     place = sqlite_place(quick_path)
     store = place.open(real_time=True)
@@ -149,7 +149,7 @@ def test_renewal_goes_to_the_head_of_the_line(quick_path: Any) -> None:
 
 
 @pytest.mark.parametrize("journal", ["sqlite", "sqlite+pysqlite3"])
-def test_renewal_is_not_held_up_by_readers(quick_path: Any, journal: str) -> None:
+def test_readers_do_not_block_renewal(quick_path: Any, journal: str) -> None:
     """A page is a snapshot that ends at once, so a reader keeps no renewal out, also without a write-ahead log."""
     place = sqlite_place(quick_path)
     place.url = place.url.replace("sqlite", journal, 1)

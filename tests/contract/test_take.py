@@ -24,7 +24,7 @@ from tests.kit import EPOCH, Raw, SettableClock
         ("paint", "reject", "rejected"),
     ],
 )
-def test_a_waiting_job_ends_at_once(store: Store, kind: str, event: Any, state: str) -> None:
+def test_taken_job_ends_at_once(store: Store, kind: str, event: Any, state: str) -> None:
     """One arrow, one version, one attempt: the taker's own aborted execution, so that the state stays a function of
     executions.
     """
@@ -50,13 +50,13 @@ def test_a_waiting_job_ends_at_once(store: Store, kind: str, event: Any, state: 
     check(store, job.id)
 
 
-def test_a_taken_job_is_not_claimed(store: Store) -> None:
+def test_taken_job_is_not_claimed(store: Store) -> None:
     """What was cancelled while it waited never runs."""
     store.transitions.take([taken(stored(store))])
     assert claim(store) == []
 
 
-def test_after_its_attempts_the_taker_has_the_next(store: Store) -> None:
+def test_take_adds_its_own_attempt(store: Store) -> None:
     """A job that ran before keeps its executions; the taker's comes after them."""
     lease = claimed(store)
     job = settle(store, lease, Released("stopping")).job
@@ -65,7 +65,7 @@ def test_after_its_attempts_the_taker_has_the_next(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_held_job_can_be_taken(store: Store) -> None:
+def test_held_job_can_be_taken(store: Store) -> None:
     """An operator may end what waits for an operator; the hold ends with it."""
     job = settle(store, claimed(store), Held("look")).job
     assert store.transitions.take([taken(job)]) == []
@@ -73,7 +73,7 @@ def test_a_held_job_can_be_taken(store: Store) -> None:
     assert (after.state, after.held_at, after.held_reason) == ("CANCELLED", None, None)
 
 
-def test_a_take_is_fenced_by_the_version_it_was_read_at(store: Store, raw: Raw) -> None:
+def test_take_is_fenced_by_the_version_of_the_job(store: Store, raw: Raw) -> None:
     """Claimed, finished, or claimed and waiting again: a take that was decided before changes nothing, and is told what
     stands.
     """
@@ -90,7 +90,7 @@ def test_a_take_is_fenced_by_the_version_it_was_read_at(store: Store, raw: Raw) 
     assert raw.dump() == before
 
 
-def test_a_running_job_in_a_waiting_state_is_not_taken(store: Store, raw: Raw) -> None:
+def test_running_job_in_a_waiting_state_is_not_taken(store: Store, raw: Raw) -> None:
     """Where a claim changes neither state nor version, the phase still tells: a job in somebody's hand is not taken
     from it.
     """
@@ -102,7 +102,7 @@ def test_a_running_job_in_a_waiting_state_is_not_taken(store: Store, raw: Raw) -
     assert raw.dump() == before
 
 
-def test_deciding_refuses_what_does_not_wait(store: Store) -> None:
+def test_decision_to_take_a_job_that_does_not_wait_is_refused(store: Store) -> None:
     """Neither a running nor an ended job, nor one whose state does not allow this transition."""
     lease = claimed(store)
     with pytest.raises(TransitionRefused):
@@ -113,14 +113,14 @@ def test_deciding_refuses_what_does_not_wait(store: Store) -> None:
         taken(stored(store, "chore"))
 
 
-def test_an_unknown_job_is_refused(store: Store) -> None:
+def test_take_of_an_unknown_job_is_refused(store: Store) -> None:
     """A job that never was, or is gone."""
     take = replace(taken(stored(store)), job_id=make().id)
     (refusal,) = store.transitions.take([take])
     assert (refusal.job_id, refusal.attempt, refusal.state) == (take.job_id, 0, None)
 
 
-def test_a_refused_take_does_not_touch_the_others(store: Store) -> None:
+def test_refused_take_does_not_affect_the_rest_of_the_batch(store: Store) -> None:
     """The rest of the batch stands."""
     jobs = [store.inspect.get(each.id) for each in store.queue.enqueue(many(50))]
     takes = [taken(job) for job in jobs]
@@ -129,7 +129,7 @@ def test_a_refused_take_does_not_touch_the_others(store: Store) -> None:
     assert store.inspect.counts() == {"standard": {"CANCELLED": 40, "RUNNING": 10}}
 
 
-def test_a_take_that_the_database_refuses_does_not_touch_the_others(store: Store) -> None:
+def test_take_that_the_database_refuses_does_not_affect_the_rest_of_the_batch(store: Store) -> None:
     """Protocol 9: an undrawn arrow among good ones stands alone, with its error."""
     jobs = [store.inspect.get(each.id) for each in store.queue.enqueue(many(10))]
     takes = [taken(job) for job in jobs]
@@ -140,7 +140,7 @@ def test_a_take_that_the_database_refuses_does_not_touch_the_others(store: Store
     assert store.inspect.counts() == {"standard": {"CANCELLED": 9, "PENDING": 1}}
 
 
-def test_a_take_releases_the_key_where_its_kind_says_so(store: Store) -> None:
+def test_take_frees_the_key_if_its_kind_says_so(store: Store) -> None:
     """The key of a job that was taken into a releasing state makes a new one."""
     job = stored(store, "paint", idempotency_key="k")
     store.transitions.take([replace(taken(job, "reject"), frees_key=True)])
@@ -148,7 +148,7 @@ def test_a_take_releases_the_key_where_its_kind_says_so(store: Store) -> None:
     assert store.queue.enqueue([make("paint", idempotency_key="k", payload='{"n":2}')])[0].created
 
 
-def test_two_takers_end_it_once(store: Store, other: Store) -> None:
+def test_second_take_of_a_job_is_refused(store: Store, other: Store) -> None:
     """Cancel and expire that come together: the first stands."""
     job = stored(store, ttl=1.0)
     assert store.transitions.take([taken(job, "expire", actor="maintenance")]) == []
@@ -163,7 +163,7 @@ def test_empty_take_returns_an_empty_list(store: Store) -> None:
 
 
 # ---------------------------------------------------------------- which jobs the maintenance expires
-def test_expired_names_waiting_jobs_past_their_ttl(store: Store, clock: SettableClock) -> None:
+def test_expired_lists_waiting_jobs_past_their_ttl(store: Store, clock: SettableClock) -> None:
     """The longest ended first, over all known kinds, never more than asked, and neither running nor ended ones."""
     late, later, young = (
         stored(store, kind, ttl=ttl).id for kind, ttl in (("deliver", 20.0), ("mail", 10.0), ("mail", 99.0))
@@ -179,7 +179,7 @@ def test_expired_names_waiting_jobs_past_their_ttl(store: Store, clock: Settable
     assert running.job.id not in [job.id for job in store.inspect.expired(kinds, 9)]
 
 
-def test_what_expired_names_can_be_expired(store: Store, clock: SettableClock) -> None:
+def test_every_job_listed_as_expired_can_be_expired(store: Store, clock: SettableClock) -> None:
     """The maintenance's pass: read, decide, take; the second pass finds nothing."""
     store.queue.enqueue(many(5, ttl=10.0))
     clock.advance(11)

@@ -39,7 +39,7 @@ def test_migration_keeps_the_transitions_of_other_apps(apps: Apps) -> None:
     assert verify(courier).ok
 
 
-def test_each_claims_only_its_kinds(apps: Apps) -> None:
+def test_each_app_claims_only_its_kinds(apps: Apps) -> None:
     """Protocol 4: though they share a queue, neither is given the other's jobs."""
     courier, studio = apps
     courier.queue.enqueue([make("deliver"), make("deliver")])
@@ -48,7 +48,7 @@ def test_each_claims_only_its_kinds(apps: Apps) -> None:
     assert [lease.job.kind for lease in claim(studio, "paint")] == ["paint"]
 
 
-def test_each_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
+def test_each_app_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
     """A courier's maintenance that buried a studio job would leak its credits."""
     courier, studio = apps
     claimed(courier, "deliver")
@@ -58,7 +58,7 @@ def test_each_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
     assert studio.inspect.executions(lease.job.id)[0].holder == 1
 
 
-def test_each_expires_only_its_kinds(apps: Apps, place: Place) -> None:
+def test_each_app_expires_only_its_kinds(apps: Apps, place: Place) -> None:
     """The other's jobs are not even read."""
     courier, studio = apps
     mine = stored(courier, "deliver", ttl=1.0)
@@ -68,14 +68,14 @@ def test_each_expires_only_its_kinds(apps: Apps, place: Place) -> None:
     assert courier.transitions.take([taken(mine, "expire")]) == []
 
 
-def test_each_knows_the_others_hooks(apps: Apps) -> None:
+def test_each_app_knows_the_hooks_of_the_other(apps: Apps) -> None:
     """Which states only the other's code may lead a job into is written in the database."""
     courier, studio = apps
     assert hooks_of(courier, "paint") == {"dead_letter"}
     assert hooks_of(studio, "deliver") == frozenset()
 
 
-def test_a_second_deploy_of_one_does_not_disturb_the_other(apps: Apps, place: Place) -> None:
+def test_second_migration_of_one_app_does_not_affect_the_other(apps: Apps, place: Place) -> None:
     """Neither its jobs in hand nor its registrations."""
     courier, studio = apps
     lease = claimed(studio, "paint")
@@ -85,7 +85,7 @@ def test_a_second_deploy_of_one_does_not_disturb_the_other(apps: Apps, place: Pl
     assert courier.registry.lifecycle("image", 1) == LIFECYCLES["image"]
 
 
-def test_an_operator_reads_the_others_lifecycle_from_the_database(apps: Apps) -> None:
+def test_lifecycle_of_another_app_is_read_from_the_database(apps: Apps) -> None:
     """To show a job, or to verify it, no code of its app is needed."""
     courier, studio = apps
     lease = claimed(studio, "paint")

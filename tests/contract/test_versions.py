@@ -78,7 +78,7 @@ def test_both_versions_are_accepted_in_either_order(deploy: Deploy) -> None:
     assert verify(new).ok
 
 
-def test_an_old_app_that_migrates_after_a_new_one_takes_nothing_away(deploy: Deploy, place: Place) -> None:
+def test_migration_of_an_old_app_keeps_the_new_version(deploy: Deploy, place: Place) -> None:
     """Its version is the one it had, and the new arrows still walk."""
     old, new, v_old, v_new = deploy
     before = place.raw.dump()
@@ -89,7 +89,7 @@ def test_an_old_app_that_migrates_after_a_new_one_takes_nothing_away(deploy: Dep
     assert move(new, NEW, lease, Advanced("PRINTING")).job.state == "PRINTING"
 
 
-def test_a_claim_pins_a_waiting_job_to_the_claimers_version(deploy: Deploy) -> None:
+def test_claim_pins_a_job_to_the_workers_lifecycle_version(deploy: Deploy) -> None:
     """Protocol 15: a job that waited under one version runs under the version of the worker that claims it, in both
     directions.
     """
@@ -107,7 +107,7 @@ def test_a_claim_pins_a_waiting_job_to_the_claimers_version(deploy: Deploy) -> N
     )
 
 
-def test_a_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) -> None:
+def test_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) -> None:
     """A job that the new version paused is invisible to old workers, and waits for a new one."""
     old, new, _, v_new = deploy
     enqueue(new, NEW, v_new)
@@ -119,7 +119,7 @@ def test_a_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) ->
     assert again.job.id == paused.id
 
 
-def test_a_running_job_keeps_the_version_it_was_claimed_under(deploy: Deploy, place: Place) -> None:
+def test_running_job_keeps_the_version_it_was_claimed_under(deploy: Deploy, place: Place) -> None:
     """Decisions are made under the pinned version: an arrow of the other one is refused by the database."""
     old, new, v_old, _ = deploy
     enqueue(old, OLD, v_old)
@@ -133,7 +133,7 @@ def test_a_running_job_keeps_the_version_it_was_claimed_under(deploy: Deploy, pl
     assert move(old, OLD, lease, Returned("1", boundary=False)).job.state == "OK"
 
 
-def test_an_adopter_of_another_version_decides_under_the_jobs_own(deploy: Deploy, place: Place) -> None:
+def test_adopter_decides_by_the_lifecycle_version_of_the_job(deploy: Deploy, place: Place) -> None:
     """A new maintenance recovers an old worker's job by the arrows that the old worker had, read from the database."""
     old, new, v_old, _ = deploy
     id = enqueue(old, OLD, v_old)
@@ -147,7 +147,7 @@ def test_an_adopter_of_another_version_decides_under_the_jobs_own(deploy: Deploy
     assert new.inspect.get(id).lifecycle_version == v_old
 
 
-def test_a_job_that_lives_through_a_change_has_a_whole_history(deploy: Deploy) -> None:
+def test_history_is_complete_across_lifecycle_versions(deploy: Deploy) -> None:
     """Claimed by the old, given back, claimed by the new, paused, cancelled by its arrow: verification finds no
     fault.
     """
@@ -171,7 +171,7 @@ def test_a_job_that_lives_through_a_change_has_a_whole_history(deploy: Deploy) -
     assert verify(old).ok
 
 
-def test_a_worker_of_an_unregistered_version_learns_so(deploy: Deploy) -> None:
+def test_worker_with_an_unregistered_version_gets_an_error(deploy: Deploy) -> None:
     """It is told what to run, instead of being refused job by job."""
     old, _, _, _ = deploy
     newest = Lifecycle("press", transitions=[*_ARROWS, ("NEW", "expire", "LATE")])
@@ -179,7 +179,7 @@ def test_a_worker_of_an_unregistered_version_learns_so(deploy: Deploy) -> None:
         old.registry.version_of(newest)
 
 
-def test_a_migration_says_how_many_live_jobs_the_new_version_lacks(place: Place, raw: Raw) -> None:
+def test_migration_counts_live_jobs_in_states_that_the_new_version_lacks(place: Place, raw: Raw) -> None:
     """Jobs that sit in a state which a new version does not have are counted in the notes."""
     store = place.open()
     version = store.registry.migrate([NEW], []).versions["press"]

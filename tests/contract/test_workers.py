@@ -31,14 +31,14 @@ def test_worker_row_shows_its_last_report(store: Store, other: Store, clock: Set
     )
 
 
-def test_workers_stand_by_name(store: Store) -> None:
+def test_workers_are_ordered_by_name(store: Store) -> None:
     """In the order of their letters, the same in both stores."""
     for name in ("b#2", "B#1", "a#9", "ä#1"):
         store.workers.report(replace(ANN, name=name))
     assert [seen.facts.name for seen in store.workers.all()] == ["B#1", "a#9", "b#2", "ä#1"]
 
 
-def test_a_worker_that_has_gone_in_good_order_is_gone(store: Store) -> None:
+def test_removed_worker_is_not_listed(store: Store) -> None:
     """It alone; who was never there is not missed."""
     store.workers.report(ANN)
     store.workers.report(replace(ANN, name="bob#1"))
@@ -47,7 +47,7 @@ def test_a_worker_that_has_gone_in_good_order_is_gone(store: Store) -> None:
     assert [seen.facts.name for seen in store.workers.all()] == ["bob#1"]
 
 
-def test_a_silent_worker_is_forgotten(store: Store, clock: SettableClock) -> None:
+def test_silent_worker_is_deleted(store: Store, clock: SettableClock) -> None:
     """After exactly so many seconds without a beat; the answer says how many were."""
     store.workers.report(ANN)
     store.workers.report(replace(ANN, name="bob#1"))
@@ -72,7 +72,7 @@ def test_execution_without_heartbeat_for_two_leases_is_stuck(store: Store, clock
     assert store.inspect.stuck(9)[1] == store.inspect.executions(long.job.id)[0]
 
 
-def test_the_oldest_come_first_of_all_kinds(store: Store, clock: SettableClock) -> None:
+def test_stuck_executions_are_ordered_by_age(store: Store, clock: SettableClock) -> None:
     """By their last heartbeat, and of each kind no more than asked: a crowd of one does not hide another."""
     order: list[str] = []
     for kind, lease in (("paint", 1), ("mail", 9), ("chore", 4), ("mail", 2)):
@@ -85,7 +85,7 @@ def test_the_oldest_come_first_of_all_kinds(store: Store, clock: SettableClock) 
     assert store.inspect.stuck(0) == []
 
 
-def test_what_is_renewed_or_has_ended_is_not_stuck(store: Store, clock: SettableClock) -> None:
+def test_renewed_or_ended_execution_is_not_stuck(store: Store, clock: SettableClock) -> None:
     """A beat begins the time anew."""
     store.queue.enqueue(many(2))
     kept, ended = claim(store, lease=10)

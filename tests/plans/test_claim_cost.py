@@ -26,7 +26,7 @@ def scene(request: pytest.FixtureRequest, scenes: Scenes) -> Scene:
     return getattr(scenes, request.param)
 
 
-def test_a_claim_of_100_touches_less_than_500(scene: Scene) -> None:
+def test_claim_of_100_jobs_costs_less_than_500_units(scene: Scene) -> None:
     """With 100,000 each of finished, delayed, foreign, resting and expired jobs before the due ones, or with none."""
     due(scene, 300)
     assert scene.meter.walk(lambda: claim(scene.store, 100)) < 500
@@ -51,7 +51,7 @@ def test_claim_cost_is_proportional_to_the_jobs_claimed(scenes: Scenes) -> None:
     assert lots <= 15 * few, (few, lots)
 
 
-def test_a_claim_that_finds_nothing_costs_next_to_nothing(scenes: Scenes) -> None:
+def test_idle_claim_costs_at_most_two_claims_of_ten_jobs(scenes: Scenes) -> None:
     """An idle worker beside half a million jobs that are not for it asks a few pages, again and again."""
     while claim(scenes.crowded.store, 1000):
         pass
@@ -67,7 +67,7 @@ def test_claim_scans_no_table(scenes: Scenes) -> None:
 
 
 # ---------------------------------------------------------------- suspects
-def test_a_claim_without_suspects_steps_over_none(scenes: Scenes) -> None:
+def test_claim_without_suspects_skips_them_at_no_cost(scenes: Scenes) -> None:
     """10,000 of them before 100 due jobs cost it nothing."""
     scene = scenes.crowded
     scene.store.queue.enqueue([*many(50, "deliver"), *many(50, "deliver", ttl=600.0)])
@@ -81,7 +81,7 @@ def test_a_claim_without_suspects_steps_over_none(scenes: Scenes) -> None:
     assert [lease.job.lease_losses for lease in claims[0]] == [0] * 100
 
 
-def test_a_claim_for_one_suspect_steps_over_no_other_job(scenes: Scenes) -> None:
+def test_claim_of_one_suspect_reads_no_other_jobs(scenes: Scenes) -> None:
     """Behind 100,000 due jobs of its kind, or before 100 others."""
     scene = scenes.crowded
     scene.store.queue.enqueue(many(100, "deliver"))
@@ -103,7 +103,7 @@ def test_a_claim_for_one_suspect_steps_over_no_other_job(scenes: Scenes) -> None
 
 
 # ---------------------------------------------------------------- looking only
-def test_asking_when_something_is_due_costs_at_most_two_idle_claims(scenes: Scenes) -> None:
+def test_due_in_costs_at_most_two_idle_claims(scenes: Scenes) -> None:
     """In the crowd as where there is nothing, and where 100,000 are due the first is enough."""
     scene = scenes.crowded
     while claim(scene.store, 1000):

@@ -24,7 +24,7 @@ class Ticks:
         return self._last * 1_000_000
 
 
-def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:
+def test_id_is_a_uuid_of_version_7_that_starts_with_the_time() -> None:
     """Other tools can read it."""
     before = time.time_ns() // 1_000_000
     made = uuid.UUID(uuid7())
@@ -35,7 +35,7 @@ def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:
     assert str(made) == str(uuid.UUID(str(made)))
 
 
-def test_ids_grow_within_one_millisecond() -> None:
+def test_ids_increase_within_one_millisecond() -> None:
     """Also beyond what the counter holds: then the next millisecond is borrowed."""
     ids = Ids(clock=Ticks([1000]))
     made = [ids.uuid7() for _ in range(10_000)]
@@ -43,7 +43,7 @@ def test_ids_grow_within_one_millisecond() -> None:
 
 
 @given(st.lists(st.integers(1, 2**47), min_size=1, max_size=50))
-def test_ids_grow_however_the_clock_steps(milliseconds: list[int]) -> None:
+def test_ids_increase_whatever_the_clock_does(milliseconds: list[int]) -> None:
     """Back, far ahead, or not at all."""
     ids = Ids(clock=Ticks(milliseconds))
     made = [ids.uuid7() for _ in range(len(milliseconds) + 5)]
@@ -63,13 +63,13 @@ def test_ids_are_unique_across_threads() -> None:
     assert len({each for mine in lists for each in mine}) == 16_000
 
 
-def test_two_processes_differ_in_the_same_millisecond() -> None:
+def test_processes_make_different_ids_in_the_same_millisecond() -> None:
     """Chance fills what time and counter leave."""
     one, two = Ids(clock=Ticks([5])), Ids(clock=Ticks([5]))
     assert not {one.uuid7() for _ in range(1000)} & {two.uuid7() for _ in range(1000)}
 
 
-def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
+def test_forked_child_does_not_wait_for_its_parents_lock() -> None:
     """A thread that held it does not exist in the child."""
     ids = Ids()
     ids._lock.acquire()
@@ -79,7 +79,7 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
 
 # ---------------------------------------------------------------- prefixes
 @given(st.integers(1, 36), st.booleans())
-def test_every_prefix_bounds_its_id(length: int, upper: bool) -> None:
+def test_bounds_of_a_prefix_include_its_id(length: int, upper: bool) -> None:
     """With and without dashes, in capitals too."""
     id = uuid7()
     for prefix in (id[:length], id.replace("-", "")[:length]):
@@ -89,12 +89,12 @@ def test_every_prefix_bounds_its_id(length: int, upper: bool) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "-", "nonsense", "01g", "0" * 33, "01%", "ß"])
-def test_no_id_begins_with_nonsense(prefix: str) -> None:
+def test_invalid_prefix_has_no_bounds(prefix: str) -> None:
     """Then there is nothing to look for."""
     assert id_bounds(prefix) is None
 
 
-def test_shortest_prefix_tells_an_id_from_all_others() -> None:
+def test_shortest_prefix_is_unambiguous() -> None:
     """For ids that were made together; it never ends with a dash, and it holds at least the millisecond."""
     ids = sorted(uuid7() for _ in range(2000))
     for before, id, after in zip([None, *ids[:-1]], ids, [*ids[1:], None], strict=True):
@@ -104,7 +104,7 @@ def test_shortest_prefix_tells_an_id_from_all_others() -> None:
         assert prefix[-1] != "-"
 
 
-def test_shortest_prefix_of_a_lone_id_is_its_millisecond() -> None:
+def test_shortest_prefix_of_a_single_id_is_its_millisecond() -> None:
     """Jobs that are made later do not make it ambiguous."""
     id, before, after = (
         f"019a94b1-7c3e-{rest}"

@@ -37,19 +37,19 @@ def nested(levels: int) -> Any:
 
 # ---------------------------------------------------------------- good values
 @given(GOOD)
-def test_a_good_value_comes_back_as_it_was(value: Any) -> None:
+def test_valid_value_is_read_back_unchanged(value: Any) -> None:
     """And nothing is found wrong with it, however suspicious its text looks."""
     assert json.loads(encode(value)) == value
     assert fault(value) is None
 
 
 @given(st.dictionaries(TEXT, GOOD))
-def test_the_order_of_keys_does_not_count(value: dict[str, Any]) -> None:
+def test_order_of_keys_does_not_change_the_text(value: dict[str, Any]) -> None:
     """Canonical: the same value is the same text."""
     assert encode(value) == encode(dict(reversed(value.items())))
 
 
-def test_the_text_is_canonical() -> None:
+def test_encoded_text_is_canonical() -> None:
     """Keys sorted, no spaces, letters as they are."""
     assert encode({"b": [1, 2.5, None], "a": "é"}) == '{"a":"é","b":[1,2.5,null]}'
 
@@ -57,7 +57,7 @@ def test_the_text_is_canonical() -> None:
 @pytest.mark.parametrize(
     "value", ["\\u0000", {"5": 1, "true": 2, "null": 3, "-1": 4}, "[{" * 200, '"7":', "1" * 5000, (1, 2), "😀"]
 )
-def test_a_suspicion_is_not_a_decision(value: Any) -> None:
+def test_strings_that_look_invalid_are_accepted(value: Any) -> None:
     """Strings that look like trouble are only looked at more closely."""
     assert json.loads(encode(value)) == (list(value) if isinstance(value, tuple) else value)
 
@@ -91,7 +91,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "said"), BAD, ids=[said for _, said in BAD])
-def test_a_bad_value_is_refused_with_its_place(value: Any, said: str) -> None:
+def test_invalid_value_is_refused_with_its_path(value: Any, said: str) -> None:
     """One sentence: what is wrong, and where."""
     with pytest.raises(PayloadError) as caught:
         encode(value, what="result")
@@ -99,7 +99,7 @@ def test_a_bad_value_is_refused_with_its_place(value: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_limits_are_exact() -> None:
+def test_payload_limits_are_exact() -> None:
     """The last value that fits is stored, the next one is not."""
     assert json.loads(encode(nested(DEPTH))) == nested(DEPTH)
     assert json.loads(encode(10 ** (DIGITS - 1))) == 10 ** (DIGITS - 1)
@@ -116,7 +116,7 @@ def test_size_is_counted_in_bytes() -> None:
 
 
 @given(ANYTHING)
-def test_what_is_let_through_reads_back_alike_anywhere(value: Any) -> None:
+def test_any_value_is_refused_or_read_back_unchanged(value: Any) -> None:
     """Whatever is thrown at it: refused, or valid UTF-8 without NUL that reads back the same."""
     try:
         text = encode(value)
@@ -137,7 +137,7 @@ def test_cleaned_text_can_be_stored(text: str, limit: int) -> None:
     cleaned.encode()
 
 
-def test_clean_changes_only_what_it_must() -> None:
+def test_clean_changes_only_invalid_and_excess_text() -> None:
     """A replacement where a character was, an ellipsis where a text was cut."""
     assert clean("fine: é😀\n") == "fine: é😀\n"
     assert clean("a\0b\ud800c") == "a\ufffdb\ufffdc"
@@ -199,13 +199,13 @@ def test_runs_of_digits_are_encoded_as_fast_as_letters() -> None:
 
 
 @pytest.mark.parametrize("unit", ['"1', '"-1', '"true', '\\"1', '"1":', "[", "{", "\\u0000", "\\", "é1"])
-def test_encoding_takes_time_in_proportion_to_the_text(unit: str) -> None:
+def test_encoding_time_is_proportional_to_the_text(unit: str) -> None:
     """Whatever the text looks like, eight times as much of it takes about eight times as long."""
     short, long = unit * 2_000, unit * 16_000
     assert cpu(lambda: encode([short])) * 40 + 0.002 > cpu(lambda: encode([long]))
 
 
-def test_place_of_a_fault_is_told_without_a_copy_of_each_key_above_it() -> None:
+def test_path_of_a_fault_copies_no_keys() -> None:
     """A long key over many items must not be held once for each of them."""
     value = {"k" * 100_000: {str(n): 1 for n in range(2_000)} | {"last": "\0"}}
     tracemalloc.start()
@@ -218,12 +218,12 @@ def test_place_of_a_fault_is_told_without_a_copy_of_each_key_above_it() -> None:
     assert peak < 5_000_000
 
 
-def test_longest_integer_fits_in_any_company() -> None:
+def test_longest_integer_is_accepted() -> None:
     """4,300 digits are the most, also where the value is looked at more closely."""
     assert json.loads(encode([[]] * 200 + [10**DIGITS - 1, 1 - 10**DIGITS]))[-1] == 1 - 10**DIGITS
 
 
-def test_process_that_reads_longer_integers_still_stores_none() -> None:
+def test_integer_limit_does_not_depend_on_the_process() -> None:
     """Another process could not read them back."""
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
@@ -239,7 +239,7 @@ class Label(str):  # noqa: SLOT000 - as a caller would write it
     """A text of a caller's own class."""
 
 
-def test_classes_of_the_callers_own_are_encoded_as_what_they_are() -> None:
+def test_subclasses_are_encoded_like_their_base_types() -> None:
     """They are looked at more closely, and stored alike."""
     assert encode({Label("a"): OrderedDict(b=Label("c"))}) == '{"a":{"b":"c"}}'
     with pytest.raises(PayloadError, match=r"the key 1 is an int, but keys in JSON are strings, at a"):

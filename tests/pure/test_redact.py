@@ -26,7 +26,7 @@ WORD = "x"
     ("unit", "tail"),
     [(ADDRESSES, " @"), ("@://a:", ""), (WORD, " " + "y" * 100_000), ("token=\\", "\n"), ("bearer ", ""), ("-", " =")],
 )
-def test_hiding_takes_time_in_proportion_to_the_text(unit: str, tail: str) -> None:
+def test_redaction_time_is_proportional_to_the_text(unit: str, tail: str) -> None:
     """Eight times the text takes about eight times as long, and not sixty-four times."""
     short, long = unit * (4_000 // len(unit)) + tail, unit * (32_000 // len(unit)) + tail
     assert cpu(long) < 24 * cpu(short) + 0.01
@@ -46,7 +46,7 @@ def test_password_of_an_address_is_hidden(said: str, shown: str) -> None:
     assert redact.text(said) == shown
 
 
-def test_text_is_cut_between_words() -> None:
+def test_text_is_shortened_between_words() -> None:
     """Half a password would have lost the sign that it is one."""
     assert redact.text("a b " + "c" * 100, limit=10) == "a b …"
     assert redact.text("c" * 100, limit=10) == "…"

@@ -136,22 +136,22 @@ def explore(lifecycle: Lifecycle, *, tries: int = 2) -> World:
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_jobs_walk_every_drawn_arrow_and_no_other(lifecycle: Lifecycle) -> None:
+def test_jobs_take_exactly_the_transitions_of_their_lifecycle(lifecycle: Lifecycle) -> None:
     assert explore(lifecycle).used == set(lifecycle.arrows)
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_every_step_the_database_accepts_is_one_that_some_job_makes(lifecycle: Lifecycle) -> None:
+def test_every_state_change_that_the_database_accepts_is_used(lifecycle: Lifecycle) -> None:
     assert explore(lifecycle).state_changes == set(lifecycle.state_changes())
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_no_outcome_is_forgotten(lifecycle: Lifecycle) -> None:
+def test_all_outcomes_are_tested(lifecycle: Lifecycle) -> None:
     """What can become of a job is walked here, all of it."""
     assert {type(outcome) for outcome in outcomes(lifecycle)} == set(get_args(Outcome))
 
 
-def test_the_six_lifecycles_have_forty_three_arrows() -> None:
+def test_six_lifecycles_have_43_transitions() -> None:
     assert {name: len(lifecycle.arrows) for name, lifecycle in SIX.items()} == {
         "standard": 9,
         "state_model": 5,
@@ -165,15 +165,13 @@ def test_the_six_lifecycles_have_forty_three_arrows() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(sensible_lifecycles())
-def test_in_any_lifecycle_no_way_leads_a_job_where_the_database_would_refuse_it(lifecycle: Lifecycle) -> None:
+def test_jobs_of_any_lifecycle_take_only_allowed_transitions(lifecycle: Lifecycle) -> None:
     assert explore(lifecycle, tries=1).used <= set(lifecycle.arrows)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(SIX.values())), st.randoms(use_true_random=False))
-def test_a_random_walk_keeps_every_promise_and_always_has_a_next_step_until_its_end(
-    lifecycle: Lifecycle, random: Random
-) -> None:
+def test_job_always_has_a_next_step_until_it_ends(lifecycle: Lifecycle, random: Random) -> None:
     world = World.new(lifecycle)
     for _ in range(12):
         claim_rules = list(steps(world))
@@ -184,7 +182,7 @@ def test_a_random_walk_keeps_every_promise_and_always_has_a_next_step_until_its_
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_decide_answers_every_question_with_a_move_or_a_refusal(lifecycle: Lifecycle) -> None:
+def test_decide_always_returns_a_valid_move_or_refuses(lifecycle: Lifecycle) -> None:
     answered = 0
     for state, status, (outcome, policy), tries_left, asked in product(
         (*lifecycle.states, "nowhere"), get_args(Status), questions(lifecycle), (0, 1, 2, 3), (False, True)

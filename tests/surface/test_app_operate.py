@@ -45,7 +45,7 @@ def test_cancel_ends_a_waiting_job(shop: Shop) -> None:
     )
 
 
-def test_cancel_asks_a_running_job(shop: Shop) -> None:
+def test_cancel_of_a_running_job_is_a_request(shop: Shop) -> None:
     """Its phase says that it still runs, and it may still succeed; then there is nothing left to cancel."""
     id = shop.greet.enqueue("Ann").id
     lease = shop.claim(shop.greet)
@@ -57,7 +57,7 @@ def test_cancel_asks_a_running_job(shop: Shop) -> None:
         shop.app.cancel(id, by="ann")
 
 
-def test_cancel_is_refused_where_it_is_not_drawn_or_comes_too_late(shop: Shop) -> None:
+def test_cancel_is_refused_if_it_is_not_allowed_or_too_late(shop: Shop) -> None:
     """With a sentence each, and nothing changed."""
     waiting_id = shop.chore.enqueue().id
     with pytest.raises(TransitionRefused, match="`cancel` is not allowed from pending by the lifecycle task"):
@@ -72,7 +72,7 @@ def test_cancel_is_refused_where_it_is_not_drawn_or_comes_too_late(shop: Shop) -
     assert shop.app.get(id).cancel_requested_at is None
 
 
-def test_reject_turns_a_waiting_job_away_with_its_hook(shop: Shop) -> None:
+def test_reject_ends_a_waiting_job_and_runs_its_hook(shop: Shop) -> None:
     """The hook runs in the move's own transaction; if it raises, the move is not made."""
     id = shop.paint.enqueue(1).id
     assert shop.app.reject(id, by="ann", reason="unsafe").state == "rejected"
@@ -85,7 +85,7 @@ def test_reject_turns_a_waiting_job_away_with_its_hook(shop: Shop) -> None:
         shop.app.reject(id, by="ann", reason="again")
 
 
-def test_a_process_without_the_hook_may_not_make_its_move(shop: Shop, place: Place) -> None:
+def test_process_without_the_hook_cannot_make_the_transition(shop: Shop, place: Place) -> None:
     """Protocol 4: else the credits of the job would leak. A move without a hook it may make."""
     stranger = App(place.url, schema=place.schema)
     id = shop.paint.enqueue(1).id
@@ -97,7 +97,7 @@ def test_a_process_without_the_hook_may_not_make_its_move(shop: Shop, place: Pla
 
 
 # ---------------------------------------------------------------- asyncio
-def test_every_verb_has_its_twin(shop: Shop) -> None:
+def test_every_verb_has_an_async_twin(shop: Shop) -> None:
     """The same answers, over one thread step."""
 
     async def twins() -> None:
@@ -135,7 +135,7 @@ def test_caller_connection_is_used_in_its_own_thread(shop: Shop, raw: Raw) -> No
 
 
 # ---------------------------------------------------------------- its own life
-def test_only_a_new_sqlite_file_is_migrated_by_itself(place: Place) -> None:
+def test_only_a_new_sqlite_file_is_migrated_automatically(place: Place) -> None:
     """Any other database waits for `migrate`, and says so."""
     shop = Shop(place)
     if place.url.startswith("sqlite"):
@@ -146,7 +146,7 @@ def test_only_a_new_sqlite_file_is_migrated_by_itself(place: Place) -> None:
     shop.app.close()
 
 
-def test_a_lifecycle_that_is_not_registered_waits_for_migrate(shop: Shop) -> None:
+def test_unregistered_lifecycle_needs_migrate(shop: Shop) -> None:
     """Its kind was declared after the last migration."""
     late = Lifecycle(
         "late", transitions=[("a", "claim", "b"), ("b", "succeed", "c"), ("b", "fail", "d"), ("b", "lose", "a")]
@@ -158,7 +158,7 @@ def test_a_lifecycle_that_is_not_registered_waits_for_migrate(shop: Shop) -> Non
     assert shop.app.get(kind.enqueue("Ann").id).state == "a"
 
 
-def test_bound_to_points_the_app_and_its_kinds_elsewhere(shop: Shop, tmp_path: Path) -> None:
+def test_bound_to_switches_the_app_to_another_database(shop: Shop, tmp_path: Path) -> None:
     """Until the block ends; then everything is as it was."""
     home = shop.greet.enqueue("Ann").id
     with shop.app.bound_to(f"sqlite:///{tmp_path / 'elsewhere.db'}") as bound:
@@ -168,7 +168,7 @@ def test_bound_to_points_the_app_and_its_kinds_elsewhere(shop: Shop, tmp_path: P
     assert [job.id for job in shop.app.jobs()] == [home]
 
 
-def test_a_closed_app_opens_again(shop: Shop) -> None:
+def test_closed_app_can_be_used_again(shop: Shop) -> None:
     """At its next verb."""
     id = shop.greet.enqueue("Ann").id
     shop.app.close()
@@ -176,7 +176,7 @@ def test_a_closed_app_opens_again(shop: Shop) -> None:
     assert shop.app.get(id).id == id
 
 
-def test_many_threads_open_one_store(shop: Shop) -> None:
+def test_concurrent_threads_open_one_store(shop: Shop) -> None:
     """The first verbs of many threads race, and all get the same."""
     shop.app.close()
     found: list[object] = []
@@ -189,7 +189,7 @@ def test_many_threads_open_one_store(shop: Shop) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_opens_its_own_store(shop: Shop) -> None:
+def test_forked_child_opens_its_own_store(shop: Shop) -> None:
     """And its parent's connections are as good as before."""
     job_id = shop.greet.enqueue("Ann").id
     child = os.fork()
@@ -203,7 +203,7 @@ def test_a_forked_child_opens_its_own_store(shop: Shop) -> None:
     assert len(shop.app.jobs()) == 2
 
 
-def test_a_job_that_is_not_there_is_not_found(shop: Shop) -> None:
+def test_unknown_job_is_not_found(shop: Shop) -> None:
     """An id of any shape: the sentence is the same."""
     for id in ("nothing", "", "01a1e104-6dc6-71be-8320-b9954750f277"):
         with pytest.raises(NotFound):

@@ -60,7 +60,7 @@ def test_apps_use_public_names_only() -> None:
             assert imported in known.get(module, ()), f"{name(path)} imports {imported or module} of {module}"
 
 
-def test_apps_import_nothing_private_by_name() -> None:
+def test_apps_import_no_private_module_dynamically() -> None:
     """A dynamic import would hide the use of a private module."""
     hidden = re.compile(r"import_module\(\s*f?[\"']interlock|__import__")
     assert [name(path) for path in FILES if hidden.search(path.read_text(encoding="utf-8"))] == []

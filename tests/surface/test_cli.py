@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 # ---------------------------------------------------------------- being called
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_every_command_explains_itself(call: Call, command: str) -> None:
+def test_every_command_has_help(call: Call, command: str) -> None:
     """--help says what it does and what it takes."""
     answer = call(*command.split(), "--help")
     assert (answer.code, answer.err) == (0, "")
@@ -56,7 +56,7 @@ def test_every_command_shows_an_example(call: Call, command: str) -> None:
     assert f"\n  Example: interlock {command}" in call(*command.split(), "--help").out
 
 
-def test_help_says_how_it_exits(call: Call) -> None:
+def test_help_lists_the_exit_codes(call: Call) -> None:
     """Once, for all commands."""
     assert "Exit codes: 0 for success, 1 for a failure or a found problem, 2 for wrong usage" in " ".join(
         call("--help").out.split()
@@ -74,20 +74,20 @@ def test_wrong_usage_exits_with_2(call: Call, arguments: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     "command", ["", "migrate", "enqueue", "jobs", "show", "cancel", "verify", "audit archive", *WITH_DATABASE]
 )
-def test_help_says_which_database(call: Call, command: str) -> None:
+def test_help_says_which_database_is_used(call: Call, command: str) -> None:
     """Everywhere the same order."""
     printed = " ".join(call(*command.split(), "--help").out.split())
     assert "or else the URL of the app, INTERLOCK_DATABASE_URL, DATABASE_URL, or sqlite:///interlock.db." in printed
 
 
-def test_usage_has_no_braces(call: Call) -> None:
+def test_usage_names_arguments_without_braces(call: Call) -> None:
     """An argument stands there as it is called."""
     assert "Usage: interlock show [OPTIONS] ID\n" in call("show", "-h").out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
 @pytest.mark.parametrize("arguments", [("lifecycle",), ("lifecycle", "--json"), ("--help",)])
-def test_an_answer_that_cannot_be_written_gets_one_sentence(here: Path, arguments: tuple[str, ...]) -> None:
+def test_output_that_cannot_be_written_is_reported(here: Path, arguments: tuple[str, ...]) -> None:
     """And exit code 1."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -99,7 +99,7 @@ def test_an_answer_that_cannot_be_written_gets_one_sentence(here: Path, argument
     )
 
 
-def test_python_m_interlock_is_the_command(here: Path) -> None:
+def test_python_m_interlock_runs_the_command(here: Path) -> None:
     """Also where scripts are not on the path."""
     done = subprocess.run([sys.executable, "-m", "interlock", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == "interlock 0.1.0\n"
@@ -123,7 +123,7 @@ def test_python_m_interlock_is_the_command(here: Path) -> None:
         ("ends:app", "-A ends:app cannot be imported: the module exits (code 3)"),
     ],
 )
-def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: str) -> None:
+def test_wrong_app_is_reported(call: Call, here: Path, name: str, says: str) -> None:
     """And exit code 2: the command line is wrong, whatever is behind it."""
     (here / "empty.py").write_text("")
     (here / "other.py").write_text("app = {}")
@@ -138,7 +138,7 @@ def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: 
     assert answer.code == 2
 
 
-def test_an_error_inside_the_app_shows_the_way_there(call: Call, here: Path) -> None:
+def test_error_inside_the_app_shows_its_own_frames(call: Call, here: Path) -> None:
     """The last lines of its own code, then the sentence; nothing of ours, and no line where the sentence has it all."""
     (here / "broken.py").write_text("\n1 / 0")
     (here / "outer.py").write_text("import broken")
@@ -152,7 +152,7 @@ def test_an_error_inside_the_app_shows_the_way_there(call: Call, here: Path) -> 
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("enqueue", "greet"), ("worker",)])
-def test_what_needs_an_app_says_so(call: Call, command: tuple[str, ...]) -> None:
+def test_command_without_its_app_is_refused(call: Call, command: tuple[str, ...]) -> None:
     """Where no app is named."""
     answer = call(*command)
     assert answer.code == 2
@@ -181,7 +181,7 @@ def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
         ("audit", "archive", "--before", "1d", "--to", "x"),
     ],
 )
-def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, ...]) -> None:
+def test_reading_creates_no_database(call: Call, here: Path, command: tuple[str, ...]) -> None:
     """Where there is none, there is none after."""
     answer = call(*command)
     assert answer.code == 1
@@ -200,7 +200,7 @@ def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, .
         ("others.db", "the file has other tables, but none of Interlock"),
     ],
 )
-def test_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) -> None:
+def test_message_says_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) -> None:
     """Which of the reasons it is, and the command that helps, with the -A and the --database that were given."""
     (here / "empty.db").touch()
     (here / "moved.py").write_text("from interlock import App\napp = App()")
@@ -211,7 +211,7 @@ def test_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) ->
     assert answer.sentence.endswith(f"interlock migrate -A moved:app --database sqlite:///{file}")
 
 
-def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
+def test_reading_does_not_change_a_foreign_file(call: Call, here: Path) -> None:
     """A file without our tables does not get them by being looked at."""
     (here / "theirs.db").write_bytes(b"")
     assert call("jobs", "--database", "sqlite:///theirs.db").code == 1
@@ -231,7 +231,7 @@ def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
         ("sqlite:///.", "SQLite says of sqlite:///.: unable to open"),
     ],
 )
-def test_a_wrong_database_gets_one_sentence(call: Call, here: Path, url: str, says: str) -> None:
+def test_wrong_database_is_reported(call: Call, here: Path, url: str, says: str) -> None:
     """Soon, and without the password."""
     (here / "text.db").write_text("this is no database, whatever it is called")
     began = time.monotonic()
@@ -242,7 +242,7 @@ def test_a_wrong_database_gets_one_sentence(call: Call, here: Path, url: str, sa
     assert time.monotonic() - began < 10
 
 
-def test_the_database_is_chosen_in_order(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_is_chosen_in_the_documented_order(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--database, then the app's own, then INTERLOCK_DATABASE_URL, DATABASE_URL, interlock.db."""
     (here / "own.py").write_text("from interlock import App\napp = App('sqlite:///own.db')")
     (here / "open.py").write_text("from interlock import App\napp = App()")

@@ -58,7 +58,7 @@ def test_archive_moves_history_into_a_file(call: Call, gone: list[str], here: Pa
     assert call("verify").code == 0
 
 
-def test_archive_never_writes_over_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
+def test_archive_never_overwrites_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
     """Nor leaves one behind where there is Nothing to archive."""
     (here / "a.jsonl").write_text("precious")
     answer = call("audit", "archive", "--before", "0s", "--to", "a.jsonl")
@@ -70,7 +70,7 @@ def test_archive_never_writes_over_a_file(call: Call, gone: list[str], here: Pat
     assert not (here / "b.jsonl").exists()
 
 
-def test_archive_that_cannot_be_written_drops_nothing(call: Call, gone: list[str], place: Place) -> None:
+def test_archive_that_cannot_be_written_deletes_nothing(call: Call, gone: list[str], place: Place) -> None:
     """The rows leave only after the file has them."""
     answer = call("audit", "archive", "--before", "0s", "--to", "no/such/folder.jsonl")
     assert answer.code == 1
@@ -78,7 +78,7 @@ def test_archive_that_cannot_be_written_drops_nothing(call: Call, gone: list[str
     assert place.raw("SELECT count(*) FROM {audit}") == [(6,)]
 
 
-def test_a_batch_is_on_the_disk_before_its_rows_go(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_synced_to_disk_before_its_rows_are_deleted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`write` returns after fsync; a batch whose transaction is run again takes its own place."""
     synced: list[int] = []
     real = os.fsync

@@ -18,7 +18,7 @@ from tests.surface.cli_kit import Call, enqueued
 
 
 # ---------------------------------------------------------------- jobs
-def test_a_job_from_enqueue_to_cancel(call: Call, shop: str) -> None:
+def test_job_is_enqueued_listed_shown_and_cancelled(call: Call, shop: str) -> None:
     """Stored, listed, shown, cancelled, shown again; verify is content all the while."""
     id = enqueued(
         call, "greet", '{"name": "ann"}', "--tag", "team=a", "--priority", "3", "--delay", "1h", "--queue", "slow"
@@ -38,7 +38,7 @@ def test_a_job_from_enqueue_to_cancel(call: Call, shop: str) -> None:
     assert call("verify").out == "1 job checked: every rule holds.\n"
 
 
-def test_json_is_whole(call: Call, shop: str) -> None:
+def test_json_output_is_complete(call: Call, shop: str) -> None:
     """What is listed or shown for people is there for programs, and more."""
     id = enqueued(call, "greet", '{"name": "ann"}')
     assert [job["id"] for job in call("jobs", "--json").json] == [id]
@@ -50,7 +50,7 @@ def test_json_is_whole(call: Call, shop: str) -> None:
     assert call("enqueue", "greet", '{"name": "bob"}', "--json").json["created"] is True
 
 
-def test_a_key_that_is_taken_answers_with_its_holder(call: Call, shop: str) -> None:
+def test_enqueue_with_a_used_key_prints_the_existing_job(call: Call, shop: str) -> None:
     """The id alone is on standard output; what else there is to say is not."""
     first = call("enqueue", "greet", '{"name": "ann"}', "--idempotency-key", "k")
     again = call("enqueue", "greet", '{"name": "ann"}', "--idempotency-key", "k")
@@ -82,7 +82,7 @@ def test_a_key_that_is_taken_answers_with_its_holder(call: Call, shop: str) -> N
         (("send", '{"parcel": 1}', "--ttl", "1d"), 1, "cannot have a ttl"),
     ],
 )
-def test_what_cannot_be_enqueued_is_not_stored(
+def test_invalid_enqueue_stores_nothing(
     call: Call, shop: str, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     """One sentence, and no job."""
@@ -92,7 +92,7 @@ def test_what_cannot_be_enqueued_is_not_stored(
     assert call("jobs", "--json").json == []
 
 
-def test_a_payload_may_come_from_standard_input(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_payload_may_come_from_standard_input(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For what is too long for a command line."""
     import io
 
@@ -120,7 +120,7 @@ def test_jobs_are_filtered_and_paged(call: Call, shop: str) -> None:
     assert "is not a phase: give pending" in call("jobs", "--phase", "asleep").sentence
 
 
-def test_jobs_are_listed_without_holding_their_payloads(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_jobs_holds_few_payloads_in_memory(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table reads no payload, and JSON is written a few jobs at a time: a thousand payloads may be a gigabyte."""
     ids = [enqueued(call, "greet", json.dumps({"name": str(n)})) for n in range(25)]
     asked: list[tuple[int, bool]] = []
@@ -145,7 +145,7 @@ def test_jobs_are_listed_without_holding_their_payloads(call: Call, shop: str, m
     assert len(call("jobs", "--json", "--limit", "13").json) == 13
 
 
-def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:
+def test_hint_for_the_next_page_repeats_the_options(call: Call, here: Path) -> None:
     """The hint repeats what was given, as a shell reads it."""
     (here / "moved.py").write_text("from interlock import App\napp = App()\n@app.job()\ndef work(run): ...")
     given = ("-A", "moved:app", "--database", "sqlite:///my jobs.db")
@@ -167,16 +167,14 @@ def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:
         ),
     ],
 )
-def test_a_filter_that_can_find_nothing_is_refused(
-    call: Call, shop: str, arguments: tuple[str, ...], says: str
-) -> None:
+def test_filter_that_can_match_nothing_is_refused(call: Call, shop: str, arguments: tuple[str, ...], says: str) -> None:
     """A slip is not an empty list."""
     answer = call("jobs", *arguments)
     assert answer.code == 2
     assert says in answer.sentence
 
 
-def test_who_cancels_is_who_is_logged_in(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_records_the_logged_in_user(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the environment does not say it."""
     import pwd
 
@@ -187,7 +185,7 @@ def test_who_cancels_is_who_is_logged_in(call: Call, shop: str, monkeypatch: pyt
     assert call("show", id, "--json").json["history"][-1]["actor"] == f"operator:{pwd.getpwuid(os.getuid()).pw_name}"
 
 
-def test_a_job_that_is_gone_still_has_its_history(call: Call, shop: str, place: Place) -> None:
+def test_pruned_job_still_has_its_history(call: Call, shop: str, place: Place) -> None:
     """Retention deletes the job, not what happened to it."""
     id = enqueued(call, "greet", '{"name": "ann"}')
     call("cancel", id)
@@ -200,9 +198,7 @@ def test_a_job_that_is_gone_still_has_its_history(call: Call, shop: str, place: 
     assert "There is no job" in missing.sentence
 
 
-def test_a_job_that_cannot_be_cancelled_says_why(
-    call: Call, shop: str, monkeypatch: pytest.MonkeyPatch, place: Place
-) -> None:
+def test_refused_cancel_says_why(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     """It has ended otherwise; it is not there; or its way out runs a function that only the app has (protocol 4)."""
     assert call("cancel", "nonsense").sentence == call("show", "nonsense").sentence
     id = enqueued(call, "send", '{"parcel": 1}')
@@ -216,7 +212,7 @@ def test_a_job_that_cannot_be_cancelled_says_why(
 
 
 # ---------------------------------------------------------------- what is stored is shown, never obeyed
-def test_stored_text_is_not_obeyed(call: Call, shop: str) -> None:
+def test_stored_text_cannot_control_the_terminal(call: Call, shop: str) -> None:
     """No escape sequence, no markup, no turned direction reaches the terminal; in JSON they are numbers."""
     nasty = "\x1b[2J[bold red]x[/] \u202egnp.exe \x9b1m\rover"
     id = enqueued(
@@ -231,21 +227,21 @@ def test_stored_text_is_not_obeyed(call: Call, shop: str) -> None:
     assert call("show", id, "--json").json["job"]["payload"]["name"] == nasty
 
 
-def test_an_errors_sentence_is_not_obeyed(call: Call) -> None:
+def test_error_message_cannot_control_the_terminal(call: Call) -> None:
     """What comes back from a database or a caller is shown the same way."""
     answer = call("lifecycle", "x\x1b[31m[bold]")
     assert "\x1b" not in answer.err
     assert "[bold]" in answer.sentence
 
 
-def test_ids_are_never_cut_in_a_pipe(call: Call, shop: str) -> None:
+def test_ids_are_never_shortened_in_a_pipe(call: Call, shop: str) -> None:
     """However long the other columns are."""
     id = enqueued(call, "greet", '{"name": "ann"}', "--queue", "q" * 200)
     assert call("jobs").lines[1].startswith(id)
     assert "q" * 200 in call("jobs").out
 
 
-def test_plain_keeps_lines_only_where_asked() -> None:
+def test_sanitize_keeps_line_breaks_only_if_asked() -> None:
     """One line in a table, several in an error."""
     assert screen.sanitize("a\nb\tc") == "a b c"
     assert screen.sanitize("a\nb\x00", lines=True) == "a\nb\ufffd"

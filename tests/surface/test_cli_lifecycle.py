@@ -18,7 +18,7 @@ def places(empty_places: Places) -> Places:
 
 
 # ---------------------------------------------------------------- migrate
-def test_migrate_says_what_it_did(call: Call, place: Place, here: Path) -> None:
+def test_migrate_lists_its_changes(call: Call, place: Place, here: Path) -> None:
     """What was created and registered; the second time, nothing."""
     (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
     first, second = call("migrate", "-A", "shop:app"), call("migrate", "-A", "shop:app")
@@ -52,7 +52,7 @@ def test_lifecycles_are_listed(call: Call, shop: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_a_lifecycle_prints_as_table_and_diagram(call: Call, name: str) -> None:
+def test_lifecycle_is_printed_as_table_and_diagram(call: Call, name: str) -> None:
     """Without any app; the diagram reads back as the same lifecycle."""
     answer = call("lifecycle", name)
     assert builtin(name).table() in answer.out
@@ -61,7 +61,7 @@ def test_a_lifecycle_prints_as_table_and_diagram(call: Call, name: str) -> None:
     assert Lifecycle.parse(name, call("lifecycle", name, "--json").json["mermaid"]) == builtin(name)
 
 
-def test_an_unknown_lifecycle_is_not_found(call: Call) -> None:
+def test_unknown_lifecycle_is_not_found(call: Call) -> None:
     """With those that there are."""
     answer = call("lifecycle", "fantasy")
     assert answer.code == 1
@@ -79,7 +79,7 @@ stateDiagram-v2
 """
 
 
-def test_check_compares_which_states_are_joined(call: Call, here: Path) -> None:
+def test_check_compares_pairs_of_states(call: Call, here: Path) -> None:
     """Labels and prose do not count; what differs is named, and the exit code is 1 (protocol 37)."""
     same, drifted = here / "same.md", here / "drifted.md"
     same.write_text(DRAWN.format(more="  running --> pending: back\n"))
@@ -118,9 +118,7 @@ def test_check_takes_the_name_from_the_document(call: Call, here: Path) -> None:
         (("task", "--allow", "A --> B"), 2, "--allow needs --check FILE.md"),
     ],
 )
-def test_check_says_what_it_cannot_compare(
-    call: Call, here: Path, arguments: tuple[str, ...], code: int, says: str
-) -> None:
+def test_check_reports_invalid_input(call: Call, here: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
     """In one sentence."""
     (here / "empty.md").write_text("nothing")
     (here / "drawn.md").write_text(DRAWN.format(more=""))

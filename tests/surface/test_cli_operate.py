@@ -54,7 +54,7 @@ def serve(store: OpenStore, *kinds: str, name: str = "ann#1") -> None:
 
 
 # ---------------------------------------------------------------- redrive
-def test_a_failed_job_is_driven_again(call: Call, store: OpenStore) -> None:
+def test_failed_job_is_redriven(call: Call, store: OpenStore) -> None:
     """The new id is printed; the old job stays as it ended, and its history says who did it and why."""
     id = ended(call, store, FailedFinally("broken"))
     answer = call("redrive", id, "--reason", "mended")
@@ -67,7 +67,7 @@ def test_a_failed_job_is_driven_again(call: Call, store: OpenStore) -> None:
     assert str(last.reason).endswith(": mended")
 
 
-def test_one_that_cannot_be_driven_again_does_not_keep_the_others(call: Call, store: OpenStore) -> None:
+def test_job_that_cannot_be_redriven_does_not_stop_the_others(call: Call, store: OpenStore) -> None:
     """Each has its sentence, and the exit code is 1."""
     id, waiting = ended(call, store, FailedFinally("broken")), greeting(call)
     answer = call("redrive", NOBODY, id, waiting, "--by", "ann", "--json")
@@ -89,7 +89,7 @@ def held(call: Call, store: OpenStore) -> str:
     return id
 
 
-def test_a_release_says_what_became_of_the_call(call: Call, store: OpenStore) -> None:
+def test_release_records_the_operators_decision(call: Call, store: OpenStore) -> None:
     """The job is due, the receipt is what the operator gave, and the second release is refused."""
     id = held(call, store)
     arguments = ("release", id, "--effect", "happened", "--receipt", '{"charge": 17}', "--reason", "seen at the bank")
@@ -111,9 +111,7 @@ def test_a_release_says_what_became_of_the_call(call: Call, store: OpenStore) ->
         (("--effect", "happened"), "Missing option '--reason'"),
     ],
 )
-def test_a_release_that_makes_no_sense_changes_nothing(
-    call: Call, store: OpenStore, arguments: tuple[str, ...], says: str
-) -> None:
+def test_invalid_release_changes_nothing(call: Call, store: OpenStore, arguments: tuple[str, ...], says: str) -> None:
     """It was called wrongly, and the job is still held."""
     id = held(call, store)
     answer = call("release", id, *arguments)
@@ -135,7 +133,7 @@ def test_explain_says_why_a_job_waits(call: Call, store: OpenStore) -> None:
     assert (missing.code, "There is no job" in missing.sentence) == (1, True)
 
 
-def test_explain_tells_a_call_that_is_made_now_from_one_in_doubt(call: Call, store: OpenStore) -> None:
+def test_explain_distinguishes_a_running_call_from_one_in_doubt(call: Call, store: OpenStore) -> None:
     """Doubt begins when the worker that made the call no longer holds the job."""
     id = greeting(call)
     lease = leased(store)
@@ -145,7 +143,7 @@ def test_explain_tells_a_call_that_is_made_now_from_one_in_doubt(call: Call, sto
     assert "In doubt: no receipt shows whether pay happened." in call("explain", id).out
 
 
-def test_explain_says_that_a_running_job_was_asked_to_stop(call: Call, store: OpenStore) -> None:
+def test_explain_shows_the_cancel_request_of_a_running_job(call: Call, store: OpenStore) -> None:
     id = greeting(call)
     leased(store)
     assert store.control.request_cancel(id, by="operator:ann", reason=None)
@@ -169,7 +167,7 @@ def seen(answer: Answer) -> Any:
     return answer.json
 
 
-def test_status_is_calm_where_every_kind_is_served(call: Call, store: OpenStore) -> None:
+def test_status_finds_no_problem_if_every_kind_is_served(call: Call, store: OpenStore) -> None:
     """It counts by lifecycle and state, and by queue; exit code 0."""
     greeting(call)
     serve(store, "greet")
@@ -183,7 +181,7 @@ def test_status_is_calm_where_every_kind_is_served(call: Call, store: OpenStore)
     assert seen(call("status", "--json"))["healthy"] is True
 
 
-def test_status_names_a_kind_that_nobody_serves(call: Call, store: OpenStore, place: Place) -> None:
+def test_status_names_a_kind_that_no_worker_serves(call: Call, store: OpenStore, place: Place) -> None:
     """Also where the one who served it has been silent for too long; exit code 1."""
     greeting(call)
     serve(store, "greet")
@@ -209,7 +207,7 @@ def test_status_shows_the_age_of_a_stuck_heartbeat(call: Call, store: OpenStore)
     assert (stuck["job_id"], stuck["heartbeat_age"] > 0.002) == (id, True)
 
 
-def test_status_lists_what_is_held(call: Call, store: OpenStore) -> None:
+def test_status_lists_held_jobs(call: Call, store: OpenStore) -> None:
     """With the reason, so that someone can decide; exit code 1."""
     id = held(call, store)
     serve(store, "greet")
@@ -221,7 +219,7 @@ def test_status_lists_what_is_held(call: Call, store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--watch", "--json"), ("--watch",)])
-def test_watching_needs_a_terminal(call: Call, shop: str, arguments: tuple[str, ...]) -> None:
+def test_watch_needs_a_terminal(call: Call, shop: str, arguments: tuple[str, ...]) -> None:
     """A program asks as often as it likes."""
     assert call("status", *arguments).code == 2
 
@@ -233,7 +231,7 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(ours)
 
 
-def test_watching_draws_until_it_is_interrupted(call: Call, store: OpenStore, terminal: tuple[int, int]) -> None:
+def test_watch_refreshes_until_it_is_interrupted(call: Call, store: OpenStore, terminal: tuple[int, int]) -> None:
     """What changes is allowed anew; Ctrl-C ends it with 0."""
     ours, theirs = terminal
     command = [sys.executable, "-m", "interlock", "status", "--watch"]
@@ -277,7 +275,7 @@ def test_workers_are_listed(call: Call, store: OpenStore, place: Place) -> None:
     assert [(one["name"], one["alive"]) for one in told] == [("ann#1", True), ("bob#2", False)]
 
 
-def test_no_workers_are_said_so(call: Call, shop: str) -> None:
+def test_workers_command_says_if_there_are_none(call: Call, shop: str) -> None:
     """On the other channel: the list is empty."""
     answer = call("workers")
     assert (answer.code, answer.out) == (0, "")
@@ -286,7 +284,7 @@ def test_no_workers_are_said_so(call: Call, shop: str) -> None:
 
 
 # ---------------------------------------------------------------- bench
-def test_bench_measures_on_a_file_of_its_own(call: Call, here: Path, tmp_path: Path) -> None:
+def test_bench_uses_a_temporary_file(call: Call, here: Path, tmp_path: Path) -> None:
     """Figures above zero, and nothing is left."""
     answer = call("bench", "--jobs", "50", "--slots", "10", "--json")
     assert (answer.code, answer.err) == (0, "")
@@ -297,7 +295,7 @@ def test_bench_measures_on_a_file_of_its_own(call: Call, here: Path, tmp_path: P
     assert list(here.iterdir()) == list(tmp_path.glob("interlock-bench*")) == []
 
 
-def test_bench_leaves_a_server_as_it_was(call: Call, postgres_url: str) -> None:
+def test_bench_removes_its_schema_from_the_server(call: Call, postgres_url: str) -> None:
     """Its schema is its own, and goes with it."""
     answer = call("bench", "--jobs", "20", "--database", postgres_url)
     assert (answer.code, answer.err) == (0, "")
@@ -308,7 +306,7 @@ def test_bench_leaves_a_server_as_it_was(call: Call, postgres_url: str) -> None:
         ).fetchone() == (0,)
 
 
-def test_bench_never_removes_a_file_that_was_there(call: Call, here: Path) -> None:
+def test_bench_never_removes_an_existing_file(call: Call, here: Path) -> None:
     """It asks for a new one."""
     (here / "mine.db").write_text("precious")
     answer = call("bench", "--database", "sqlite:///mine.db")

@@ -118,7 +118,7 @@ def job(call: Call, id: str) -> Any:
 
 # ---------------------------------------------------------------- from start to end
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_works_until_a_signal(start: Start, call: Call, waiter: str, number: int) -> None:
+def test_worker_runs_until_a_signal(start: Start, call: Call, waiter: str, number: int) -> None:
     """It takes what comes, ends with 0, and leaves no row behind."""
     worker = start()
     worker.until(READY)
@@ -131,7 +131,7 @@ def test_a_worker_works_until_a_signal(start: Start, call: Call, waiter: str, nu
     assert call("workers", "--json").json == []
 
 
-def test_the_first_line_says_what_it_is(start: Start, waiter: str, place: Place) -> None:
+def test_first_line_describes_the_worker(start: Start, waiter: str, place: Place) -> None:
     """Name, database, kinds, queues and slots."""
     worker = start("--name", "ann", "--slots", "7", "--queues", "mail,default", "--kinds", "greet,wait")
     first = worker.until("the worker starts")
@@ -142,7 +142,7 @@ def test_the_first_line_says_what_it_is(start: Start, waiter: str, place: Place)
     assert worker.end(signal.SIGTERM) == 0
 
 
-def test_two_workers_may_have_one_name(start: Start, waiter: str) -> None:
+def test_two_workers_may_have_the_same_name(start: Start, waiter: str) -> None:
     """Each boot has an id of its own."""
     both = [start("--name", "ann"), start("--name", "ann")]
     names = {found[0] for each in both if (found := re.search(r"ann#\w+", each.until(READY)))}
@@ -150,7 +150,7 @@ def test_two_workers_may_have_one_name(start: Start, waiter: str) -> None:
     assert [each.end(signal.SIGTERM) for each in both] == [0, 0]
 
 
-def test_a_second_signal_ends_it_at_once(start: Start, call: Call, waiter: str) -> None:
+def test_second_signal_ends_the_worker_at_once(start: Start, call: Call, waiter: str) -> None:
     """With 128 and the signal's number; what ran is still leased, and its lease recovers it."""
     worker = start()
     id = enqueued(call, "wait")
@@ -161,7 +161,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, call: Call, waiter: str) 
     assert job(call, id)["phase"] == "running"
 
 
-def test_a_handler_that_cannot_be_stopped_does_not_keep_it(start: Start, call: Call, waiter: str) -> None:
+def test_handler_that_cannot_be_stopped_does_not_block_the_exit(start: Start, call: Call, waiter: str) -> None:
     """Threads cannot be ended: the process ends without them, and says so."""
     worker = start()
     enqueued(call, "block")
@@ -170,7 +170,7 @@ def test_a_handler_that_cannot_be_stopped_does_not_keep_it(start: Start, call: C
     assert any("1 handlers cannot be stopped" in line for line in worker.said)
 
 
-def test_a_worker_that_hangs_says_where_and_ends_with_70(here: Path) -> None:
+def test_hung_worker_prints_its_stacks_and_exits_with_70(here: Path) -> None:
     """Every stack, and a code by which whoever watches it starts another."""
     program = "from interlock.cli.worker_command import exit_hung\ndef stuck():\n    exit_hung(61.0)\nstuck()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -180,7 +180,7 @@ def test_a_worker_that_hangs_says_where_and_ends_with_70(here: Path) -> None:
 
 
 # ---------------------------------------------------------------- what it leaves alone
-def test_kinds_that_it_does_not_have_are_left_alone(
+def test_worker_leaves_unknown_and_excluded_kinds_alone(
     start: Start, call: Call, waiter: str, here: Path, place: Place
 ) -> None:
     """Those of another app, and those that it was told to leave; `status` names both."""
@@ -204,7 +204,7 @@ def test_kinds_that_it_does_not_have_are_left_alone(
 
 
 # ---------------------------------------------------------------- the database
-def test_a_database_that_was_not_migrated_ends_it(start: Start, here: Path, place: Place) -> None:
+def test_worker_exits_if_the_database_is_not_migrated(start: Start, here: Path, place: Place) -> None:
     """With 1, and the command that helps."""
     place.raw.script("CREATE TABLE theirs (id integer)")
     (here / "waiter.py").write_text(SHOP.format(url=place.url, schema=place.schema))
@@ -215,7 +215,7 @@ def test_a_database_that_was_not_migrated_ends_it(start: Start, here: Path, plac
     assert not any("Traceback" in line for line in worker.said)
 
 
-def test_a_lifespan_that_raises_ends_it_with_one_sentence(start: Start, here: Path, place: Place) -> None:
+def test_worker_exits_if_its_lifespan_raises(start: Start, here: Path, place: Place) -> None:
     """Whoever runs it reads why; the traceback is for the one who wrote it, at --log-level debug."""
     (here / "unready.py").write_text(
         "from contextlib import asynccontextmanager\nfrom interlock import App, "
@@ -232,7 +232,7 @@ def test_a_lifespan_that_raises_ends_it_with_one_sentence(start: Start, here: Pa
     assert not any("Traceback" in line for line in worker.said)
 
 
-def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: Call) -> None:
+def test_worker_waits_for_an_unreachable_database(start: Start, here: Path, call: Call) -> None:
     """The worker stays, says so, and works as soon as it can."""
     (here / "waiter.py").write_text(SHOP.format(url=f"sqlite:///{here / 'later' / 'jobs.db'}", schema="interlock"))
     worker = start("-A", "waiter:app")
@@ -243,7 +243,7 @@ def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: C
     assert worker.end(signal.SIGTERM) == 0
 
 
-def test_a_server_that_is_away_does_not_end_it_nor_its_password_show(start: Start, here: Path) -> None:
+def test_worker_waits_for_an_unreachable_server_and_hides_its_password(start: Start, here: Path) -> None:
     """It can be stopped while it waits."""
     (here / "waiter.py").write_text(
         SHOP.format(url="postgresql://nobody:hunter2@127.0.0.1:1/x?password=hunter3", schema="interlock")
@@ -257,7 +257,7 @@ def test_a_server_that_is_away_does_not_end_it_nor_its_password_show(start: Star
 
 
 # ---------------------------------------------------------------- logs and metrics
-def test_logs_may_be_json(start: Start, waiter: str) -> None:
+def test_logs_can_be_json(start: Start, waiter: str) -> None:
     """A line each, with their fields."""
     worker = start("--log-json", "--log-level", "debug")
     worker.until(READY)
@@ -267,7 +267,7 @@ def test_logs_may_be_json(start: Start, waiter: str) -> None:
     assert "debug" in {line["level"] for line in lines}
 
 
-def test_metrics_are_served(start: Start, call: Call, waiter: str) -> None:
+def test_worker_serves_metrics(start: Start, call: Call, waiter: str) -> None:
     """Where the first line says; with what stands in the database."""
     worker = start("--metrics-port", "0", "--kinds", "greet")
     found = re.search(r"metrics=(\S+)", worker.until("the worker starts"))
@@ -295,7 +295,7 @@ def test_metrics_are_served(start: Start, call: Call, waiter: str) -> None:
         (("--slots", "0"), "--slots"),
     ],
 )
-def test_a_worker_that_is_called_wrongly_does_not_start(
+def test_worker_with_wrong_options_does_not_start(
     call: Call, waiter: str, arguments: tuple[str, ...], says: str
 ) -> None:
     """One sentence, and exit code 2."""
@@ -314,7 +314,7 @@ def test_a_worker_that_is_called_wrongly_does_not_start(
         ("from interlock import App\napp = App()", "This app has no kinds"),
     ],
 )
-def test_a_worker_that_can_never_work_does_not_start(call: Call, here: Path, module: str, says: str) -> None:
+def test_worker_with_an_unusable_app_does_not_start(call: Call, here: Path, module: str, says: str) -> None:
     """It does not wait for what will not come."""
     (here / "never.py").write_text(module)
     answer = call("worker", "-A", "never:app")

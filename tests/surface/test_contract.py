@@ -56,7 +56,7 @@ def test_exported_names_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("cls", PUBLIC.values(), ids=lambda cls: cls.name)
-def test_classes_derive_as_the_contract_says(cls: Class) -> None:
+def test_classes_have_the_bases_of_the_contract(cls: Class) -> None:
     """A public or built-in base of the contract is a base in the package."""
     for base in cls.bases:
         if base == "Exception" or base in PUBLIC:
@@ -76,7 +76,7 @@ def test_classes_have_the_attributes_of_the_contract(cls: Class) -> None:
 
 
 @pytest.mark.parametrize(("cls", "name"), METHODS, ids=lambda part: part if isinstance(part, str) else part.name)
-def test_methods_take_what_the_contract_says(cls: Class, name: str) -> None:
+def test_methods_have_the_parameters_of_the_contract(cls: Class, name: str) -> None:
     """The same parameters, of the same kinds, in the same order, with defaults at the same places; async where the
     contract is.
     """
@@ -86,7 +86,7 @@ def test_methods_take_what_the_contract_says(cls: Class, name: str) -> None:
 
 
 @pytest.mark.parametrize(("cls", "name"), METHODS, ids=lambda part: part if isinstance(part, str) else part.name)
-def test_signatures_say_any_only_where_the_contract_does(cls: Class, name: str) -> None:
+def test_signatures_use_any_only_if_the_contract_does(cls: Class, name: str) -> None:
     """`Any` is a hole in the type checker's net: the contract lists each one."""
     for method, function in zip(cls.methods[name], definitions(cls, name), strict=True):
         holes = {one.name for one in parameters(function) if one.any_}

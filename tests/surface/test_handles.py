@@ -48,7 +48,7 @@ def test_second_enqueue_with_the_same_key_finds_the_job(shop: Shop) -> None:
     assert (first.created, second.created, first.id == second.id) == (True, False, True)
 
 
-def test_waiting_ends_with_the_job_whatever_its_end(shop: Shop) -> None:
+def test_wait_until_ended_returns_a_failed_job(shop: Shop) -> None:
     """`result` raises where `wait_until_ended` returns the job."""
     handle = shop.broken.enqueue()
     shop.app.run_until_idle()
@@ -71,7 +71,7 @@ def test_handle_cancels_the_job(shop: Shop) -> None:
     assert shop.app.history(handle.id)[-1].actor == "operator:ann"
 
 
-def test_twins_do_the_same(shop: Shop) -> None:
+def test_async_twins_do_the_same(shop: Shop) -> None:
     async def scene() -> None:
         handle = await shop.add.aenqueue(1, 2)
         assert (await handle.ajob()).phase == "pending"

@@ -64,7 +64,7 @@ def traced(app: App[Tx], work: Any) -> set[str]:
     return seen
 
 
-def test_the_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> None:
+def test_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
     committed: list[str] = []
 
@@ -88,6 +88,6 @@ def test_the_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> N
     assert python - seen - begins == set()
 
 
-def test_the_listed_files_exist_and_are_few() -> None:
+def test_listed_files_exist_and_are_at_most_nine() -> None:
     assert all((PACKAGE / path).exists() for path in [*listed(), *excluded()])
     assert len(listed()) <= LIMIT

@@ -18,7 +18,7 @@ def names(store: str) -> set[str]:
     return {name.partition(".")[0] for name in re.findall(r"^-- name: (\S+)", text(store), re.MULTILINE)}
 
 
-def test_every_query_has_its_sibling_or_a_reason() -> None:
+def test_every_query_is_in_both_stores_or_explained() -> None:
     """A name that stands in one file only is explained by a `-- differs:` line of the other."""
     for store, other in (STORES, STORES[::-1]):
         reasons = " ".join(re.findall(r"^-- differs: (.*)", text(other), re.MULTILINE))

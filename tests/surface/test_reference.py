@@ -150,7 +150,7 @@ _MARK = re.compile(r"(?<=<!-- generated -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_reference_is_what_the_code_says(name: str) -> None:
+def test_reference_matches_the_code(name: str) -> None:
     """Made from the code; to make it anew: `python -m tests.surface.test_docs`."""
     found = _MARK.search((DOCS / "reference" / name).read_text(encoding="utf-8"))
     assert found is not None

@@ -89,12 +89,12 @@ def test_functions_are_short() -> None:
     assert {each: lines for each, lines in all_functions() if lines >= FUNCTION and each not in LONG_FUNCTIONS} == {}
 
 
-def test_time_and_chance_are_injected() -> None:
+def test_time_and_randomness_are_injected() -> None:
     """Clocks are read, waits are waited and dice are thrown in listed places only, so that a test can set them all."""
     assert {name(path): used for path in FILES if (used := uses(path))} == ALLOWED
 
 
-def test_allowances_name_what_is_still_long() -> None:
+def test_exceptions_list_only_what_is_still_long() -> None:
     """A file or function that is short, or gone, is no longer listed."""
     long = {each for each, lines in all_functions() if lines >= FUNCTION}
     assert set(LONG_FUNCTIONS) <= long

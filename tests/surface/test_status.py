@@ -39,7 +39,7 @@ def claimed(store: OpenStore, queue: str = "default") -> Lease:
     return lease
 
 
-def test_held_job_is_named_behind_a_thousand_newer_ones(call: Call, store: OpenStore) -> None:
+def test_held_job_is_listed_among_a_thousand_newer_jobs(call: Call, store: OpenStore) -> None:
     """It is counted and named, and the exit code is 1, however many jobs wait."""
     lease = claimed(store)
     settle(store, lease, Held("did it happen?"))
@@ -107,7 +107,7 @@ def test_failed_jobs_of_the_last_day_are_counted_by_kind(call: Call, store: Open
     assert (told["kind"], told["count"], len(told["newest"])) == ("greet", 5, 3)
 
 
-def test_status_is_calm_again_when_failed_jobs_were_driven_again(call: Call, store: OpenStore) -> None:
+def test_status_finds_no_problem_after_a_redrive(call: Call, store: OpenStore) -> None:
     """Someone has looked."""
     lease = claimed(store)
     settle(store, lease, FailedFinally("broken"))
@@ -116,7 +116,7 @@ def test_status_is_calm_again_when_failed_jobs_were_driven_again(call: Call, sto
     assert call("status").code == 0
 
 
-def test_a_hundred_stuck_jobs_may_be_more(call: Call, store: OpenStore) -> None:
+def test_list_of_stuck_jobs_ends_at_a_hundred(call: Call, store: OpenStore) -> None:
     """The list ends at a hundred, and says so."""
     store.queue.enqueue([greeting() for _ in range(101)])
     store.queue.claim("ann#1", claim_rules("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
@@ -136,6 +136,6 @@ def test_stuck_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: 
     assert (len(told), told[-1]["job_id"]) == (101, other.id)
 
 
-def test_silent_worker_counts_as_alive_for_three_beats() -> None:
+def test_silent_worker_counts_as_alive_for_three_heartbeats() -> None:
     """A worker beats at least every ten seconds, so thirty without a beat tell that it is gone."""
     assert records.SILENT == 3 * leases.LONGEST_INTERVAL

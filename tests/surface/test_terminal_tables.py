@@ -173,7 +173,7 @@ def test_no_word_is_broken_at_80_columns(context: WorkerContext, call: Call, com
     assert max(cell_len(line) for line in shown.splitlines()) <= 80
 
 
-def test_pipe_gets_whole_cells(context: WorkerContext, call: Call) -> None:
+def test_cells_in_a_pipe_are_complete(context: WorkerContext, call: Call) -> None:
     """Whatever their length: programs read them."""
     lines = call("jobs").lines
     assert lines[0].split() == ["id", "kind", "state", "attempt", "tries", "left", "queue", "due", "(UTC)", "progress"]
@@ -194,7 +194,7 @@ def test_attempt_is_one_line_with_the_last_line_of_its_error(context: WorkerCont
     assert whole.count("Traceback (most recent call last):") >= 3
 
 
-def test_long_payload_is_whole_only_with_full(context: WorkerContext) -> None:
+def test_long_payload_is_complete_only_with_full(context: WorkerContext) -> None:
     """A terminal gets its beginning."""
     job = letter(context.store, "x" * 5000)
     context.store.queue.enqueue([job])
@@ -221,7 +221,7 @@ def short(text: str, id: str) -> str:
     return found
 
 
-def test_short_id_is_good_for_every_command(context: WorkerContext, call: Call) -> None:
+def test_every_command_accepts_a_short_id(context: WorkerContext, call: Call) -> None:
     """As it was shown: show, explain, cancel, redrive, release, and the page after it."""
     _, listed = at_terminal("jobs")
     ids = {name: short(listed, id) for name, id in context.ids.items()}
@@ -236,7 +236,7 @@ def test_short_id_is_good_for_every_command(context: WorkerContext, call: Call) 
     assert context.ids["held"] > after[0]["id"]
 
 
-def test_status_shows_short_ids_that_commands_take(context: WorkerContext, call: Call) -> None:
+def test_status_shows_short_ids_that_commands_accept(context: WorkerContext, call: Call) -> None:
     """What needs a look is looked at next."""
     code, shown = at_terminal("status")
     assert code == 1
@@ -259,7 +259,7 @@ def test_ambiguous_prefix_names_its_candidates(context: WorkerContext, call: Cal
 
 @pytest.mark.parametrize("command", [("show",), ("explain",), ("cancel",), ("redrive",), ("release", "--reason", "x")])
 @pytest.mark.parametrize("id", ["ffffffff", "nonsense"])
-def test_unknown_prefix_is_one_sentence(context: WorkerContext, call: Call, command: tuple[str, ...], id: str) -> None:
+def test_unknown_prefix_is_reported(context: WorkerContext, call: Call, command: tuple[str, ...], id: str) -> None:
     """And exit code 1."""
     answer = call(command[0], id, *command[1:])
     assert answer.code == 1
@@ -275,7 +275,7 @@ def test_pruned_job_is_shown_by_a_prefix(context: WorkerContext, call: Call) -> 
 
 
 # ---------------------------------------------------------------- tables
-def test_spare_columns_go_first_and_names_are_cut_next() -> None:
+def test_spare_columns_are_dropped_before_names_are_shortened() -> None:
     """Ids stay whole, and the row stays on one line."""
     columns = (Column("id", "whole"), Column("kind"), Column("host", spare=True))
     row = ("0123456789", "a_rather_long_kind", "example")

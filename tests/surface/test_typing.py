@@ -62,7 +62,7 @@ def test_programs_satisfy_basedpyright(programs: Path) -> None:
     assert "0 errors" in ran.stdout
 
 
-def test_the_contract_itself_satisfies_mypy(programs: Path) -> None:
+def test_contract_satisfies_mypy(programs: Path) -> None:
     """The programs fit the contract as well as the package: neither is mended alone."""
     shutil.copy(HERE / "contract" / "api.pyi", programs / "interlock.pyi")
     ran = run(

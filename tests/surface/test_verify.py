@@ -138,7 +138,7 @@ def test_each_rule_is_checked(
     assert all(detail.endswith(".") for _, detail in found)
 
 
-def test_stamps_out_of_order_are_no_violation(store: Store, record: JobRecord) -> None:
+def test_timestamps_out_of_order_are_not_a_violation(store: Store, record: JobRecord) -> None:
     """Started before it was leased: the clock was set back, and nothing is broken."""
     leased = record.executions[-1].leased_at
     assert list(check(last(started_at=leased - timedelta(hours=1))(record), Versions(store))) == []
@@ -152,7 +152,7 @@ def test_two_live_executions_are_found(store: Store) -> None:
 
 
 # ---------------------------------------------------------------- jobs that are gone
-def test_the_audit_of_a_pruned_job_ends_with_its_end(store: Store, clock: SettableClock, record: JobRecord) -> None:
+def test_audit_of_a_pruned_job_must_end_with_its_end(store: Store, clock: SettableClock, record: JobRecord) -> None:
     """Protocol 34: accepted without its job exactly then."""
     clock.advance(100)
     assert store.retention.prune(phase="succeeded", age=10, limit=10) == 1
@@ -165,14 +165,14 @@ def test_the_audit_of_a_pruned_job_ends_with_its_end(store: Store, clock: Settab
 
 
 # ---------------------------------------------------------------- the report
-def test_pages_of_any_size_are_all_checked(store: Store) -> None:
+def test_all_pages_are_checked(store: Store) -> None:
     """More jobs than a page holds."""
     store.queue.enqueue([make("mail") for _ in range(2500)])
     report = verify(store)
     assert (report.ok, report.checked) == (True, 2500)
 
 
-def test_a_report_lists_a_thousand_and_counts_the_rest() -> None:
+def test_report_lists_a_thousand_violations_and_counts_the_rest() -> None:
     """A broken table must not fill the memory."""
     report = Report()
     for number in range(MOST + 5):
