@@ -54,7 +54,7 @@ def test_expired_lease_is_adopted(store: Store, other: Store, clock: SettableClo
 
 
 def test_concurrent_sweeps_adopt_each_execution_once(store: Store, other: Store, clock: SettableClock) -> None:
-    """Two maintenance that come together get each execution once."""
+    """Two maintenance sweeps at the same time adopt each execution once."""
     store.queue.enqueue(many(10))
     claim(store, lease=30.0)
     clock.advance(31)
@@ -64,7 +64,7 @@ def test_concurrent_sweeps_adopt_each_execution_once(store: Store, other: Store,
 
 
 def test_longest_expired_leases_are_adopted_first(store: Store, clock: SettableClock) -> None:
-    """And never more than asked, over all kinds together."""
+    """Each call returns at most its limit, over all kinds together."""
     for lease, kind in ((25.0, "mail"), (15.0, "chore"), (5.0, "mail"), (20.0, "chore"), (10.0, "mail")):
         claimed(store, kind, lease=lease)
     clock.advance(30)
@@ -79,7 +79,7 @@ def test_longest_expired_leases_are_adopted_first(store: Store, clock: SettableC
 
 
 def test_adopt_can_leave_out_committed_executions_by_kind(store: Store, clock: SettableClock) -> None:
-    """By kind. Executions of the other kinds that are not committed are taken as before."""
+    """Executions of the left-out kinds are adopted if they are not committed."""
     mail, chore = commit(store, claimed(store, "mail")), commit(store, claimed(store, "chore"))
     lost = claimed(store, "mail")
     clock.advance(31)
@@ -90,7 +90,7 @@ def test_adopt_can_leave_out_committed_executions_by_kind(store: Store, clock: S
 
 
 def test_adopt_takes_only_known_kinds(store: Store, clock: SettableClock) -> None:
-    """Protocol 4: a maintenance touches no kind that it does not know."""
+    """Protocol 4: maintenance touches no kind that it does not know."""
     claimed(store, "mail")
     claimed(store, "paint")
     clock.advance(31)
@@ -100,7 +100,7 @@ def test_adopt_takes_only_known_kinds(store: Store, clock: SettableClock) -> Non
 
 
 def test_execution_that_never_started_is_adopted(store: Store, clock: SettableClock) -> None:
-    """FM_005: its worker died between claim and start."""
+    """FM_005: the worker died between claim and start."""
     lease = claimed(store, "deliver", lease=30.0)
     clock.advance(31)
     (adopted,) = store.leases.adopt("k", ["deliver"], 30.0, 9)
@@ -110,7 +110,7 @@ def test_execution_that_never_started_is_adopted(store: Store, clock: SettableCl
 
 
 def test_committed_execution_is_adopted_with_its_value(store: Store, clock: SettableClock) -> None:
-    """FM_025: whoever takes over after COMMITTED finishes with the value that was committed, and redoes nothing."""
+    """FM_025: the adopter of a COMMITTED execution finishes it with the committed value and repeats nothing."""
     commit(store, claimed(store, lease=30.0), '{"kept":1}')
     clock.advance(31)
     (adopted,) = store.leases.adopt("k", ["mail"], 30.0, 9)
@@ -129,7 +129,7 @@ def test_ended_execution_is_not_adopted(store: Store, clock: SettableClock) -> N
 
 
 def test_recovery_races_completion_and_one_wins(store: Store, other: Store, clock: SettableClock) -> None:
-    """FM_023: whichever writes first; the other is refused and nothing is half done."""
+    """FM_023: the first write wins; the other is refused, and nothing is half done."""
     store.queue.enqueue(many(2))
     first, second = claim(store, lease=30.0)
     clock.advance(31)
@@ -143,7 +143,7 @@ def test_recovery_races_completion_and_one_wins(store: Store, other: Store, cloc
 
 
 def test_execution_of_a_dead_adopter_is_adopted_again(store: Store, clock: SettableClock) -> None:
-    """Each change of hands makes the holder grow, and only the last one moves the job."""
+    """Each adoption increases the holder, and only the last holder moves the job."""
     lease = claimed(store, lease=30.0)
     holders = [lease]
     for name in ("k1", "k2", "k1"):
@@ -166,23 +166,23 @@ def test_job_that_loses_every_lease_fails_after_its_tries(store: Store, clock: S
     assert states == ["PENDING", "FAILED"]
 
 
-# ---------------------------------------------------------------- work that goes on elsewhere
+# ---------------------------------------------------------------- work in an external system
 @pytest.fixture
 def outside(store: Store, clock: SettableClock) -> str:
-    """A job whose work was handed outside and whose check is due."""
+    """Return a job whose work was handed over and whose check is due."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     clock.advance(15)
     return lease.job.id
 
 
 def test_maintenance_never_adopts_handed_over_work(store: Store, outside: str, clock: SettableClock) -> None:
-    """Protocol 5: a lease sweep never takes what the external system works on, however late."""
+    """Protocol 5: a lease sweep never adopts work of an external system, however late its check is."""
     clock.advance(100_000)
     assert store.leases.adopt("k", ["fetch"], 30.0, 9) == []
 
 
 def test_reconciler_adopts_handed_over_work_when_its_check_is_due(store: Store, outside: str) -> None:
-    """And given back with its next check in the move that stores the answer."""
+    """The reconciler returns it, with its next check, in the move that stores the answer."""
     (lease,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     assert (lease.job.id, lease.external_id, lease.holder) == (outside, "hash-1", 2)
     assert store.leases.adopt("rec2", ["fetch"], 30.0, 9, external=True) == []
@@ -193,7 +193,7 @@ def test_reconciler_adopts_handed_over_work_when_its_check_is_due(store: Store, 
 
 
 def test_reconciler_adopts_nothing_before_its_check_is_due(store: Store, clock: SettableClock) -> None:
-    """And worker-held executions are never the reconciler's."""
+    """The reconciler never adopts executions that a worker holds."""
     settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     claimed(store, "fetch", lease=1.0)
     clock.advance(14)
@@ -203,7 +203,7 @@ def test_reconciler_adopts_nothing_before_its_check_is_due(store: Store, clock: 
 def test_committed_external_execution_is_adopted_by_maintenance(
     store: Store, outside: str, clock: SettableClock
 ) -> None:
-    """Past the boundary there is nothing to ask outside: it is finished like any other."""
+    """After the commit boundary there is nothing to ask the external system: maintenance finishes the job."""
     (lease,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     commit(store, settle(store, lease, Started()))
     clock.advance(31)
@@ -214,7 +214,7 @@ def test_committed_external_execution_is_adopted_by_maintenance(
 
 
 def test_work_of_a_dead_reconciler_is_adopted_by_the_next(store: Store, outside: str, clock: SettableClock) -> None:
-    """An old answer of the dead one, even of the same name, is refused."""
+    """A late answer of the dead reconciler is refused, even if the next one has the same name."""
     (old,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     clock.advance(31)
     (new,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
@@ -224,7 +224,7 @@ def test_work_of_a_dead_reconciler_is_adopted_by_the_next(store: Store, outside:
 
 
 def test_started_download_that_loses_its_lease_fails(store: Store, clock: SettableClock) -> None:
-    """Where no `lose` is allowed and the job can wait where it is, it waits there."""
+    """The lifecycle has no `lose` from `downloading`, and no job waits there."""
     lease = started(store, "fetch")
     assert lease.job.state == "downloading"
     clock.advance(31)

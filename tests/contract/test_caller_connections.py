@@ -37,7 +37,7 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 
 
 def in_a_transaction(stack: Stack, place: Place, store: OpenStore, *, commit: bool, **fields: Any) -> str:
-    """Enqueue one job in a transaction of this stack, and end it; answers the job's id."""
+    """Enqueue one job in a transaction of this library, end the transaction, and return the job's id."""
     job = make(**fields)
     asyncio.run(
         stack.run(
@@ -54,7 +54,7 @@ def in_a_transaction(stack: Stack, place: Place, store: OpenStore, *, commit: bo
 def test_job_is_stored_exactly_if_its_callers_transaction_commits(
     stack: Stack, place_of: Callable[[str], Place]
 ) -> None:
-    """Committed: there. Rolled back: nothing of it is."""
+    """After a commit the job and its history are stored; after a rollback neither is."""
     place = place_of(stack.database)
     store = place.open()
     kept = in_a_transaction(stack, place, store, commit=True)
@@ -66,7 +66,9 @@ def test_job_is_stored_exactly_if_its_callers_transaction_commits(
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_keys_apply_inside_a_callers_transaction(stack: Stack, place_of: Callable[[str], Place]) -> None:
-    """The holder's id comes back; another payload under the key is refused, and the transaction goes on."""
+    """The call returns the id of the key's job; another payload under the key is refused, and the transaction stays
+    open.
+    """
     place = place_of(stack.database)
     store = place.open()
     holder = stored(store, idempotency_key="k")
@@ -90,7 +92,7 @@ def test_keys_apply_inside_a_callers_transaction(stack: Stack, place_of: Callabl
 
 
 def test_store_transaction_is_accepted_as_conn(store: OpenStore) -> None:
-    """A block that raises takes its jobs with it."""
+    """If the block raises, its jobs are not stored."""
     with store.transaction() as tx:
         kept = store.queue.enqueue([make()], conn=tx)[0].id
     with pytest.raises(RuntimeError), store.transaction() as tx:
@@ -99,7 +101,7 @@ def test_store_transaction_is_accepted_as_conn(store: OpenStore) -> None:
     assert [job.id for job in store.inspect.jobs()] == [kept]
 
 
-# ---------------------------------------------------------------- wrong ones
+# ---------------------------------------------------------------- refused connections
 def refused(store: OpenStore, conn: Any, *words: str) -> None:
     with pytest.raises(UsageError) as caught:
         store.queue.enqueue([make()], conn=conn)
@@ -114,7 +116,7 @@ def test_object_that_is_not_a_connection_is_refused_with_a_message(store: OpenSt
 def test_connection_to_another_database_is_refused_with_a_message(
     place_of: Callable[[str], Place], tmp_path: Path
 ) -> None:
-    """Also one that has Interlock's tables: each database knows itself."""
+    """Also one that has Interlock's tables: each database has its own id."""
     place, ran_elsewhere = place_of("sqlite"), place_of("sqlite")
     store = place.open()
     for file in (sqlite_path(ran_elsewhere.url), str(tmp_path / "empty.db")):
@@ -143,7 +145,7 @@ def test_connection_to_a_database_without_the_schema_is_refused_with_a_message(
 
 
 def test_autocommit_is_refused_with_a_message_that_names_the_alternative(place_of: Callable[[str], Place]) -> None:
-    """A job must not outlive its caller's rollback."""
+    """With autocommit, a rollback by the caller would not remove the job."""
     sqlite, postgres = place_of("sqlite"), place_of("postgresql")
     with closing(sqlite3.connect(sqlite_path(sqlite.url), isolation_level=None)) as file:
         refused(sqlite.open(), file, "BEGIN")
@@ -158,7 +160,7 @@ def test_autocommit_is_refused_with_a_message_that_names_the_alternative(place_o
 
 
 def test_second_sqlite_library_on_one_file_is_refused_with_a_message(place_of: Callable[[str], Place]) -> None:
-    """Closing one would drop the other's locks."""
+    """Closing a connection of one library would drop the other's locks."""
     import pysqlite3
 
     place = place_of("sqlite")

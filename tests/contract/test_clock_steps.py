@@ -1,4 +1,4 @@
-"""A database's clock may be set back by hours, and forward again: no step stops a verb or looks like corruption."""
+"""The database's clock may be set back or forward by hours: no verb fails, and nothing looks corrupt."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ def test_job_finishes_although_the_clock_steps(
     end: Callable[..., object],
     seconds: float,
 ) -> None:
-    """Each stage runs on another day: the store accepts every verb, and `verify` reports nothing."""
+    """The clock steps between all stages: the store accepts every verb, and `verify` reports nothing."""
 
     def step() -> None:
         clock.advance(seconds)
@@ -86,7 +86,7 @@ def test_handed_over_work_survives_a_clock_step(store: Store, clock: SettableClo
 
 
 def test_waiting_job_is_cancelled_after_the_clock_went_back(store: Store, clock: SettableClock) -> None:
-    """A waiting job that is cancelled before, by the clock, it was made."""
+    """By the clock, the job is cancelled before it was created."""
     job = stored(store)
     clock.advance(BACK)
     assert store.transitions.take([taken(job)]) == []
@@ -94,7 +94,7 @@ def test_waiting_job_is_cancelled_after_the_clock_went_back(store: Store, clock:
 
 
 def test_lease_given_after_the_clock_went_back_expires_on_time(store: Store, clock: SettableClock) -> None:
-    """Its holder dies: the others need not wait until the clock is where it was."""
+    """The holder dies: others can adopt the lease before the clock has caught up."""
     clock.advance(BACK)
     lease = started(store)
     clock.advance(31)
@@ -102,7 +102,7 @@ def test_lease_given_after_the_clock_went_back_expires_on_time(store: Store, clo
 
 
 def test_live_holder_renews_after_the_clock_went_forward(store: Store, clock: SettableClock) -> None:
-    """Possession is the fence, not time: until somebody takes it over, its renewal and its report are accepted."""
+    """Ownership is the fence, not time: until another process adopts the lease, renewals and moves are accepted."""
     lease = started(store)
     clock.advance(FORTH)
     fence = Fence(lease.job.id, 1, 1)
@@ -112,7 +112,7 @@ def test_live_holder_renews_after_the_clock_went_forward(store: Store, clock: Se
 
 
 def test_status_figures_are_correct_after_the_clock_went_back(store: Store, clock: SettableClock) -> None:
-    """A job that was due before the step is due when the clock is there again; no execution or worker looks stuck."""
+    """A job that was due before the step is due once the clock catches up; no execution or worker looks stuck."""
     stored(store)
     store.workers.report(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
     clock.advance(BACK)
@@ -126,7 +126,7 @@ def test_status_figures_are_correct_after_the_clock_went_back(store: Store, cloc
 
 
 def test_uptime_is_unknown_if_the_clock_is_before_the_servers_start(store: Store) -> None:
-    """It cannot know: a negative time would make every maintenance wait for the clock to catch up."""
+    """A negative uptime would make every maintenance wait for the clock to catch up."""
     if isinstance(store, PostgresStore):
         earlier = "(clock_timestamp() - interval '1000 hours')"
         store.session.queries["uptime"] = store.session.queries["uptime"].replace("clock_timestamp()", earlier)

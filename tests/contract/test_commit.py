@@ -1,4 +1,4 @@
-"""commit: a move with the caller's own function inside its transaction."""
+"""commit: a move with the caller's function inside its transaction."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class Body:
 def test_function_and_move_are_stored_in_one_transaction(
     store: Store, raw: Raw, transaction: Open | None, boundary: bool
 ) -> None:
-    """One transaction: the effect is there exactly if the job is past its commit."""
+    """The function's write is stored exactly if the job is past its commit."""
     lease, body = claimed(store), Body(raw)
     assert (
         store.transitions.commit(decided(lease, Returned('"v"', boundary=boundary)), body, transaction=transaction)
@@ -61,7 +61,7 @@ def test_function_and_move_are_stored_in_one_transaction(
 
 
 def test_function_gets_the_job_before_its_move(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """It is called once, with the job that it is about to move."""
+    """The function is called once, with the job that the move will change."""
     lease, body = claimed(store, payload='{"to":"ann"}'), Body(raw)
     store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
     (job,) = body.seen
@@ -75,7 +75,7 @@ def test_function_gets_the_job_before_its_move(store: Store, raw: Raw, transacti
 
 
 def test_function_that_raises_rolls_back_the_commit(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Its exception goes through; neither what it wrote nor the move is stored, and the job can still be moved."""
+    """The exception is raised; neither the function's writes nor the move is stored, and the job can still be moved."""
     lease = claimed(store)
     before = raw.dump()
     body = Body(raw, PermissionError("no"))
@@ -88,7 +88,7 @@ def test_function_that_raises_rolls_back_the_commit(store: Store, raw: Raw, tran
 def test_stale_commit_does_not_call_the_function(
     store: Store, raw: Raw, transaction: Open | None, clock: SettableClock
 ) -> None:
-    """Refused with what stands there, and nothing is written."""
+    """The commit is refused with the stored row, and nothing is written."""
     lease, body = claimed(store, lease=30.0), Body(raw)
     clock.advance(31)
     lose(store)
@@ -102,7 +102,7 @@ def test_stale_commit_does_not_call_the_function(
 def test_commit_is_refused_after_another_worker_adopted_the_job(
     store: Store, other: Store, raw: Raw, transaction: Open | None, clock: SettableClock
 ) -> None:
-    """Possession is checked where the rows are locked, not where the handler ended."""
+    """Ownership is checked when the rows are locked, not when the handler ended."""
     lease, body = claimed(store, lease=30.0), Body(raw)
     clock.advance(31)
     (adopted,) = other.leases.adopt("bob", ["mail"], 30.0, 1)
@@ -116,7 +116,7 @@ def test_commit_is_refused_after_another_worker_adopted_the_job(
 
 
 def test_refused_move_rolls_back_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """What the function wrote is rolled back with the move that it was to land with."""
+    """The function's writes are rolled back with the move."""
     lease, body = claimed(store), Body(raw)
     before = raw.dump()
     with pytest.raises(Exception, match="interlock refuses"):
@@ -125,7 +125,7 @@ def test_refused_move_rolls_back_the_function(store: Store, raw: Raw, transactio
 
 
 def test_commit_sent_again_counts_as_done(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Protocol 10: the second sending finds its own work done, does not call the function and is not refused."""
+    """Protocol 10: the second call does not run the function and is not refused."""
     lease, body = claimed(store), Body(raw)
     move = decided(lease, Returned("1", boundary=True))
     assert store.transitions.commit(move, body, transaction=transaction) is None
@@ -135,7 +135,7 @@ def test_commit_sent_again_counts_as_done(store: Store, raw: Raw, transaction: O
 
 
 def test_move_with_two_transitions_runs_its_function_once(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """A failure that is buried at once runs its function once, in the transaction of both arrows."""
+    """A failure that is buried at once runs its function once, in the transaction of both transitions."""
     lease, body = claimed(store, "paint"), Body(raw)
     assert store.transitions.commit(decided(lease, FailedFinally("broken")), body, transaction=transaction) is None
     assert (store.inspect.get(lease.job.id).state, len(body.effects)) == ("dead_letter", 1)
@@ -143,15 +143,15 @@ def test_move_with_two_transitions_runs_its_function_once(store: Store, raw: Raw
 
 
 def test_finish_and_its_function_are_stored_together(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Also the move from the commit boundary to the end."""
+    """This is the move from the commit boundary to the end."""
     lease, body = commit(store, claimed(store)), Body(raw)
     assert store.transitions.commit(decided(lease, Finished()), body, transaction=transaction) is None
     assert (store.inspect.get(lease.job.id).state, len(body.effects)) == ("SUCCEEDED", 1)
 
 
-# ---------------------------------------------------------------- of a job that waits
+# ---------------------------------------------------------------- takes of a waiting job
 def test_take_and_its_function_are_stored_together(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """A waiting job is carried out together with what the function writes."""
+    """A waiting job is cancelled in the same transaction as the function's writes."""
     job, body = stored(store), Body(raw)
     assert store.transitions.commit(taken(job, reason="no longer wanted"), body, transaction=transaction) is None
     assert (store.inspect.get(job.id).state, body.effects) == ("CANCELLED", [(job.id, "PENDING")])
@@ -159,7 +159,7 @@ def test_take_and_its_function_are_stored_together(store: Store, raw: Raw, trans
 
 
 def test_stale_take_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """A job that was claimed meanwhile is not taken."""
+    """A job that was claimed in the meantime is not taken."""
     job, body = stored(store), Body(raw)
     take = taken(job)
     claim(store)
@@ -170,7 +170,7 @@ def test_stale_take_does_not_call_the_function(store: Store, raw: Raw, transacti
 
 
 def test_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Nothing changes, and the exception goes through."""
+    """Nothing changes, and the exception is raised."""
     job = stored(store)
     before = raw.dump()
     with pytest.raises(PermissionError):
@@ -181,7 +181,7 @@ def test_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: Ra
 def test_take_that_the_lifecycle_does_not_allow_is_rolled_back(
     store: Store, raw: Raw, transaction: Open | None
 ) -> None:
-    """The database refuses it, and the function's writes go with it."""
+    """The database refuses it, and the function's writes are rolled back."""
     job, body = stored(store), Body(raw)
     before = raw.dump()
     with pytest.raises(Exception, match="interlock refuses"):
@@ -191,11 +191,11 @@ def test_take_that_the_lifecycle_does_not_allow_is_rolled_back(
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
 
 
-# ---------------------------------------------------------------- a function that takes its time
+# ---------------------------------------------------------------- slow functions
 def test_function_that_takes_too_long_is_rolled_back(
     store: Store, raw: Raw, transaction: Open | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sentence says how long it may take and what says so; nothing is stored, and the job can still be moved."""
+    """The error names the limit and the setting; nothing is stored, and the job can still be moved."""
     lease, body = claimed(store), Body(raw)
     before = raw.dump()
     seconds = count(step=31)
@@ -215,9 +215,9 @@ def test_function_that_takes_too_long_is_rolled_back(
 
 
 def test_server_ends_the_transaction_of_a_function_that_hangs(store: Store, raw: Raw, place: Place) -> None:
-    """Whether it then goes on with its transaction or returns.
+    """It does not matter whether the function then uses its transaction or returns.
 
-    A file has no server: there nobody can end a process that stands still.
+    SQLite has no server that could end the transaction.
     """
     lease = claimed(store)
     before = raw.dump()
@@ -236,9 +236,9 @@ def test_server_ends_the_transaction_of_a_function_that_hangs(store: Store, raw:
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-# ---------------------------------------------------------------- deadlocks, and a file that is busy
+# ---------------------------------------------------------------- deadlocks and a busy file
 def contested(raw: Raw) -> Exception:
-    """What the driver raises where the same transaction may be sent again."""
+    """Return the error that the driver raises if the transaction can be retried."""
     if not isinstance(raw, SqliteRaw):
         return psycopg.errors.DeadlockDetected()
     busy = sqlite3.OperationalError("database is locked")
@@ -248,7 +248,7 @@ def contested(raw: Raw) -> Exception:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction: Open | None, wrapped: bool) -> None:
-    """Protocol 26: in a new transaction, three times in all; what it wrote is there once."""
+    """Protocol 26: in a new transaction, up to three times in all; its write is stored once."""
     lease, body = claimed(store), Body(raw)
 
     def unlucky(tx: Any, job: Job) -> None:
@@ -264,7 +264,7 @@ def test_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction: O
 
 
 def test_deadlock_is_raised_after_three_attempts(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """After the third time, and nothing is changed."""
+    """After the third attempt the error is raised, and nothing is changed."""
     lease = claimed(store)
     before = raw.dump()
     error = contested(raw)
@@ -274,9 +274,9 @@ def test_deadlock_is_raised_after_three_attempts(store: Store, raw: Raw, transac
     assert (len(body.seen), body.effects, raw.dump()) == (3, [], before)
 
 
-# ---------------------------------------------------------------- the transaction is closed to its user
+# ---------------------------------------------------------------- a function must not end the transaction
 def test_function_that_commits_by_itself_causes_an_error(store: Store, raw: Raw) -> None:
-    """Protocol 26: a function that commits by itself does not leave a job half moved without a word."""
+    """Protocol 26: a function that commits does not leave a job half moved without an error."""
     raw("CREATE TABLE {effects} (job text, what text)")
     lease = claimed(store)
 
@@ -288,6 +288,6 @@ def test_function_that_commits_by_itself_causes_an_error(store: Store, raw: Raw)
         with raw.transaction() as connection:
             yield connection
 
-    with pytest.raises(Exception):  # noqa: B017, PT011 - in which words is the store's own affair
+    with pytest.raises(Exception):  # noqa: B017, PT011 - each store raises its own error
         store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=own)
     assert settle(store, lease, FailedFinally("it misbehaved")).job.state == "FAILED"

@@ -1,4 +1,4 @@
-"""The pool of migrated schemas: a test never sees what another one left."""
+"""The pool of migrated schemas: a test never sees data of another test."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def pool(postgres_url: str) -> Iterator[SchemaPool]:
 
 
 def used(url: str, pool: SchemaPool) -> Place:
-    """A database in which a test has worked."""
+    """Return a database that a test has used."""
     place = postgres_place(url, pool)
     store = place.open_with(CONTENTS)
     claimed(store)
@@ -30,7 +30,7 @@ def used(url: str, pool: SchemaPool) -> Place:
 
 
 def test_reused_schema_is_empty(postgres_url: str, pool: SchemaPool) -> None:
-    """No row, no frozen clock, and a name of its own for the database; the lifecycles and kinds are there."""
+    """It has no rows, no frozen clock and a new database id; the lifecycles and kinds are kept."""
     first = used(postgres_url, pool)
     (instance,) = first.raw("SELECT instance FROM {schema_version}")
     kinds = first.raw("SELECT * FROM {kinds}")
@@ -66,7 +66,7 @@ def test_changed_schema_is_not_reused(postgres_url: str, pool: SchemaPool, chang
 
 
 def test_schema_is_not_reused_while_a_connection_is_open(postgres_url: str, pool: SchemaPool) -> None:
-    """What is left of a test could write on."""
+    """The old test could still write through it."""
     first = used(postgres_url, pool)
     with psycopg.connect(postgres_url):
         first.close()

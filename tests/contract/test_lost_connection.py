@@ -42,7 +42,7 @@ def raw(place: Place) -> Raw:
 
 
 def end(raw: Raw, pid: int) -> None:
-    """End one backend, and see that it is gone."""
+    """End one server process, and wait until it is gone."""
     raw("SELECT pg_terminate_backend(:pid)", pid=pid)
     while raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=pid):
         pass
@@ -54,7 +54,7 @@ def pid_of(tx: Any) -> int:
 
 
 def test_dead_idle_connections_are_replaced(store: PostgresStore, raw: Raw) -> None:
-    """All of them: the next verb notices nothing."""
+    """All of them: the next verb succeeds."""
     with ExitStack() as several:
         pids = [pid_of(several.enter_context(store.transaction())) for _ in range(4)]
     for pid in pids:
@@ -83,9 +83,9 @@ VERBS: dict[str, Verb] = {
 def test_verb_that_loses_its_connection_raises_unavailable(
     store: PostgresStore, raw: Raw, place: Place, verb: str
 ) -> None:
-    """From the driver's own error.
+    """The error has the driver's error as its cause.
 
-    Nothing was done, no row was blamed for it, and the same verb works when it is sent again.
+    Nothing was done, no row was refused for it, and the same verb works when it is sent again.
     """
     lease = claimed(store)
     waiting = stored(store)
@@ -94,7 +94,7 @@ def test_verb_that_loses_its_connection_raises_unavailable(
     def work() -> None:
         try:
             VERBS[verb](store, lease, waiting)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at below
+        except Exception as error:  # noqa: BLE001 - checked below
             raised.append(error)
 
     with psycopg.connect(place.url) as other:
@@ -136,7 +136,7 @@ def wrap(tx: Any) -> None:
 def test_commit_that_loses_its_connection_raises_unavailable(
     store: PostgresStore, raw: Raw, whose: str, then: Callable[[Any], None]
 ) -> None:
-    """Whatever its function makes of it; nothing is stored, and the commit can be sent again."""
+    """Whatever the function does with the error; nothing is stored, and the commit can be sent again."""
     lease = claimed(store)
     move = decided(lease, Returned("1", boundary=True))
     before = raw.dump()
@@ -153,7 +153,7 @@ def test_commit_that_loses_its_connection_raises_unavailable(
 
 
 def test_own_error_of_a_commit_function_is_raised_unchanged(store: PostgresStore, raw: Raw) -> None:
-    """Though its connection has died meanwhile, unnoticed."""
+    """Also if its connection was lost meanwhile and the function did not notice."""
 
     def body(tx: Any, job: Job) -> None:
         end(raw, pid_of(tx))
@@ -164,7 +164,7 @@ def test_own_error_of_a_commit_function_is_raised_unchanged(store: PostgresStore
 
 
 def test_error_of_another_database_is_raised_unchanged(store: PostgresStore, raw: Raw, place: Place) -> None:
-    """What a function raises of a connection of its own goes through as it is, as long as ours is there."""
+    """A function's error from its own connection is raised unchanged, as long as the store's connection works."""
     lease = claimed(store)
 
     def body(tx: Any, job: Job) -> None:
@@ -194,7 +194,7 @@ def test_callers_own_connection_raises_the_drivers_errors(store: PostgresStore, 
 # ---------------------------------------------------------------- a server that is unreachable
 @pytest.fixture
 def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], None]]]:
-    """A store on a database of its own, and a switch that lets nobody in there, and throws everybody out."""
+    """Return a store on its own database, and a switch that refuses new connections there and ends the open ones."""
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS interlock_away")
         admin.execute("CREATE DATABASE interlock_away")
@@ -218,7 +218,7 @@ def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], No
 def test_unreachable_server_is_reported_at_once_and_used_again_at_once(
     away: tuple[PostgresStore, Callable[[bool], None]],
 ) -> None:
-    """With the cause, at every verb, however often; and the first verb after it is back works."""
+    """Every verb reports the cause; the first verb after the server is back works."""
     store, switch = away
     lease = claimed(store)
     for _ in range(2):
@@ -237,7 +237,7 @@ def test_waiting_for_a_pooled_connection_is_not_reported_as_an_outage(
     away: tuple[PostgresStore, Callable[[bool], None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection that is only lent is waited for; one that cannot be had because the server went meanwhile is not."""
+    """A verb waits for a connection that is in use; it does not wait if the server has become unreachable."""
     store, switch = away
     answers: list[object] = []
     looked = threading.Event()
@@ -284,7 +284,7 @@ def file_store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def test_full_disk_raises_unavailable(file_store: SqliteStore) -> None:
-    """Nothing is stored, no row is blamed for it, and all goes on when there is room."""
+    """Nothing is stored, no row is refused for it, and work continues once there is space."""
     lease = claimed(file_store)
     big = f'"{"x" * 100_000}"'
     conn = file_store.file.connection()
@@ -304,7 +304,7 @@ def test_full_disk_raises_unavailable(file_store: SqliteStore) -> None:
 
 
 def test_file_that_is_not_a_database_raises_unavailable(file_store: SqliteStore) -> None:
-    """Reading too."""
+    """Reads, too."""
     file_store.close()
     Path(file_store.file.path).write_bytes(b"nothing of ours " * 500)
     for verb in (lambda: file_store.inspect.get("x"), lambda: file_store.queue.enqueue([make()])):
@@ -313,7 +313,7 @@ def test_file_that_is_not_a_database_raises_unavailable(file_store: SqliteStore)
 
 
 def test_sqlite_error_of_a_commit_function_is_raised_unchanged(file_store: SqliteStore) -> None:
-    """A missing table, and another file that is full: neither is ours."""
+    """A missing table, and another file that is full: neither is an outage of the store."""
     lease = claimed(file_store)
 
     def missing(tx: Any, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""migrate and the registry: which lifecycles, kinds and hooks the database knows."""
+"""migrate and the registry: the lifecycles, kinds and hooks that the database knows."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,24 +24,24 @@ LONGER = Lifecycle(
 
 @pytest.fixture
 def places(empty_places: Places) -> Places:
-    """Databases in which nothing was migrated."""
+    """Databases in which nothing is migrated."""
     return empty_places
 
 
 def test_first_version_of_a_lifecycle_is_1(place: Place) -> None:
-    """What is registered first has version 1, and the answer says so."""
+    """The result of the migration names the version."""
     assert dict(place.open().registry.migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
 
 
 def test_second_migration_changes_nothing(store: Store, raw: Raw) -> None:
-    """A second migration with the same declarations leaves the database as it is."""
+    """A migration with the same declarations changes nothing in the database."""
     before = raw.dump()
     assert dict(store.registry.migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
     assert raw.dump() == before
 
 
 def test_migration_does_not_affect_the_clock_or_running_jobs(store: Store, other: Store) -> None:
-    """A migration beside a running job disturbs nothing of it."""
+    """A migration during a running job does not affect it."""
     lease = claimed(store)
     other.registry.migrate([*ALL, SHORT], FACTS)
     assert store.inspect.now() == other.inspect.now()
@@ -49,7 +49,9 @@ def test_migration_does_not_affect_the_clock_or_running_jobs(store: Store, other
 
 
 def test_changed_lifecycle_gets_the_next_version(store: Store) -> None:
-    """Arrow for arrow the same keeps its version, whatever came later; a changed one gets the next."""
+    """A lifecycle with the same transitions keeps its version, also after later changes; a changed one gets the next
+    version.
+    """
     assert store.registry.migrate([SHORT], []).versions["short"] == 1
     assert store.registry.migrate([LONGER], []).versions["short"] == 2
     assert store.registry.migrate([SHORT], []).versions["short"] == 1
@@ -57,7 +59,7 @@ def test_changed_lifecycle_gets_the_next_version(store: Store) -> None:
 
 
 def test_order_of_transitions_does_not_change_the_version(store: Store, raw: Raw) -> None:
-    """The same arrows in another order are the same version."""
+    """The same transitions in another order are the same version."""
     store.registry.migrate([SHORT], [])
     before = raw.dump()
     turned = Lifecycle(
@@ -68,23 +70,21 @@ def test_order_of_transitions_does_not_change_the_version(store: Store, raw: Raw
 
 
 def test_registered_lifecycle_is_read_back(store: Store, other: Store) -> None:
-    """A lifecycle that only another app's code knows is read from the database, equal to the one that was
-    registered.
-    """
+    """A lifecycle that only another app's code knows is read from the database, equal to the registered one."""
     store.registry.migrate([SHORT], [])
     store.registry.migrate([LONGER], [])
     assert (other.registry.lifecycle("short", 1), other.registry.lifecycle("short", 2)) == (SHORT, LONGER)
 
 
 def test_unknown_lifecycle_is_not_found(store: Store) -> None:
-    """Neither a name nor a version is made up."""
+    """For an unknown name and for an unknown version."""
     for name, version in (("short", 1), ("standard", 2)):
         with pytest.raises(NotFound, match=name):
             store.registry.lifecycle(name, version)
 
 
 def test_error_for_an_unregistered_lifecycle_names_the_command(store: Store) -> None:
-    """The version of a lifecycle that nobody registered: the sentence says what to run."""
+    """The error says which command to run."""
     with pytest.raises(NotMigrated, match="interlock migrate"):
         store.registry.version_of(SHORT)
     store.registry.migrate([SHORT], [])
@@ -93,9 +93,7 @@ def test_error_for_an_unregistered_lifecycle_names_the_command(store: Store) -> 
 
 
 def test_every_verb_refuses_an_empty_database(place: Place) -> None:
-    """Before its first migration a database is empty, and verbs name the command instead of failing on a missing
-    table.
-    """
+    """Before the first migration, verbs name the command to run instead of failing on a missing table."""
     store = place.open()
     assert store.registry.is_empty()
     verbs = [
@@ -115,7 +113,7 @@ def test_every_verb_refuses_an_empty_database(place: Place) -> None:
 
 
 def test_database_newer_than_the_code_is_refused(store: Store, other: Store, raw: Raw) -> None:
-    """Old code does not touch a newer schema."""
+    """Old code does not change a newer schema."""
     raw("UPDATE {schema_version} SET version = version + 1")
     before = raw.dump()
     for verb in (lambda: other.registry.migrate([SHORT], []), lambda: other.queue.enqueue([make()])):
@@ -125,7 +123,7 @@ def test_database_newer_than_the_code_is_refused(store: Store, other: Store, raw
 
 
 def test_older_database_is_upgraded(place: Place, raw: Raw) -> None:
-    """As it was before work could be handed over; until it is, every verb says what to run."""
+    """From version 1, before handed-over work existed; until the upgrade, every verb names the command to run."""
     store = place.open()
     store.registry.migrate(ALL, FACTS)
     new = {table: sorted(raw.columns(table)) for table in ("kinds", "executions")}
@@ -150,7 +148,7 @@ def test_older_database_is_upgraded(place: Place, raw: Raw) -> None:
 
 
 def test_printed_migration_makes_a_working_database(place: Place) -> None:
-    """What `migration` prints, run elsewhere, is what `migrate` would have made."""
+    """The printed SQL, run by hand, makes the same database as `migrate`."""
     place.raw.script(place.open().registry.migration_sql(ALL, FACTS))
     place.freeze()
     store = place.open()
@@ -162,7 +160,7 @@ def test_printed_migration_makes_a_working_database(place: Place) -> None:
 
 
 def test_hooks_are_those_of_the_last_migration(store: Store, other: Store) -> None:
-    """Which states have hooks is known to processes that do not have the code."""
+    """Processes without the code know which states have hooks."""
     store.registry.migrate(ALL, [KindFacts("paint", "image", ("dead_letter", "completed"))])
     assert hooks_of(other, "paint") == {"dead_letter", "completed"}
     store.registry.migrate(ALL, [KindFacts("paint", "image", ("completed",))])
@@ -171,14 +169,14 @@ def test_hooks_are_those_of_the_last_migration(store: Store, other: Store) -> No
 
 
 def test_migration_keeps_the_limits_of_kinds(store: Store, raw: Raw) -> None:
-    """What an operator set on a kind outlives the next deploy."""
+    """A limit that an operator set stays after the next deployment."""
     raw("UPDATE {kinds} SET max_running = 7 WHERE name = 'mail'")
     store.registry.migrate(ALL, FACTS)
     assert raw("SELECT max_running FROM {kinds} WHERE name = 'mail'") == [(7,)]
 
 
 def test_concurrent_migrations_succeed(place: Place) -> None:
-    """Eight processes that deploy together all succeed, and agree on the versions."""
+    """Eight processes that deploy together succeed, and agree on the versions."""
     stores = [place.open(real_time=True) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda store: store.registry.migrate([*ALL, SHORT], FACTS), stores))

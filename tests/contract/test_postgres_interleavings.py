@@ -1,4 +1,4 @@
-"""What only a database with many writers can do to us: each interleaving is forced, none is waited for."""
+"""Interleavings of concurrent writers on PostgreSQL: each test forces one."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ def store(place: Place) -> PostgresStore:
 
 
 class Meddling:
-    """A dialect between whose insert and look something happens, once; and, if asked, before its second insert."""
+    """A dialect that runs a function once between insert and look-up and, if given, another before the second insert."""
 
     def __init__(
         self, store: PostgresStore, meddle: Callable[[], object], later: Callable[[], object] = lambda: None
@@ -61,13 +61,13 @@ class Meddling:
 
 # ---------------------------------------------------------------- protocol 21
 def dead_lettered(store: OpenStore) -> None:
-    """Bury the job that runs, which releases its key."""
+    """Bury the running job, which frees its key."""
     (lease,) = claim(store, "paint")
     assert store.transitions.move([decided(lease, FailedFinally("broken"))]) == []
 
 
 def test_job_is_stored_if_its_idempotency_key_is_freed_during_enqueue(store: PostgresStore, place: Place) -> None:
-    """Not answered by some old holder of its other key: that one never kept it out."""
+    """The call does not return an old job of its unique key: that one did not block the insert."""
     other = place.open(real_time=True)
     stored(other, "paint", unique_key="u")
     finish(other, *claim(other, "paint"))
@@ -79,7 +79,7 @@ def test_job_is_stored_if_its_idempotency_key_is_freed_during_enqueue(store: Pos
 
 
 def test_enqueue_returns_the_job_that_ended_during_the_call(store: PostgresStore, place: Place) -> None:
-    """It was the one active job when the caller asked; the last of the key's holders."""
+    """It was the active job when the caller asked; of the key's jobs, the last one is returned."""
     other = place.open(real_time=True)
     old = stored(other, unique_key="u")
     finish(other, *claim(other))
@@ -90,8 +90,8 @@ def test_enqueue_returns_the_job_that_ended_during_the_call(store: PostgresStore
 
 
 def test_retried_enqueue_returns_no_job_of_the_rolled_back_round(store: PostgresStore, place: Place) -> None:
-    """What was found through a round that is undone is not there any more: a rival takes the key before the next
-    one.
+    """Jobs found in a round that is rolled back do not exist any more: here another process takes the key before the
+    next round.
     """
     other = place.open(real_time=True)
     stored(other, "paint", idempotency_key="k")
@@ -106,7 +106,7 @@ def test_retried_enqueue_returns_no_job_of_the_rolled_back_round(store: Postgres
 
 
 def test_long_lists_of_keys_in_opposite_order_do_not_deadlock(store: PostgresStore, place: Place) -> None:
-    """Protocol 7: also across the statements of a list, nobody dies of a deadlock."""
+    """Protocol 7: also if a list needs several statements."""
     keys = [f"k{n}" for n in range(2500)]
     before = place.raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
     found: list[list[str]] = []
@@ -126,7 +126,7 @@ def test_long_lists_of_keys_in_opposite_order_do_not_deadlock(store: PostgresSto
 
 
 def test_repeatable_read_caller_gets_the_serialization_error(store: PostgresStore, place: Place) -> None:
-    """Protocol 22: a snapshot cannot see the rival, so only the caller can try again."""
+    """Protocol 22: the snapshot cannot see the other job, so only the caller can retry."""
     with psycopg.connect(place.url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT 1")
@@ -137,7 +137,7 @@ def test_repeatable_read_caller_gets_the_serialization_error(store: PostgresStor
 
 # ---------------------------------------------------------------- protocol 2
 def test_holder_that_finishes_during_a_sweep_does_not_stop_the_sweep(store: PostgresStore, place: Place) -> None:
-    """The sweep has found four ended leases when one of them finishes: it adopts the other three."""
+    """The sweep has found four expired leases when one of their holders finishes: it adopts the other three."""
     store.queue.enqueue(many(4))
     leases = claim(store, lease=0.0)
     raw = place.raw
@@ -165,7 +165,7 @@ def test_holder_that_finishes_during_a_sweep_does_not_stop_the_sweep(store: Post
 
 # ---------------------------------------------------------------- protocol 9, 11, 18
 def test_read_only_server_fails_no_row(store: PostgresStore, place: Place) -> None:
-    """Protocol 9: a server that only reads refuses everything, so nothing is to be failed for it."""
+    """Protocol 9: a read-only server refuses every write, so no row is failed for it."""
     stored(store)
     (lease,) = claim(store)
     separator = "&" if "?" in place.url else "?"
@@ -179,9 +179,7 @@ def test_read_only_server_fails_no_row(store: PostgresStore, place: Place) -> No
 
 
 def test_deadlocks_and_lock_timeouts_are_retried() -> None:
-    """Protocol 11: also a serialization failure and a lock that was not had in time; anything else goes through at
-    once.
-    """
+    """Protocol 11: also serialization failures and lock timeouts; any other error is raised at once."""
     for error in (
         psycopg.errors.DeadlockDetected,
         psycopg.errors.SerializationFailure,
@@ -226,7 +224,7 @@ def test_planner_settings_never_reach_the_callers_code(store: PostgresStore) -> 
 
 # ---------------------------------------------------------------- transactions and connections
 def test_transaction_that_swallows_a_database_error_raises(store: PostgresStore) -> None:
-    """The server answers the COMMIT of a failed transaction with a rollback and no error."""
+    """PostgreSQL answers the COMMIT of a failed transaction with a rollback and no error."""
     with pytest.raises(InterlockError, match="nothing of the block was stored"), store.transaction() as tx:
         store.queue.enqueue([make()], conn=tx)
         with suppress(psycopg.errors.DivisionByZero):
@@ -235,7 +233,7 @@ def test_transaction_that_swallows_a_database_error_raises(store: PostgresStore)
 
 
 def test_async_connection_is_checked_like_any_other(store: PostgresStore, place: Place, postgres_url: str) -> None:
-    """One to another database is refused; one with its own row factory serves."""
+    """A connection to another database is refused; one with its own row factory is accepted."""
     ran_elsewhere = postgres_place(postgres_url)
     ran_elsewhere.open().registry.migrate(list(LIFECYCLES.values()), FACTS)
     foreign = ran_elsewhere.open()
@@ -256,13 +254,13 @@ def test_async_connection_is_checked_like_any_other(store: PostgresStore, place:
 
 
 def test_refused_connection_is_reported_at_once_with_its_cause(place: Place) -> None:
-    """At once, with the cause; a pool would say after half a minute that it got no connection."""
+    """A pool would only report a timeout after half a minute."""
     with pytest.raises(Unavailable, match=r"refused the connection: .*nobody_here.*Is the server running"):
         open_store(place.url.replace("/postgres", "/nobody_here", 1), place.schema, place.clock).inspect.counts()
 
 
 def test_producer_works_after_going_back_two_lifecycle_versions(store: PostgresStore, place: Place) -> None:
-    """What is migrated to now is accepted, however old its registration is."""
+    """The last migrated version is accepted, however old its registration is."""
     drawn = [("new", "claim", "run"), ("run", "succeed", "done"), ("run", "fail", "bad"), ("run", "retry", "new")]
     versions = [
         Lifecycle("step", transitions=[*drawn, *extra])

@@ -21,7 +21,7 @@ from tests.contract.test_receipts import doubtful, the
 from tests.kit import Raw, SettableClock
 
 
-# ---------------------------------------------------------------- what the database refuses
+# ---------------------------------------------------------------- changes that the database refuses
 @pytest.mark.parametrize(
     "change",
     [
@@ -34,7 +34,7 @@ from tests.kit import Raw, SettableClock
     ],
 )
 def test_receipt_of_an_applied_effect_never_changes(store: Store, raw: Raw, change: str) -> None:
-    """Whoever sends the statement."""
+    """The database refuses every such statement."""
     lease = doubtful(store)
     store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
     before = raw.dump()
@@ -45,7 +45,7 @@ def test_receipt_of_an_applied_effect_never_changes(store: Store, raw: Raw, chan
 
 # ---------------------------------------------------------------- redrive
 def old_job(store: Store) -> Lease:
-    """A failed job with a step, an answered call and a doubtful one."""
+    """Return a failed job with a step, an applied effect and an effect in doubt."""
     lease = claimed(store, payload='{"n":1}')
     store.receipts.record_step(lease.fence, "link", "h1", '"l"')
     store.receipts.begin_effect(lease.fence, "charge", "h2")
@@ -59,7 +59,7 @@ def redrive(old: Lease, **fields: object) -> NewJob:
 
 
 def test_redrive_inherits_the_receipts(store: Store, clock: SettableClock) -> None:
-    """Protocol 25: what is known and what is in doubt, under a fence that no execution has; the old job keeps its
+    """Protocol 25: both known results and effects in doubt, with a fence that no execution has; the old job keeps its
     own.
     """
     old = old_job(store)
@@ -76,7 +76,7 @@ def test_redrive_inherits_the_receipts(store: Store, clock: SettableClock) -> No
 
 
 def test_redrive_of_a_redrive_keeps_the_root(store: Store) -> None:
-    """A redrive of a redrive is known outside by the first of them."""
+    """External systems know both by the id of the first job."""
     old = old_job(store)
     first = redrive(old)
     store.queue.enqueue([first])
@@ -95,7 +95,7 @@ def test_fresh_redrive_inherits_nothing(store: Store) -> None:
 
 
 def test_only_new_jobs_inherit_receipts(store: Store, raw: Raw) -> None:
-    """A call that finds the holder of its key leaves that one's receipts alone."""
+    """A call that returns an existing job of its key does not change that job's receipts."""
     old = old_job(store)
     holder = stored(store, unique_key="u")
     before = raw.dump()["receipts"]
@@ -107,7 +107,7 @@ def test_only_new_jobs_inherit_receipts(store: Store, raw: Raw) -> None:
 
 
 def test_redrive_in_a_callers_transaction_inherits_receipts(store: OpenStore, raw: Raw) -> None:
-    """Committed with it, or gone with it."""
+    """They are committed or rolled back with the job."""
     old = old_job(store)
     with raw.transaction() as connection:
         kept = store.queue.enqueue([redrive(old)], conn=connection)[0].id
@@ -120,7 +120,7 @@ def test_redrive_in_a_callers_transaction_inherits_receipts(store: OpenStore, ra
 
 @pytest.mark.parametrize("column", ["root", "redrive_of"])
 def test_origin_of_a_job_never_changes(store: Store, raw: Raw, column: str) -> None:
-    """Whoever sends the statement."""
+    """The database refuses every such statement."""
     new = redrive(old_job(store))
     store.queue.enqueue([new])
     with pytest.raises(raw.refusal, match="never change"):

@@ -13,7 +13,7 @@ OLGA = "operator:olga"
 
 
 def held(store: Store) -> str:
-    """A job that is held over two outside calls in doubt, beside one with a receipt and a remembered step."""
+    """Return a job that is held with two effects in doubt, an applied effect and a step."""
     lease = claimed(store)
     for name in ("charge", "send", "pay"):
         store.receipts.begin_effect(lease.fence, name, "h")
@@ -32,7 +32,7 @@ KNOWN = {"link": ('"l"', True, None), "pay": ('"paid"', True, "handler")}
 
 
 def test_released_job_is_due_at_once(store: Store, clock: SettableClock) -> None:
-    """The hold is over, the history says who ended it and why, and the job can be claimed."""
+    """The hold ends, the history says who released it and why, and the job can be claimed."""
     id = held(store)
     now = clock.advance(60)
     assert store.control.release(id, by=OLGA, reason="looked it up")
@@ -52,7 +52,7 @@ def test_released_job_is_due_at_once(store: Store, clock: SettableClock) -> None
 
 
 def test_release_increases_updated_at(store: Store) -> None:
-    """`updated_at` grows with every write to the job."""
+    """Also if the clock does not advance."""
     id = held(store)
     before = store.inspect.get(id).updated_at
     store.control.release(id, by=OLGA, reason="go on")
@@ -61,7 +61,7 @@ def test_release_increases_updated_at(store: Store) -> None:
 
 
 def test_release_without_a_decision_keeps_effects_in_doubt(store: Store) -> None:
-    """The job runs again, and its handler has to deal with them."""
+    """The job runs again, and its handler must resolve them."""
     id = held(store)
     before = store.receipts.for_job(id)
     store.control.release(id, by=OLGA, reason="go on")
@@ -70,7 +70,7 @@ def test_release_without_a_decision_keeps_effects_in_doubt(store: Store) -> None
 
 
 def test_effect_released_as_happened_has_a_receipt(store: Store, clock: SettableClock) -> None:
-    """Every doubt is settled, with who decided and when; what was known stays as it was."""
+    """Every effect in doubt is resolved with who decided and when; known results stay."""
     id = held(store)
     clock.advance(5)
     assert store.control.release(id, by=OLGA, reason="it is on the bill", decision=Decision(True, '{"id":7}'))
@@ -93,7 +93,7 @@ def test_effect_released_as_happened_may_have_no_value(store: Store) -> None:
 
 
 def test_effect_released_as_not_happened_is_forgotten(store: Store) -> None:
-    """The doubts are gone, the history keeps their names, and they are asked for anew."""
+    """The effects in doubt are removed, the history keeps their names, and they can be begun again."""
     id = held(store)
     assert store.control.release(id, by=OLGA, reason="not on the bill", decision=Decision(False))
     assert told(store, id) == KNOWN
@@ -109,7 +109,7 @@ def test_decision_without_effects_in_doubt_is_only_recorded(store: Store) -> Non
 
 
 def test_late_result_does_not_replace_an_operators_decision(store: Store) -> None:
-    """The old holder's own word comes too late; the same word is no contradiction."""
+    """The old holder's own result comes too late; the same value is accepted."""
     lease = claimed(store)
     store.receipts.begin_effect(lease.fence, "charge", "h")
     id = settle(store, lease, Held("did it?")).job.id
@@ -122,7 +122,7 @@ def test_late_result_does_not_replace_an_operators_decision(store: Store) -> Non
 
 @pytest.mark.parametrize("job", ["waiting", "running", "released", "unknown", "no id"])
 def test_job_that_is_not_held_cannot_be_released(store: Store, raw: Raw, job: str) -> None:
-    """False, and nothing changed, its doubts included."""
+    """The call returns False and changes nothing, also for effects in doubt."""
     id = {"unknown": uuid7(), "no id": "x"}.get(job) or (
         stored(store).id if job == "waiting" else held(store) if job == "released" else ""
     )

@@ -11,7 +11,7 @@ from tests.kit import Raw, SettableClock
 
 
 def ended(store: Store, clock: SettableClock, n: int = 1, age: float = 100.0) -> list[str]:
-    """Jobs that succeeded `age` seconds ago."""
+    """Create jobs that succeeded `age` seconds ago."""
     store.queue.enqueue(many(n))
     ids = [finish(store, lease).job.id for lease in claim(store, limit=n)]
     clock.advance(age)
@@ -19,7 +19,7 @@ def ended(store: Store, clock: SettableClock, n: int = 1, age: float = 100.0) ->
 
 
 def test_only_old_jobs_of_the_given_phase_are_pruned(store: Store, clock: SettableClock) -> None:
-    """Neither a live one, nor one of the other phase, nor a young one."""
+    """No live job, no job of another phase and no recent job."""
     old = ended(store, clock)
     failed = fail(store, claimed(store)).job
     young = ended(store, clock, age=49.0)
@@ -30,7 +30,7 @@ def test_only_old_jobs_of_the_given_phase_are_pruned(store: Store, clock: Settab
 
 
 def test_oldest_jobs_are_pruned_first_up_to_the_limit(store: Store, clock: SettableClock) -> None:
-    """Pruning works in bites."""
+    """Pruning works in batches."""
     first, second, third = (ended(store, clock, age=10.0)[0] for _ in range(3))
     assert store.retention.prune(phase="succeeded", age=5.0, limit=2) == 2
     assert [job.id for job in store.inspect.jobs()] == [third]
@@ -42,7 +42,7 @@ def test_oldest_jobs_are_pruned_first_up_to_the_limit(store: Store, clock: Setta
 def test_pruning_deletes_executions_and_receipts_and_keeps_the_audit(
     store: Store, clock: SettableClock, raw: Raw
 ) -> None:
-    """What is left of a pruned job is its history."""
+    """Only the history of a pruned job is left."""
     (id,) = ended(store, clock)
     history = store.inspect.history(id)
     raw(
@@ -59,7 +59,7 @@ def test_pruning_deletes_executions_and_receipts_and_keeps_the_audit(
 
 @pytest.mark.parametrize("phase", ["pending", "running"])
 def test_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: str) -> None:
-    """Whatever the caller asks for."""
+    """Whatever phase the caller passes."""
     claimed(store)
     stored(store)
     clock.advance(1_000_000)
@@ -69,7 +69,7 @@ def test_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: str
 
 
 def test_audit_of_pruned_jobs_is_written_out_and_deleted(store: Store, clock: SettableClock) -> None:
-    """Exactly those rows: what was handed out is gone, what stays belongs to jobs that are there or young."""
+    """Exactly these rows are deleted; those of stored or recent jobs stay."""
     old = ended(store, clock, 3)
     histories = {id: store.inspect.history(id) for id in old}
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
@@ -84,7 +84,7 @@ def test_audit_of_pruned_jobs_is_written_out_and_deleted(store: Store, clock: Se
 
 
 def test_audit_of_a_stored_job_is_not_archived(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """Neither of a live job nor of an ended one that was not pruned."""
+    """Neither of a live job nor of an ended job that is not pruned."""
     ended(store, clock)
     stored(store)
     clock.advance(1_000_000)
@@ -94,7 +94,7 @@ def test_audit_of_a_stored_job_is_not_archived(store: Store, clock: SettableCloc
 
 
 def test_recent_audit_is_not_archived(store: Store, clock: SettableClock) -> None:
-    """Its last entry counts."""
+    """The age of the last entry counts."""
     (id,) = ended(store, clock, age=100.0)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
     assert store.retention.archive(age=101.0, write=lambda entries: None, limit=9) == 0
@@ -102,7 +102,7 @@ def test_recent_audit_is_not_archived(store: Store, clock: SettableClock) -> Non
 
 
 def test_archive_deletes_nothing_if_the_writer_fails(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """What could not be written away is still there, and its exception goes through."""
+    """The rows stay, and the exception is raised."""
     ended(store, clock, 2)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
     before = raw.dump()
@@ -116,7 +116,7 @@ def test_archive_deletes_nothing_if_the_writer_fails(store: Store, clock: Settab
 
 
 def test_archive_stops_at_its_limit(store: Store, clock: SettableClock) -> None:
-    """No more jobs than asked, and each once."""
+    """At most as many jobs as the limit, each once."""
     ids = ended(store, clock, 5)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
     seen: list[str] = []
@@ -130,7 +130,7 @@ def test_archive_stops_at_its_limit(store: Store, clock: SettableClock) -> None:
 
 
 def test_key_of_an_archived_job_makes_a_new_job(store: Store, clock: SettableClock) -> None:
-    """A pruned and archived job is not found, and a new job with its key is another job."""
+    """The old job is pruned and archived, and its key is free."""
     old = finish(store, claimed(store, idempotency_key="k")).job
     clock.advance(100)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
@@ -141,7 +141,7 @@ def test_key_of_an_archived_job_makes_a_new_job(store: Store, clock: SettableClo
 
 
 def test_only_named_kinds_are_pruned(store: Store, clock: SettableClock) -> None:
-    """One app's retention must not delete what another app keeps in the same database."""
+    """One app's retention must not delete jobs of another app in the same database."""
     (id,) = ended(store, clock)
     kind = store.inspect.get(id).kind
     assert store.retention.prune(phase="succeeded", age=50.0, limit=9, kinds=["another"]) == 0

@@ -1,4 +1,4 @@
-"""What only SQLite has: a library to choose, a journal, a connection per thread, one writer at a time, and REPLACE."""
+"""The SQLite store: choice of library, journal, one connection per thread, and one writer at a time."""
 
 import logging
 import sqlite3
@@ -21,7 +21,7 @@ from tests.contract.kit import FACTS, LIFECYCLES, make, stored
 
 
 class Unsafe(Library):
-    """A library that can corrupt a write-ahead log, whatever this machine has."""
+    """A library that can corrupt a write-ahead log, whichever version is installed."""
 
     @property
     def wal_safe(self) -> bool:
@@ -45,7 +45,7 @@ def path(quick_path: Path) -> str:
 
 @pytest.fixture
 def opens(path: str) -> Iterator[Opens]:
-    """Opens the one file of a test, again and again if asked."""
+    """Open the test's file, as often as needed."""
     opened: list[SqliteStore] = []
 
     def open_(by: Library = UNSAFE, *, schema: str = "interlock", migrate: bool = True) -> SqliteStore:
@@ -59,9 +59,9 @@ def opens(path: str) -> Iterator[Opens]:
         store.close()
 
 
-# ---------------------------------------------------------------- which file, which library
+# ---------------------------------------------------------------- file and library
 def test_url_names_a_relative_or_an_absolute_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three slashes are relative, four absolute, and a later change of directory changes nothing."""
+    """Three slashes mean a relative path, four an absolute one; a later change of directory changes nothing."""
     monkeypatch.chdir(tmp_path)
     assert locate("sqlite:///jobs.db") == (str(tmp_path / "jobs.db"), library("sqlite3"))
     assert locate("sqlite:////var/lib/jobs.db")[0] == "/var/lib/jobs.db"
@@ -80,13 +80,13 @@ def test_url_names_a_relative_or_an_absolute_file(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_url_that_is_not_a_plain_file_is_refused_with_a_message(url: str) -> None:
-    """Several connections could not see one database in memory."""
+    """Several connections could not share a database in memory."""
     with pytest.raises(UsageError, match=r"sqlite:///|there are none"):
         locate(url)
 
 
 def test_missing_library_is_reported_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is chosen in its place behind the user's back."""
+    """No other library is used instead."""
     monkeypatch.setitem(__import__("sys").modules, "pysqlite3", None)
     with pytest.raises(UsageError, match="pip install pysqlite3"):
         locate("sqlite+pysqlite3:///jobs.db")
@@ -115,7 +115,7 @@ def test_library_that_is_too_old_is_refused_with_the_pip_command(monkeypatch: py
     ],
 )
 def test_versions_with_the_wal_reset_bug_are_unsafe(version: tuple[int, ...], safe: bool) -> None:
-    """3.7.0 to 3.51.2 have the WAL-reset bug, but for two branches with the repair."""
+    """3.7.0 to 3.51.2 have the WAL-reset bug, except for two branches with the fix."""
     assert wal_safe(version) is safe
 
 
@@ -129,7 +129,7 @@ def test_schema_that_is_not_a_plain_name_is_refused(path: str, schema: str) -> N
 def test_unsafe_library_uses_a_rollback_journal_and_logs_it_once(
     opens: Opens, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A user learns why, and what would help."""
+    """The log says why, and what to install."""
     with caplog.at_level(logging.INFO, "interlock"):
         store = opens(UNSAFE)
         assert store.journal == "truncate"
@@ -146,7 +146,7 @@ def test_safe_library_uses_a_write_ahead_log(opens: Opens, caplog: pytest.LogCap
 
 
 def test_unsafe_library_converts_a_write_ahead_log(opens: Opens) -> None:
-    """What was stored is still there."""
+    """The stored jobs are kept."""
     store = opens(SAFE)
     job = stored(store)
     store.close()
@@ -156,14 +156,14 @@ def test_unsafe_library_converts_a_write_ahead_log(opens: Opens) -> None:
 
 
 def test_unsafe_library_refuses_a_write_ahead_log_in_use(opens: Opens) -> None:
-    """Better no service than a corrupt file."""
+    """An error is better than a corrupt file."""
     assert opens(SAFE).inspect.counts() == {}
     with pytest.raises(InterlockError, match=r"write-ahead log.*pysqlite3"):
         opens(UNSAFE, migrate=False).inspect.counts()
 
 
 def test_commits_are_synced_to_disk(opens: Opens) -> None:
-    """synchronous=FULL, in either journal."""
+    """`synchronous=FULL`, with either journal."""
     for by in (SAFE, UNSAFE):
         store = opens(by)
         assert [
@@ -172,7 +172,7 @@ def test_commits_are_synced_to_disk(opens: Opens) -> None:
         store.close()
 
 
-# ---------------------------------------------------------------- connections and turns
+# ---------------------------------------------------------------- connections and the write lock
 def in_thread(work: Callable[[], Any]) -> Any:
     got: list[Any] = []
     thread = threading.Thread(target=lambda: got.append(work()))
@@ -182,7 +182,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def test_each_thread_has_its_own_connection_until_it_ends(opens: Opens) -> None:
-    """The connection of a thread that ended is closed when the next thread comes."""
+    """The connection of an ended thread is closed when the next thread opens one."""
     store = opens()
     mine, first = store.file.connection(), in_thread(store.file.connection)
     assert mine is store.file.connection()
@@ -202,7 +202,7 @@ def test_verb_after_close_opens_a_new_connection(opens: Opens) -> None:
 
 
 def test_long_lock_by_another_process_is_reported(opens: Opens, path: str) -> None:
-    """Not done, and it says so; when the other has ended it works."""
+    """Nothing is written; after the other process has ended its transaction, the write works."""
     opens()
     waiting = File(path, UNSAFE, lock_timeout=0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(waiting):
@@ -215,7 +215,7 @@ def test_long_lock_by_another_process_is_reported(opens: Opens, path: str) -> No
 
 
 def test_verb_without_conn_inside_a_transaction_is_refused(opens: Opens) -> None:
-    """`conn=` is the way; reading is free."""
+    """The message names `conn=`; reads are allowed."""
     store = opens()
     with store.transaction() as tx:
         with pytest.raises(InterlockError, match="conn="):

@@ -1,4 +1,4 @@
-"""Users' transactions never keep a worker waiting for a connection, or for the write lock behind other writers."""
+"""Users' transactions never make a worker wait for a connection, or for the write lock behind other writers."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ def fence(lease: Lease) -> Fence:
 # ---------------------------------------------------------------- PostgreSQL: connections
 @pytest.fixture
 def crowded(postgres_url: str) -> Iterator[PostgresStore]:
-    """A store, as many of whose users as it lends connections to are inside a transaction."""
+    """Return a store with as many open users' transactions as it has connections for users."""
     place: Place = postgres_place(postgres_url)
     store = place.open(real_time=True)
     assert isinstance(store, PostgresStore)
@@ -80,12 +80,12 @@ def test_worker_gets_a_connection_while_users_use_all_of_theirs(
     crowded: PostgresStore,
     verb: Callable[[Store, Lease], bool],
 ) -> None:
-    """Protocol 6: renewal has its own connection; and no other verb of a worker waits for a user's transaction."""
+    """Protocol 6: renewal has its own connection, and no other verb of a worker waits for a user's transaction."""
     assert verb(crowded, started(crowded))
 
 
 def test_renewal_waits_for_no_other_verb(crowded: PostgresStore) -> None:
-    """Its connection is its own: the store's other verbs cannot take it, even where many of them wait for one lock."""
+    """Other verbs of the store cannot use its connection, even if many of them wait for one lock."""
     lease = started(crowded)
     with ExitStack() as busy:
         for _ in range(SIZE):
@@ -95,7 +95,7 @@ def test_renewal_waits_for_no_other_verb(crowded: PostgresStore) -> None:
 
 
 def test_slow_admit_does_not_block_workers(postgres_url: str) -> None:
-    """It is a user's code, so it runs on a user's connection."""
+    """`admit` is user code, so it runs on a user's connection."""
     place = postgres_place(postgres_url)
     store = place.open(real_time=True)
     store.registry.migrate(list(LIFECYCLES.values()), FACTS)
@@ -118,9 +118,9 @@ def test_slow_admit_does_not_block_workers(postgres_url: str) -> None:
     place.close()
 
 
-# ---------------------------------------------------------------- SQLite: the line of writers
+# ---------------------------------------------------------------- SQLite: the queue of writers
 def test_renewal_is_first_in_the_write_queue(quick_path: Any) -> None:
-    """One writer at a time, so it waits for the transaction that is open, but for none of those that wait with it."""
+    """SQLite has one writer at a time: the renewal waits for the open transaction, but not for other waiting writers."""
     place = sqlite_place(quick_path)
     store = place.open(real_time=True)
     assert isinstance(store, SqliteStore)
@@ -150,7 +150,7 @@ def test_renewal_is_first_in_the_write_queue(quick_path: Any) -> None:
 
 @pytest.mark.parametrize("journal", ["sqlite", "sqlite+pysqlite3"])
 def test_readers_do_not_block_renewal(quick_path: Any, journal: str) -> None:
-    """A page is a snapshot that ends at once, so a reader keeps no renewal out, also without a write-ahead log."""
+    """Each page is a short snapshot, so a reader blocks no renewal, also without a write-ahead log."""
     place = sqlite_place(quick_path)
     place.url = place.url.replace("sqlite", journal, 1)
     store = place.open(real_time=True)
