@@ -1,4 +1,4 @@
-"""What becomes of a job after each outcome, rule by rule."""
+"""decide: the move that each outcome leads to, rule by rule."""
 
 from dataclasses import replace
 from typing import Any
@@ -58,7 +58,7 @@ def walked(move: Move) -> tuple[list[str], str, str, str]:
     return [arrow.event for arrow in move.path], move.state, move.phase, move.to_status
 
 
-# ---------------------------------------------------------------- going on
+# ---------------------------------------------------------------- outcomes that continue the job
 def test_start_takes_its_transition_if_the_lifecycle_has_one() -> None:
     assert walked(after(delivery, "CLAIMED", Started(), "LEASED")) == (
         ["start"],
@@ -192,7 +192,7 @@ def test_retryable_error_spends_a_try_and_waits_for_its_backoff() -> None:
 
 
 def test_crashed_process_is_retried_like_a_lost_lease() -> None:
-    """Where an exception is final, a crash is not: it costs a try, until there is none."""
+    """If an exception is final, a crash is not: it spends a try until none is left."""
     crash = Errored("its process was killed", retryable=True, crashed=True)
     move = after(task, "running", crash, tries_left=2)
     assert (walked(move), move.tries_left, move.ended_by) == ((["lose"], "pending", "pending", "ABORTED"), 1, "lose")

@@ -1,4 +1,4 @@
-"""decide: leases that were lost, jobs that are given back or asked to stop, and what is refused."""
+"""decide: lost leases, returned jobs, cancel requests, and refused outcomes."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ def test_lost_lease_spends_a_try_and_is_due_at_once() -> None:
 @pytest.mark.parametrize("tries", range(1, 8))
 @pytest.mark.parametrize("died", ["the worker", "a group, then alone"])
 def test_rule_31_job_that_kills_its_process_runs_as_often_as_it_has_tries(tries: int, died: str) -> None:
-    """Whoever counts the deaths: the maintenance that finds a lease lost, or the worker whose child has died."""
+    """Counted by maintenance, which finds a lost lease, or by the worker, whose child has died."""
     left, losses, runs = tries, 0, 0
     while True:
         runs += 1
@@ -106,7 +106,7 @@ def test_kind_can_fail_or_hold_jobs_that_lost_a_lease() -> None:
     assert (held.state, held.phase, held.lost, held.held_reason) == ("PENDING", "pending", True, "lease lost")
 
 
-# ---------------------------------------------------------------- given back
+# ---------------------------------------------------------------- returned jobs
 @pytest.mark.parametrize(("outcome", "delay"), [(Released("stopping"), 0.0), (Snoozed(90.0, "stopping"), 90.0)])
 def test_returned_job_keeps_its_tries(outcome: Outcome, delay: float) -> None:
     for lifecycle, state, events, ended_by in (
@@ -130,7 +130,7 @@ def test_held_job_waits_for_an_operator_or_fails_if_it_cannot_wait() -> None:
     assert walked(after(download, "downloading", Held("was it sent?"))) == (["fail"], "failed", "failed", "ABORTED")
 
 
-# ---------------------------------------------------------------- asked to stop
+# ---------------------------------------------------------------- cancel requests
 @pytest.mark.parametrize("outcome", [Lost(), Errored("e", retryable=True), Released("r"), Snoozed(1.0, "r"), Held("h")])
 def test_job_with_a_cancel_request_does_not_wait_again(outcome: Outcome) -> None:
     direct = after(standard, "RUNNING", outcome, asked=True)
@@ -168,7 +168,7 @@ def test_cancel_by_the_holder_names_the_requester() -> None:
         after(image, "running", CancelRequested(None, "user:7"))
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused outcomes
 @pytest.mark.parametrize(
     "outcome",
     [

@@ -1,4 +1,4 @@
-"""A lifecycle that could never work is refused when it is declared, by line and state."""
+"""A lifecycle that could never work is refused when it is declared; the error names the line and the state."""
 
 import pytest
 from hypothesis import given, settings

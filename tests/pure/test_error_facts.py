@@ -1,4 +1,4 @@
-"""What an error tells: whether a call surely had no effect, and how it is described."""
+"""Facts about an error: whether it proves that a call had no effect, and its description."""
 
 import socket
 import ssl
@@ -88,12 +88,12 @@ def test_error_proves_that_the_call_was_not_applied(error: BaseException) -> Non
 
 @pytest.mark.parametrize("error", DOUBTS, ids=repr)
 def test_other_errors_do_not_prove_that_the_call_was_not_applied(error: BaseException) -> None:
-    """Protocol 23: time-outs, resets and 5xx; and whatever is not known."""
+    """Protocol 23: timeouts, resets, 5xx and all unknown errors."""
     assert not proves_not_applied(error)
 
 
 def test_error_in_the_context_of_another_proves_nothing() -> None:
-    """The first call was refused, and the second one, made instead, broke in the middle."""
+    """The first call was refused, and the second one, made instead, failed in the middle."""
     assert not proves_not_applied(in_context(foreign("httpx", "RemoteProtocolError")("disconnected"), REFUSED))
 
 
@@ -118,7 +118,7 @@ def test_description_has_the_traceback_and_ends_with_the_error() -> None:
 
 
 def test_frames_above_the_handler_are_left_out() -> None:
-    """Frames of Interlock, and of Python itself, up to the user's first."""
+    """Frames of Interlock and of Python itself, up to the user's first frame."""
     with ThreadPoolExecutor(1) as pool:
         error = pool.submit(int, "x").exception()
         deep = pool.submit(lambda: int("y")).exception()
@@ -127,7 +127,7 @@ def test_frames_above_the_handler_are_left_out() -> None:
     assert any("concurrent" in frame.filename for frame in traceback.extract_tb(deep.__traceback__))
     assert "concurrent" not in describe(deep)
     assert 'int("y")' in describe(deep)
-    assert "concurrent" in describe(error), "there is no user's frame, so what there is is told"
+    assert "concurrent" in describe(error), "without a user's frame, all frames are shown"
 
 
 def test_frames_below_the_handler_are_kept() -> None:

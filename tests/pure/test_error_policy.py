@@ -1,4 +1,4 @@
-"""An error says whether trying again may help, whether the external system was reached, and how it is told."""
+"""The default error policy: whether an error is retried, and after how long."""
 
 import io
 import urllib.error
@@ -25,12 +25,12 @@ NEVER = RetryDecision(retryable=False)
 
 
 def foreign(module: str, name: str, *bases: type[Exception]) -> Any:
-    """An error class as a library of this name has it."""
+    """Return an error class with the name that a library gives it."""
     return type(name, bases or (Exception,), {"__module__": module})
 
 
 class Response:
-    """As httpx and requests have it; that of requests is false if its status is an error."""
+    """A response of httpx or requests; in requests an error response is false."""
 
     def __init__(self, status_code: object, headers: dict[str, str] | None = None) -> None:
         self.status_code = status_code
@@ -62,7 +62,7 @@ def urllib_like(status: int, headers: dict[str, str] | None = None) -> Exception
 LIBRARIES = [httpx_like, aiohttp_like, urllib_like]
 
 
-# ---------------------------------------------------------------- judge
+# ---------------------------------------------------------------- the default decision
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 409, 410, 413, 415, 418, 422, 431, 451, 499])
 def test_client_errors_are_not_retried(library: Any, status: int) -> None:
@@ -118,7 +118,7 @@ def test_refusals_by_interlock_are_not_retried(error: Exception) -> None:
     ],
 )
 def test_retry_after_header_sets_the_delay(library: Any, status: int, asked: str, after: float | None) -> None:
-    """In seconds or as a date, which counts from the date of the answer, so that no clock of ours is needed."""
+    """In seconds, or as a date that counts from the response's date, so that no local clock is needed."""
     error = library(status, {"Retry-After": asked, "Date": "Sun, 26 Oct 2025 08:00:00 GMT"})
     assert decide_retry(error) == RetryDecision(retryable=True, after=after)
 
@@ -154,7 +154,7 @@ def test_lower_case_headers_are_read() -> None:
     [(9, 9.0), (timedelta(minutes=1), 60.0), (10**9, LONGEST), (-1, None), (True, None), ("9", None)],
 )
 def test_retry_after_attribute_sets_the_delay(value: object, after: float | None) -> None:
-    """By an attribute, whatever library it is of."""
+    """Errors of any library may have it."""
     error = foreign("chat.errors", "Flooded")("flood")
     error.retry_after = value
     assert decide_retry(error) == RetryDecision(retryable=True, after=after)
@@ -167,8 +167,8 @@ def test_retry_after_attribute_sets_the_delay(value: object, after: float | None
 def test_status_code_attribute_is_read_from_any_error(
     status: int | None, decision: RetryDecision, unapplied: bool
 ) -> None:
-    """The engine knows no class of an application's library, such as a client of one provider: whoever wraps its errors
-    gives them a `status_code`.
+    """The engine knows no classes of provider clients: an application that wraps their errors gives them a
+    `status_code`.
     """
     error = foreign("chat.errors", "Refused")("said the provider")
     error.status_code = status
@@ -179,7 +179,7 @@ def test_status_code_attribute_is_read_from_any_error(
     "name", ["TelegramForbiddenError", "TelegramBadRequest", "TelegramRetryAfter", "TelegramServerError"]
 )
 def test_errors_of_telegram_are_not_known_by_name(name: str) -> None:
-    """The courier, which uses that library, translates its errors by itself."""
+    """The courier, which uses that library, translates its errors itself."""
     error = foreign("aiogram.exceptions", name)("said Telegram")
     assert (decide_retry(error), proves_not_applied(error)) == (AGAIN, False)
 

@@ -1,6 +1,4 @@
-"""What a lifecycle says of its states: where a job waits, rests and is worked on, and how it gets from one to the
-other.
-"""
+"""Lifecycle: the states in which a job waits, rests and runs, and the transitions between them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A diagram and a machine are two forms of one thing."""
+"""Machine: it is read from a diagram and written as one."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_machine_is_read_back_from_its_diagram(name: str, transitions: list[tupl
 
 
 def test_workers_loop_has_sixteen_transitions() -> None:
-    """As drawn: the start, and fifteen arrows, one of which leaves every state of the loop."""
+    """The start and fifteen transitions, one of which leaves every state of the loop."""
     loop = Machine.parse("worker", WORKER_LOOP)
     assert 1 + len({arrow.line for arrow in loop.arrows}) == 16
     assert loop.initial == "Connecting"

@@ -1,4 +1,4 @@
-"""A job's state follows from its executions alone, and its audit tells the same story."""
+"""A job's state follows from its executions alone, and its audit agrees."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Ticks are what a clock on the wall shows, once each; and what was missed is made up for as asked."""
+"""Cron ticks: they follow local time, fire once each, and missed ticks are made up for as declared."""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 
 ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo"]
-# Around the days on which clocks in some of these zones go forward or back, and any day.
+# Days on which clocks in some of these zones go forward or back, and one other day.
 DAYS = ["2025-03-08", "2025-03-29", "2025-04-05", "2025-10-04", "2025-10-25", "2025-11-01", "2018-11-03", "2024-02-28"]
 EVES = [datetime.fromisoformat(f"{day}T00:00Z") for day in DAYS]
 moments = st.builds(
@@ -37,7 +37,7 @@ lines = st.tuples(field(0, 59), field(0, 23), st.just("*"), st.just("*"), field(
 
 
 def chosen(text: str, low: int, high: int) -> set[int]:
-    """A field, read once more and more simply."""
+    """Parse a field again, in a simpler way."""
     if "-" in text:
         first, last = text.split("-")
         return set(range(int(first), int(last) + 1))
@@ -47,8 +47,8 @@ def chosen(text: str, low: int, high: int) -> set[int]:
 
 
 def watched(line: str, tz: str, start: datetime, end: datetime) -> list[datetime]:
-    """The ticks as someone sees them who watches the clock through every minute, and looks away when it shows a time
-    again.
+    """Return the ticks found by checking every minute of local time, skipping times that a clock shows for the second
+    time.
     """
     minute, hour, _, _, weekday = line.split()
     minutes, hours, weekdays = chosen(minute, 0, 59), chosen(hour, 0, 23), chosen(weekday, 0, 6)
@@ -65,7 +65,7 @@ def watched(line: str, tz: str, start: datetime, end: datetime) -> list[datetime
 @example("*/30 * * * *", "Australia/Lord_Howe", datetime(2025, 4, 5, 12, tzinfo=UTC), 300)
 @example("* * * * *", "Europe/Berlin", datetime(2025, 10, 26, 0, 40, tzinfo=UTC), 45)
 def test_ticks_match_local_time(line: str, tz: str, start: datetime, minutes: int) -> None:
-    """Forwards one by one, and backwards from the end: the same ticks."""
+    """The same ticks forwards one by one and backwards from the end."""
     cron, end = Cron(line, tz), start + minutes * MINUTE
     expected = watched(line, tz, start, end)
     assert cron.between(start, end, 10_000) == expected
@@ -155,7 +155,7 @@ def test_time_without_a_zone_is_refused() -> None:
         Cron("0 3 * * *", "UTC").after(datetime(2025, 1, 1))  # noqa: DTZ001  that is what is refused
 
 
-# ---------------------------------------------------------------- missed
+# ---------------------------------------------------------------- missed ticks
 HOURLY = Cron("0 * * * *", "UTC")
 NOON = datetime(2025, 5, 1, 12, tzinfo=UTC)
 
@@ -175,7 +175,7 @@ def test_late_tick_fires_only_with_catch_up(catch_up: CatchUp, hours: list[int])
 
 @pytest.mark.parametrize("catch_up", ["last", "none", "all"])
 def test_tick_fires_once(catch_up: CatchUp) -> None:
-    """What `last` names is dealt with."""
+    """The last tick has already fired."""
     assert missed(HOURLY, NOON, NOON + 0.5 * MINUTE, catch_up, 60) == []
     assert missed(HOURLY, NOON, NOON - HOUR, catch_up, 60) == []
 
@@ -188,7 +188,7 @@ def test_at_most_a_thousand_ticks_are_made_up_for() -> None:
 
 @given(lines, st.sampled_from(ZONES), moments, st.integers(0, 3000), st.integers(0, 7200))
 def test_catch_up_none_and_last_are_subsets_of_all(line: str, tz: str, last: datetime, minutes: int, late: int) -> None:
-    """None is part of last, and last of all; whatever is on time fires its latest."""
+    """Of the ticks that are on time, `none` and `last` fire the latest; `last` also fires the latest older one."""
     cron, now = Cron(line, tz), last + minutes * MINUTE
     none, newest, everything = (missed(cron, last, now, catch_up, late) for catch_up in ("none", "last", "all"))
     on_time = [tick for tick in everything if tick > now - timedelta(seconds=late)]

@@ -1,4 +1,4 @@
-"""Whatever happens to a job, it goes only where its lifecycle says, and it can go everywhere its lifecycle says."""
+"""Jobs take exactly the transitions that their lifecycle allows, whatever happens to them."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -76,7 +76,7 @@ def outcomes(lifecycle: Lifecycle) -> list[Outcome]:
 
 
 def questions(lifecycle: Lifecycle) -> list[tuple[Outcome, Policy]]:
-    """Every outcome; only a lost lease asks for the policy."""
+    """Return every outcome; only a lost lease depends on the policy."""
     return [
         (outcome, policy)
         for outcome in outcomes(lifecycle)
@@ -85,7 +85,7 @@ def questions(lifecycle: Lifecycle) -> list[tuple[Outcome, Policy]]:
 
 
 def steps(world: World) -> Iterator[World]:
-    """Every world that is one step away."""
+    """Yield every world that is one step away."""
     lifecycle, held = world.lifecycle, world.held
     if held is None and not world.job.ended:
         claimed = world.copy()
@@ -113,9 +113,9 @@ def steps(world: World) -> Iterator[World]:
 
 
 def explore(lifecycle: Lifecycle, *, tries: int = 2) -> World:
-    """Walk every way there is; every world checks its promises as it is made.
+    """Walk every possible path; each world checks its invariants.
 
-    Worlds that can only go on alike are walked once.
+    Worlds with the same future are walked once.
     """
     start = World.new(lifecycle, tries=tries)
     seen, new = set[object](), [start]
@@ -147,7 +147,7 @@ def test_every_state_change_that_the_database_accepts_is_used(lifecycle: Lifecyc
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
 def test_all_outcomes_are_tested(lifecycle: Lifecycle) -> None:
-    """What can become of a job is walked here, all of it."""
+    """The paths above use every type of outcome."""
     assert {type(outcome) for outcome in outcomes(lifecycle)} == set(get_args(Outcome))
 
 

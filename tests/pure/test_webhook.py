@@ -1,4 +1,4 @@
-"""Messages are signed as Standard Webhooks says, tell nothing private, and go to public addresses only."""
+"""Webhooks: messages are signed as in Standard Webhooks, contain nothing private, and go only to public addresses."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from interlock.errors import UsageError
 from interlock.jobs.webhook import Webhook, headers, is_public, message, sign, verify
 from tests.pure.model import SIX, make_job
 
-# The example that the reference libraries of Standard Webhooks are tested with.
+# The example with which the reference libraries of Standard Webhooks are tested.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 SENT = 1614265330
@@ -66,7 +66,7 @@ def test_signed_message_is_verified(secret: str, id: str, timestamp: int, body: 
 
 
 def test_receiver_accepts_any_of_its_secrets_and_any_signature() -> None:
-    """So secrets can be changed without losing a message."""
+    """Secrets can be rotated without losing a message."""
     sent = headers(SECRET, ID, SENT, BODY)
     assert verify([OTHER, SECRET], sent, BODY, SENT)
     assert verify([SECRET], sent | {"webhook-signature": f"v1a,abc v1,bm9wZQ== {SIGNATURE}"}, BODY, SENT)
@@ -111,7 +111,7 @@ def test_message_without_a_header_or_with_another_secret_is_not_verified() -> No
     ("now", "good"), [(SENT - 301, False), (SENT - 300, True), (SENT + 300, True), (SENT + 301, False)]
 )
 def test_old_or_future_message_is_not_verified(now: float, good: bool) -> None:
-    """A message that was overheard cannot be told again later."""
+    """A recorded message cannot be replayed later."""
     assert verify([SECRET], headers(SECRET, ID, SENT, BODY), BODY, now) is good
     assert verify([SECRET], headers(SECRET, ID, SENT, BODY), BODY, now, tolerance=301)
 
@@ -144,7 +144,7 @@ def test_webhook_hides_its_secret() -> None:
     ],
 )
 def test_invalid_url_is_refused_when_it_is_declared(url: str, said: str) -> None:
-    """And what may be a password is not shown."""
+    """The error shows no password."""
     with pytest.raises(UsageError, match=said) as caught:
         Webhook(url, SECRET)
     assert "hunter2" not in str(caught.value)
@@ -173,8 +173,8 @@ def test_short_secret_is_refused(secret: str) -> None:
     ],
 )  # fmt: skip
 def test_private_addresses_are_not_public(address: str) -> None:
-    """Loopback, private, link-local, shared, documentation, multicast and reserved ones, and IPv4 ones of these in
-    every guise of IPv6.
+    """Loopback, private, link-local, shared, documentation, multicast and reserved addresses, and such IPv4 addresses
+    in every IPv6 form.
     """
     assert not is_public(address)
 
@@ -187,7 +187,7 @@ def test_public_addresses_are_public(address: str) -> None:
     assert is_public(address)
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- the message
 NOW = datetime(2025, 10, 26, 3, 0, 0, 250000, tzinfo=timezone(timedelta(hours=1)))
 JOB = replace(
     make_job(SIX["standard"], phase="failed"), id="0192", kind="shop.send", state="DEAD", attempt=3, payload={"card": "4111"}, idempotency_key="order-4111",
