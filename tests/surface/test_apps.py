@@ -23,9 +23,9 @@ def name(path: Path) -> str:
     return path.relative_to(APPS).as_posix()
 
 
-# ---------------------------------------------------------------- the shape of the code
+# ---------------------------------------------------------------- size and imports of the code
 def engine_names(path: Path) -> Iterator[tuple[str, str]]:
-    """The names that a file imports from Interlock, with their modules."""
+    """Yield the names that a file imports from Interlock, with their modules."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names if alias.name.partition(".")[0] == "interlock")

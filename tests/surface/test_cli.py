@@ -1,4 +1,4 @@
-"""The command `interlock`, as a person or a script meets it: what it prints, where, and how it exits."""
+"""The command `interlock`: what it prints, where, and how it exits."""
 
 import sqlite3
 import subprocess
@@ -34,10 +34,10 @@ WITH_DATABASE = ("worker", "explain", "redrive", "release", "status", "workers")
 pytestmark = pytest.mark.usefixtures("here")
 
 
-# ---------------------------------------------------------------- being called
+# ---------------------------------------------------------------- help and usage
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_command_has_help(call: Call, command: str) -> None:
-    """--help says what it does and what it takes."""
+    """`--help` says what it does and which options it has."""
     answer = call(*command.split(), "--help")
     assert (answer.code, answer.err) == (0, "")
     assert f"Usage: interlock{' ' if command else ''}{command}" in answer.out
@@ -45,14 +45,14 @@ def test_every_command_has_help(call: Call, command: str) -> None:
 
 
 def test_help_names_every_command(call: Call) -> None:
-    """And without anything the command helps, too."""
+    """Also by its short form, `-h`."""
     answer = call("-h")
     assert all(f"\n  {command} " in answer.out for command in COMMANDS if " " not in command)
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("demo", "audit")])
 def test_every_command_shows_an_example(call: Call, command: str) -> None:
-    """That is written as it is called."""
+    """The example starts with the command itself."""
     assert f"\n  Example: interlock {command}" in call(*command.split(), "--help").out
 
 
@@ -67,7 +67,7 @@ def test_help_lists_the_exit_codes(call: Call) -> None:
     "arguments", [("fly",), ("jobs", "--fly"), ("show",), ("jobs", "--limit", "0"), ("audit", "archive", "--to", "x")]
 )
 def test_wrong_usage_exits_with_2(call: Call, arguments: tuple[str, ...]) -> None:
-    """What the command line does not offer."""
+    """Unknown commands, options and values."""
     assert call(*arguments).code == 2
 
 
@@ -75,20 +75,20 @@ def test_wrong_usage_exits_with_2(call: Call, arguments: tuple[str, ...]) -> Non
     "command", ["", "migrate", "enqueue", "jobs", "show", "cancel", "verify", "audit archive", *WITH_DATABASE]
 )
 def test_help_says_which_database_is_used(call: Call, command: str) -> None:
-    """Everywhere the same order."""
+    """The order is the same for every command."""
     printed = " ".join(call(*command.split(), "--help").out.split())
     assert "or else the URL of the app, INTERLOCK_DATABASE_URL, DATABASE_URL, or sqlite:///interlock.db." in printed
 
 
 def test_usage_names_arguments_without_braces(call: Call) -> None:
-    """An argument stands there as it is called."""
+    """An argument is written as the user types it."""
     assert "Usage: interlock show [OPTIONS] ID\n" in call("show", "-h").out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
 @pytest.mark.parametrize("arguments", [("lifecycle",), ("lifecycle", "--json"), ("--help",)])
 def test_output_that_cannot_be_written_is_reported(here: Path, arguments: tuple[str, ...]) -> None:
-    """And exit code 1."""
+    """The exit code is 1."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "interlock", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -100,7 +100,7 @@ def test_output_that_cannot_be_written_is_reported(here: Path, arguments: tuple[
 
 
 def test_python_m_interlock_runs_the_command(here: Path) -> None:
-    """Also where scripts are not on the path."""
+    """Also if scripts are not on the path."""
     done = subprocess.run([sys.executable, "-m", "interlock", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == "interlock 0.1.0\n"
 
@@ -124,7 +124,7 @@ def test_python_m_interlock_runs_the_command(here: Path) -> None:
     ],
 )
 def test_wrong_app_is_reported(call: Call, here: Path, name: str, says: str) -> None:
-    """And exit code 2: the command line is wrong, whatever is behind it."""
+    """The exit code is 2: the command line is wrong, whatever the cause."""
     (here / "empty.py").write_text("")
     (here / "other.py").write_text("app = {}")
     (here / "needs.py").write_text("import no_such_library")
@@ -139,7 +139,7 @@ def test_wrong_app_is_reported(call: Call, here: Path, name: str, says: str) -> 
 
 
 def test_error_inside_the_app_shows_its_own_frames(call: Call, here: Path) -> None:
-    """The last lines of its own code, then the sentence; nothing of ours, and no line where the sentence has it all."""
+    """The frames of the app's code, then the message; no frames of Interlock, and none if the message says it all."""
     (here / "broken.py").write_text("\n1 / 0")
     (here / "outer.py").write_text("import broken")
     (here / "bad.py").write_text("from interlock import Lifecycle\nLifecycle('x', transitions=[('A', 'fly', 'B')])")
@@ -153,14 +153,14 @@ def test_error_inside_the_app_shows_its_own_frames(call: Call, here: Path) -> No
 
 @pytest.mark.parametrize("command", [("migrate",), ("enqueue", "greet"), ("worker",)])
 def test_command_without_its_app_is_refused(call: Call, command: tuple[str, ...]) -> None:
-    """Where no app is named."""
+    """If no app is named."""
     answer = call(*command)
     assert answer.code == 2
     assert "give -A MODULE:APP, or set INTERLOCK_APP" in answer.sentence
 
 
 def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
-    """Kinds may stand in modules of their own."""
+    """Kinds may be defined in other modules."""
     (here / "moved.py").write_text("from interlock import App\napp = App(imports=['tasks'])")
     (here / "tasks.py").write_text("from moved import app\n@app.job()\ndef work(run): ...")
     assert "kinds: work" in call("migrate", "-A", "moved:app").out
@@ -182,7 +182,7 @@ def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
     ],
 )
 def test_reading_creates_no_database(call: Call, here: Path, command: tuple[str, ...]) -> None:
-    """Where there is none, there is none after."""
+    """No file is created."""
     answer = call(*command)
     assert answer.code == 1
     assert (
@@ -201,7 +201,7 @@ def test_reading_creates_no_database(call: Call, here: Path, command: tuple[str,
     ],
 )
 def test_message_says_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) -> None:
-    """Which of the reasons it is, and the command that helps, with the -A and the --database that were given."""
+    """It names the reason and the command that helps, with the given `-A` and `--database`."""
     (here / "empty.db").touch()
     (here / "moved.py").write_text("from interlock import App\napp = App()")
     with sqlite3.connect(here / "others.db") as db:
@@ -212,7 +212,7 @@ def test_message_says_why_there_are_no_jobs(call: Call, here: Path, file: str, l
 
 
 def test_reading_does_not_change_a_foreign_file(call: Call, here: Path) -> None:
-    """A file without our tables does not get them by being looked at."""
+    """A file without Interlock's tables does not get them when it is read."""
     (here / "theirs.db").write_bytes(b"")
     assert call("jobs", "--database", "sqlite:///theirs.db").code == 1
     assert (here / "theirs.db").read_bytes() == b""
@@ -232,7 +232,7 @@ def test_reading_does_not_change_a_foreign_file(call: Call, here: Path) -> None:
     ],
 )
 def test_wrong_database_is_reported(call: Call, here: Path, url: str, says: str) -> None:
-    """Soon, and without the password."""
+    """Quickly, and without the password."""
     (here / "text.db").write_text("this is no database, whatever it is called")
     began = time.monotonic()
     answer = call("jobs", "--database", url)
@@ -243,7 +243,7 @@ def test_wrong_database_is_reported(call: Call, here: Path, url: str, says: str)
 
 
 def test_database_is_chosen_in_the_documented_order(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--database, then the app's own, then INTERLOCK_DATABASE_URL, DATABASE_URL, interlock.db."""
+    """`--database`, then the app's own URL, then INTERLOCK_DATABASE_URL, DATABASE_URL, interlock.db."""
     (here / "own.py").write_text("from interlock import App\napp = App('sqlite:///own.db')")
     (here / "open.py").write_text("from interlock import App\napp = App()")
 

@@ -1,4 +1,4 @@
-"""What can never work is refused when it is declared or called, in one sentence that says what to do."""
+"""Declarations and calls that can never work are refused with a message that says what to do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def fetch(run: Run, magnet: str) -> External[Greeting]:
 
 @dataclass
 class Greeting:
-    """Defined after the handlers that name it, as happens."""
+    """Defined after the handlers that name it, as in real programs."""
 
     text: str
     at: datetime
@@ -54,7 +54,7 @@ def app() -> App[Tx]:
 
 # ---------------------------------------------------------------- payloads
 def test_payload_has_all_arguments_by_name_with_defaults(app: App[Tx]) -> None:
-    """However it is called, the same arguments are the same text: an idempotency key compares it."""
+    """However they are passed, the same arguments make the same text: an idempotency key compares it."""
     kind = app.job()(greet)
     text = '{"loud":false,"name":"Ann","times":1}'
     assert [
@@ -77,7 +77,7 @@ def test_payload_has_all_arguments_by_name_with_defaults(app: App[Tx]) -> None:
 def test_payload_that_does_not_match_the_handler_is_refused(
     app: App[Tx], args: tuple[Any, ...], kwargs: dict[str, Any], said: str
 ) -> None:
-    """Before any database is asked; and the sentence does not repeat the value, which may be a secret."""
+    """Before the database is used; the message does not repeat the value, which may be a secret."""
     kind: Kind[..., Any, Tx] = app.job()(greet)
     with pytest.raises(PayloadError) as caught:
         kind.enqueue(*args, **kwargs)
@@ -86,7 +86,7 @@ def test_payload_that_does_not_match_the_handler_is_refused(
 
 
 def test_parameter_with_a_default_can_be_added_later(app: App[Tx]) -> None:
-    """A parameter with a default can be added while jobs wait; one that is gone is an error."""
+    """Waiting jobs get the default; a removed parameter is an error."""
     signature = app.job()(greet).spec.signature
     assert signature.spread(signature.check({"name": "Ann"})) == (("Ann", 1), {"loud": False})
     with pytest.raises(PayloadError, match="nickname: Extra inputs are not permitted"):
@@ -94,7 +94,7 @@ def test_parameter_with_a_default_can_be_added_later(app: App[Tx]) -> None:
 
 
 def test_arguments_are_read_back_unchanged(app: App[Tx]) -> None:
-    """Stars, dataclasses and datetimes survive the way through JSON."""
+    """Variadic arguments, dataclasses and datetimes are restored from JSON."""
 
     @app.job()
     def many(run: SyncRun, first: int, /, *rest: float, greeting: Greeting, **options: list[datetime]) -> None: ...
@@ -113,7 +113,7 @@ def test_arguments_are_read_back_unchanged(app: App[Tx]) -> None:
 
 
 def test_result_has_the_type_of_the_return_annotation(app: App[Tx]) -> None:
-    """Also one that is handed over: `External[X]` promises an X."""
+    """Also for handed-over work: `External[X]` promises an X."""
     for handler in (greet, fetch):
         signature = app.job()(handler).spec.signature
         moment = datetime(2026, 1, 2, tzinfo=UTC)
@@ -131,7 +131,7 @@ def test_calling_a_kind_calls_the_plain_function(app: App[Tx]) -> None:
 
 # ---------------------------------------------------------------- handlers
 def test_run_must_match_async_or_sync_handler(app: App[Tx]) -> None:
-    """`async def` takes a Run, `def` a SyncRun; the other way round is refused."""
+    """`async def` takes a Run, `def` a SyncRun; the reverse is refused."""
 
     async def wrong_async(run: SyncRun) -> None: ...
     def wrong_sync(run: Run) -> None: ...
@@ -176,7 +176,7 @@ def test_invalid_option_of_a_kind_is_refused(app: App[Tx], options: dict[str, An
 
 
 def test_options_are_stored_in_the_declaration(app: App[Tx]) -> None:
-    """Durations may be a timedelta, and commit_timeout is the lease unless it is given."""
+    """Durations may be a timedelta, and `commit_timeout` defaults to the lease."""
     backoff = Backoff(5, jitter=False)
     kind = app.job(
         kind="hello",
@@ -204,7 +204,7 @@ def test_options_are_stored_in_the_declaration(app: App[Tx]) -> None:
 
 
 def test_names_of_kinds_and_lifecycles_are_unique(app: App[Tx]) -> None:
-    """Two of a name in one app would be told apart by import order."""
+    """Otherwise the import order would decide which one is used."""
     app.job()(greet)
     with pytest.raises(UsageError, match="already has a kind greet"):
         app.job()(greet)
@@ -215,7 +215,7 @@ def test_names_of_kinds_and_lifecycles_are_unique(app: App[Tx]) -> None:
         app.job(kind="again", lifecycle=other)(greet)
 
 
-# ---------------------------------------------------------------- the other functions
+# ---------------------------------------------------------------- functions of a kind
 def test_each_function_is_registered_once(app: App[Tx]) -> None:
     """A second registration would silently replace the first."""
     kind: Any = app.job()(greet)
@@ -235,7 +235,7 @@ def test_each_function_is_registered_once(app: App[Tx]) -> None:
 
 
 def test_functions_inside_a_transaction_cannot_be_async(app: App[Tx]) -> None:
-    """Nothing may await while rows are locked."""
+    """No code may await while rows are locked."""
     kind: Any = app.job()(greet)
 
     async def function(*_: Any) -> None: ...
@@ -246,7 +246,7 @@ def test_functions_inside_a_transaction_cannot_be_async(app: App[Tx]) -> None:
 
 
 def test_admit_receives_the_job_only_by_its_annotation(app: App[Tx]) -> None:
-    """One that cannot be read is the payload's, unless it names the class."""
+    """A parameter whose annotation cannot be read belongs to the payload, unless it names the class."""
     job = Enqueued("01", created=True)
     told: list[tuple[object, ...]] = []
 
@@ -286,7 +286,7 @@ def test_hook_needs_a_state_that_a_move_enters(app: App[Tx]) -> None:
 
 
 def test_function_registered_through_using_belongs_to_the_kind(app: App[Tx]) -> None:
-    """`using` is the same kind with other options."""
+    """`using` returns the same kind with other options."""
     kind = app.job()(count)
 
     @kind.using(queue="slow").commit

@@ -1,4 +1,4 @@
-"""An option of a wrong type is refused in one sentence that names the option, the value and what to give."""
+"""An option of a wrong type is refused with a message that names the option, the value and what to give."""
 
 from datetime import UTC, datetime
 from typing import Any
