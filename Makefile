@@ -4,15 +4,15 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-# Each is called as its Debian package is.
+# Each program has the name of its Debian package.
 PROGRAMS := qbittorrent-nox chromium pgbouncer
 MISSING = $(strip $(foreach program,$(PROGRAMS),$(if $(shell PATH=$$PATH:/usr/sbin command -v $(program) 2> /dev/null),,$(program))))
 # The newest installed Python, and the tests that are most likely to fail on it.
 NEWEST = $(shell .ci/newest $(PYTHON))
 CORE := tests/pure tests/contract tests/loops/test_handlers.py tests/loops/test_stages.py tests/loops/test_worker_states.py tests/surface/test_app.py tests/surface/test_app_operate.py \
   tests/crash/test_exit.py tests/crash/test_forks.py
-# Tests that mostly wait for other processes run beside the rest, which give way to them (nice), so that a busy machine
-# delays no lease. Exit code 5 of pytest: ARGS chose no test of a group.
+# Tests that mostly wait for other processes run in parallel with the rest. The rest run with a lower priority (nice),
+# so that a busy machine delays no lease. pytest exits with 5 if ARGS selects no test of a group.
 WAITING := tests/crash tests/surface/test_cli_worker.py tests/surface/test_demo.py
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -22,7 +22,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with the pinned dependencies and this package, editable
+setup: $(STAMP) ## Create .venv with the pinned dependencies and this package (editable)
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Interlock needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
@@ -31,7 +31,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-check: $(STAMP) ## Lint, format, vocabulary, both type checkers in strict mode, import layers
+check: $(STAMP) ## Run the linter, formatter, vocabulary check, both type checkers and the check of import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/python tools/check_vocabulary.py
@@ -39,46 +39,46 @@ check: $(STAMP) ## Lint, format, vocabulary, both type checkers in strict mode, 
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
-test: $(STAMP) ## All tests that need nothing but wheels (ARGS="-k lease -x" goes to pytest)
-	@echo "$(BIN)/pytest $(WAITING) -n 4, beside the others; its output follows theirs"
+test: $(STAMP) ## Run all tests that need only wheels (ARGS="-k lease -x" passes options to pytest)
+	@echo "$(BIN)/pytest $(WAITING) -n 4, in parallel with the others; its output follows theirs"
 	@$(BIN)/pytest $(WAITING) -m "not real" -n 4 --dist worksteal $(ARGS) > $(VENV)/waiting.log 2>&1 & waiting=$$!; \
 	trap 'kill $$waiting' INT TERM; \
 	nice -n 10 $(BIN)/pytest tests apps $(addprefix --ignore=,$(WAITING)) -m "not real" -n 3 --dist worksteal $(ARGS); others=$$?; \
 	wait $$waiting; waiting=$$?; cat $(VENV)/waiting.log; \
 	for code in $$others $$waiting; do test $$code = 0 || test $$code = 5 || exit $$code; done
 
-test-newest: ## The core of the suite on the newest installed Python, if it is newer (NEWEST=python3.14 names it)
+test-newest: ## Run the core of the suite on the newest installed Python, if it is newer (NEWEST=python3.14 chooses one)
 	@test -n "$(NEWEST)" || echo "No Python newer than $(PYTHON) is installed: nothing to test."
 	@test -z "$(NEWEST)" || $(MAKE) --no-print-directory .venv-newest/.stamp PYTHON="$(NEWEST)" VENV=.venv-newest
 	@test -z "$(NEWEST)" || .venv-newest/bin/pytest $(CORE) -n 2 -p no:cacheprovider $(ARGS)
 
-test-real: $(STAMP) ## Tests against real outside programs; run `make system` first
-	@test -z "$(MISSING)" || { echo "There is no $(firstword $(MISSING)) here: run make system first."; exit 1; }
+test-real: $(STAMP) ## Run the tests that need real external programs; run `make system` first
+	@test -z "$(MISSING)" || { echo "$(firstword $(MISSING)) is not installed: run make system first."; exit 1; }
 	$(BIN)/pytest tests apps -m real $(ARGS)
 
 system: ## Install the system packages that test-real needs
 	@test -z "$(MISSING)" || { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -y -qq --no-install-recommends $(MISSING); }
 
-demo: $(STAMP) ## Kill and freeze workers, and count what happened, in under a minute (ARGS=--postgres)
+demo: $(STAMP) ## Kill and freeze workers and count the results, in under a minute (ARGS=--postgres)
 	$(BIN)/interlock demo $(ARGS)
 
-bench: $(STAMP) ## Measure both stores: throughput and database CPU per job
+bench: $(STAMP) ## Measure throughput and database CPU per job on both stores
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(STAMP) ## Kill workers at random, then count what was lost or doubled (ARGS="--kills 50 --store sqlite")
+chaos: $(STAMP) ## Kill workers at random and count lost and duplicated jobs (ARGS="--kills 50 --store sqlite")
 	$(BIN)/python -m tests.crash.chaos $(ARGS)
 
-mutants: $(STAMP) ## Break one guarantee at a time, and see that a test fails (ARGS=fence runs those with this name)
+mutants: $(STAMP) ## Break one guarantee at a time and check that a test fails (ARGS=fence selects by name)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-# Machine settings of pip are left out, so that the hashes are the public registry's. Run it with the oldest Python we support.
-lock: ## Make requirements/dev.txt anew from dev.in (ARGS=--upgrade for newer versions)
+# pip's local settings are ignored, so that the hashes come from the public registry. Run it with the oldest supported Python.
+lock: ## Regenerate requirements/dev.txt from dev.in (ARGS=--upgrade updates all versions)
 	$(PYTHON) -m venv .venv/lock
 	.venv/lock/bin/pip install --quiet --disable-pip-version-check pip-tools==7.6.2
 	env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/pip-compile --quiet \
 	  --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	  $(ARGS) --output-file requirements/dev.txt requirements/dev.in
 
-clean: ## Remove .venv and everything that was made
+clean: ## Remove .venv and all generated files
 	rm -rf .venv .venv-newest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests apps benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

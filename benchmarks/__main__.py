@@ -15,8 +15,8 @@ from rich.table import Table
 from . import courier, studio
 from .bench import Bench, Figure
 from .databases import backend_cpu, postgres, postgres_floor, sqlite, sqlite_floor
-from .reconcile import Followed, follow
-from .worker import Worked, work
+from .reconcile import ReconcilerResult, measure_pass
+from .worker import WorkerResult, measure_worker
 
 STORES = ("postgresql", "sqlite", "sqlite+pysqlite3")
 PARTS = ("stores", "worker", "reconciler", "courier", "studio")
@@ -34,14 +34,16 @@ def measure(bench: Bench, floor: list[Figure], jobs: int) -> list[Figure]:
         bench.enqueue_in_bulk(few if batch == 1 else jobs)
         figures.append(bench.timed(f"claim + finish, batch {batch}", lambda batch=batch: bench.drain(batch)))
     bench.enqueue_in_bulk(jobs)
-    figures.append(bench.timed("claim + finish by every status, batch 250", lambda: bench.drain_by_every_status(250)))
+    figures.append(
+        bench.timed("claim + finish, every status written, batch 250", lambda: bench.drain_by_every_status(250))
+    )
     for figure in figures:
         base = floor[0] if "bulk" in figure.what else floor[1]
         figure.ratio = figure.cpu_us / base.cpu_us if base.cpu_us else None
     return figures
 
 
-def run(name: str, directory: Path, given: argparse.Namespace) -> tuple[list[Figure], list[Worked]]:
+def run(name: str, directory: Path, given: argparse.Namespace) -> tuple[list[Figure], list[WorkerResult]]:
     """Measure a store, then a worker on it."""
     jobs, history, server = given.jobs, given.history, name == "postgresql"
     with postgres(directory, given.postgres) if server else sqlite(directory, name) as (bench, where):
@@ -53,7 +55,9 @@ def run(name: str, directory: Path, given: argparse.Namespace) -> tuple[list[Fig
         if "worker" not in given.part:
             return figures, []
         used: Callable[[], float] | None = partial(backend_cpu, where) if server else None
-        return figures, work(name, where, "bench" if server else "interlock", jobs=jobs, many=given.many, cpu=used)
+        return figures, measure_worker(
+            name, where, "bench" if server else "interlock", jobs=jobs, many=given.many, cpu=used
+        )
 
 
 def show(figures: list[Figure], console: Console) -> None:
@@ -74,7 +78,7 @@ def show(figures: list[Figure], console: Console) -> None:
     )
 
 
-def show_worked(worked: list[Worked], console: Console) -> None:
+def show_workers(results: list[WorkerResult], console: Console) -> None:
     table = Table(
         "store",
         "one worker process",
@@ -86,7 +90,7 @@ def show_worked(worked: list[Worked], console: Console) -> None:
         "p99 ms",
         "RSS MB",
     )
-    for w in worked:
+    for w in results:
         table.add_row(
             w.store,
             w.what,
@@ -100,19 +104,19 @@ def show_worked(worked: list[Worked], console: Console) -> None:
     console.print(table)
 
 
-def show_followed(followed: list[Followed], console: Console) -> None:
+def show_reconcilers(results: list[ReconcilerResult], console: Console) -> None:
     table = Table(
         "store",
-        "followed",
+        "downloads",
         "cycles of 100",
         "requests / cycle",
         "statements / cycle",
         "ms / cycle",
-        "of it qBittorrent",
-        "never asked",
-        "asked twice",
+        "ms until answered",
+        "never checked",
+        "checked twice",
     )
-    for f in followed:
+    for f in results:
         table.add_row(
             f.store,
             f"{f.active:,}",
@@ -121,30 +125,30 @@ def show_followed(followed: list[Followed], console: Console) -> None:
             f"{f.statements:.1f}",
             f"{f.ms:.1f}",
             f"{f.answered_ms:.1f}",
-            f"{f.never_asked:,}",
-            f"{f.asked_twice:,}",
+            f"{f.never_checked:,}",
+            f"{f.checked_twice:,}",
         )
     console.print(table)
 
 
-def followed_on(name: str, directory: Path, given: argparse.Namespace) -> list[Followed]:
+def measure_reconciler(name: str, directory: Path, given: argparse.Namespace) -> list[ReconcilerResult]:
     """Measure the librarian's reconciler on a separate database."""
     if "reconciler" not in given.part or name == "sqlite+pysqlite3":
         return []
-    apart = directory / "followed"
+    apart = directory / "reconciler"
     apart.mkdir(exist_ok=True)
     with postgres(apart, given.postgres) if name == "postgresql" else sqlite(apart, name) as (_, where):
-        return [follow(name, where, directory, given.follow)]
+        return [measure_pass(name, where, directory, given.follow)]
 
 
-def drawn_on(name: str, directory: Path, given: argparse.Namespace) -> list[studio.StudioResult]:
+def measure_studio(name: str, directory: Path, given: argparse.Namespace) -> list[studio.StudioResult]:
     """Measure the studio on a separate database."""
     if "studio" not in given.part or name == "sqlite+pysqlite3":
         return []
-    apart = directory / "drawn"
+    apart = directory / "studio"
     apart.mkdir(exist_ok=True)
     with postgres(apart, given.postgres) if name == "postgresql" else sqlite(apart, name) as (_, where):
-        return [studio.draw(name, where, directory, given.images)]
+        return [studio.measure(name, where, directory, given.images)]
 
 
 def main() -> None:
@@ -175,33 +179,33 @@ def main() -> None:
     given.part = given.part or PARTS
     console = Console()
     figures: list[Figure] = []
-    worked: list[Worked] = []
-    followed: list[Followed] = []
-    drawn: list[studio.StudioResult] = []
-    carried: list[courier.Transfer] = []
+    workers: list[WorkerResult] = []
+    reconcilers: list[ReconcilerResult] = []
+    studios: list[studio.StudioResult] = []
+    transfers: list[courier.Transfer] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in given.only or STORES:
             console.print(f"measuring {name} …")
             if {"stores", "worker"} & set(given.part):
                 of_store, of_worker = run(name, Path(directory), given)
                 figures += of_store
-                worked += of_worker
-            followed += followed_on(name, Path(directory), given)
-            drawn += drawn_on(name, Path(directory), given)
+                workers += of_worker
+            reconcilers += measure_reconciler(name, Path(directory), given)
+            studios += measure_studio(name, Path(directory), given)
         if "courier" in given.part and not given.only:
-            carried += courier.measure_transfers(Path(directory))
-    for measured, shown in (
+            transfers += courier.measure_transfers(Path(directory))
+    for results, show_results in (
         (figures, show),
-        (worked, show_worked),
-        (followed, show_followed),
-        (carried, courier.show),
-        (drawn, studio.show),
+        (workers, show_workers),
+        (reconcilers, show_reconcilers),
+        (transfers, courier.show),
+        (studios, studio.show),
     ):
-        if measured:
-            shown(measured, console)
+        if results:
+            show_results(results, console)
     if given.json:
         given.json.write_text(
-            json.dumps([each.as_json() for each in (*figures, *worked, *followed, *carried, *drawn)], indent=1)
+            json.dumps([each.as_json() for each in (*figures, *workers, *reconcilers, *transfers, *studios)], indent=1)
         )
 
 

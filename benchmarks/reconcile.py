@@ -19,7 +19,7 @@ import psycopg
 from apps.librarian.clients.qbittorrent import QbittorrentClient
 from apps.librarian.jobs import Librarian, build
 from apps.librarian.settings import Settings
-from apps.librarian.tables import DownloadRequest
+from apps.librarian.tables import DownloadRequest, books, torrents, users
 from apps.librarian.tests.fake_qbittorrent import FakeQbittorrent, Record
 from interlock.core.decide import decide
 from interlock.core.outcome import Handed, Started
@@ -31,7 +31,7 @@ from interlock.store import OpenStore
 
 
 @dataclass
-class Followed:
+class ReconcilerResult:
     """One pass over all active downloads, batch by batch."""
 
     store: str
@@ -45,15 +45,15 @@ class Followed:
     """Milliseconds per cycle."""
     answered_ms: float
     """The part of `ms` until qBittorrent answered."""
-    never_asked: int
-    asked_twice: int
+    never_checked: int
+    checked_twice: int
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
 
 
 @contextmanager
-def counted(name: str) -> Iterator[list[int]]:
+def count_statements(name: str) -> Iterator[list[int]]:
     """Count the statements that the driver sends. The only element of the list is the count."""
     count = [0]
     if name == "postgresql":
@@ -88,9 +88,9 @@ def counted(name: str) -> Iterator[list[int]]:
         sqlite3.connect = connect
 
 
-def follow(name: str, url: str, directory: Path, active: int) -> Followed:
+def measure_pass(name: str, url: str, directory: Path, active: int) -> ReconcilerResult:
     """Hand over `active` downloads, then check each of them once."""
-    with FakeQbittorrent("4.5") as fake, counted(name) as statements:
+    with FakeQbittorrent("4.5") as fake, count_statements(name) as statements:
         client = QbittorrentClient(fake.url, fake.username, fake.password)
         librarian = build(Settings(url, fake.url, fake.username, fake.password, directory / "downloads"), client)
         librarian.migrate()
@@ -103,17 +103,23 @@ def follow(name: str, url: str, directory: Path, active: int) -> Followed:
 
 
 def _hand_over(librarian: Librarian, fake: FakeQbittorrent, active: int) -> None:
-    kind, store = librarian.fetch.spec, librarian.app.database.store()
+    kind, store = librarian.download.spec, librarian.app.database.store()
+    with librarian.engine.begin() as tx:
+        tx.execute(users.insert().values(id=1, name="ann", token_hash=""))
     for start in range(0, active, 1000):
-        hashes = [f"{number:040x}" for number in range(start, min(start + 1000, active))]
-        for one in hashes:
+        hashes = {number: f"{number:040x}" for number in range(start + 1, min(start + 1000, active) + 1)}
+        with librarian.engine.begin() as tx:
+            tx.execute(books.insert(), [{"id": book, "title": "Emma", "author": "Jane Austen"} for book in hashes])
+            tx.execute(torrents.insert(), [{"id": one} for one in hashes.values()])
+        for one in hashes.values():
             fake.torrents[one] = Record(
                 one, v1=one, state="downloading", progress=0.5, size=1 << 20, category="librarian"
             )
+        requests = [DownloadRequest(1, book, "text", f"magnet:?xt=urn:btih:{one}", one) for book, one in hashes.items()]
         librarian.app.enqueue_many(
-            librarian.fetch.request(DownloadRequest(1, 1, "text", f"magnet:?xt=urn:btih:{one}", one)) for one in hashes
+            librarian.download.using(unique_key=each.unique_key).request(each) for each in requests
         )
-        _settle(kind, store, hashes)
+        _settle(kind, store, list(hashes.values()))
 
 
 def _settle(kind: KindSpec, store: OpenStore, hashes: list[str]) -> None:
@@ -128,8 +134,10 @@ def _settle(kind: KindSpec, store: OpenStore, hashes: list[str]) -> None:
             lease.status = "IN_PROGRESS"
 
 
-async def _pass(name: str, librarian: Librarian, fake: FakeQbittorrent, statements: list[int], active: int) -> Followed:
-    kind = librarian.fetch.spec
+async def _pass(
+    name: str, librarian: Librarian, fake: FakeQbittorrent, statements: list[int], active: int
+) -> ReconcilerResult:
+    kind = librarian.download.spec
     assert kind.reconcile is not None
     seen, answered = Counter[str](), [0.0]
     asked = _watched(kind.reconcile.ask, seen, answered)
@@ -142,7 +150,7 @@ async def _pass(name: str, librarian: Librarian, fake: FakeQbittorrent, statemen
         for _ in range(-(-active // 100)):
             cycles += bool(await reconciler.check_due())
         took = time.perf_counter() - began
-    return Followed(
+    return ReconcilerResult(
         name,
         active,
         cycles,

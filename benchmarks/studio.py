@@ -43,13 +43,13 @@ class StudioResult:
         return asdict(self)
 
 
-class Instant:
+class InstantProvider:
     """A provider that returns the same picture at once."""
 
     def __init__(self) -> None:
-        drawn = io.BytesIO()
-        Image.new("RGB", (64, 64), "teal").save(drawn, "PNG")
-        self.picture = drawn.getvalue()
+        file = io.BytesIO()
+        Image.new("RGB", (64, 64), "teal").save(file, "PNG")
+        self.picture = file.getvalue()
 
     async def generate(self, order: Order, *, key: str) -> bytes | Link:
         del order, key
@@ -59,9 +59,9 @@ class Instant:
         raise NotImplementedError(link)
 
 
-def draw(name: str, url: str, directory: Path, jobs: int) -> StudioResult:
+def measure(name: str, url: str, directory: Path, jobs: int) -> StudioResult:
     """Order and make this many images on an empty database."""
-    provider, engine = Instant(), make_engine(url)
+    provider, engine = InstantProvider(), make_engine(url)
     dependencies = Dependencies(
         PromptGuard.of(["no such word"]), None, provider, Originals.in_directory(directory / f"{name}-files")
     )
@@ -112,9 +112,9 @@ def _floor(engine: Engine, directory: Path, picture: bytes, jobs: int) -> float:
     return jobs / took
 
 
-def show(drawn: list[StudioResult], console: Console) -> None:
+def show(results: list[StudioResult], console: Console) -> None:
     table = Table("store", "images", "ordered/s", "made/s", "floor/s", "made ÷ floor", "faults in ledger entries")
-    for each in drawn:
+    for each in results:
         table.add_row(
             each.store,
             f"{each.jobs:,}",

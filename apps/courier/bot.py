@@ -32,7 +32,7 @@ MAX_TOAST = 40
 LISTING_TIMEOUT = 8.0
 """Seconds to wait for a listing, during which other updates wait too. The listing itself continues."""
 REANNOUNCE_AFTER = timedelta(minutes=10)
-"""An administrator hears again of a pending request after this long."""
+"""After this long, an administrator is notified of a pending request again."""
 MAX_ANNOUNCEMENTS = 10_000
 """Announcements whose time is remembered, at most."""
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -74,7 +74,7 @@ class BotHandlers:
         self._service, self._catalogue, self._clients, self._admins = service, catalogue, clients, settings.admins
         self._callbacks = CallbackCodec(settings.bot_token.get_secret_value())
         self._announced: dict[tuple[int, int], datetime] = {}
-        """When each administrator last heard of each request, oldest first."""
+        """When each administrator was last notified of each request, oldest first."""
 
     # ------------------------------------------------------------ entry points
     async def on_message(self, message: Message, event_update: Update) -> None:
@@ -177,7 +177,7 @@ class BotHandlers:
         await self._show(sender, Screen(sender.render("pending" if user.status == "PENDING" else "closed")))
 
     async def announce(self, user: User, at: datetime) -> None:
-        """Tell each administrator about a request for access, unless they heard of it recently.
+        """Notify each administrator of a request for access, unless they were notified recently.
 
         If an administrator cannot be reached, the next /start tries again. After a restart the bot may announce a
         request again, which does no harm.
@@ -209,7 +209,7 @@ class BotHandlers:
         if user is None:
             sentence = sender.render("no_user", id=user_id)
         elif user.status != status:
-            sentence = sender.render("stands", status=sender.render(user.status), id=user_id)
+            sentence = sender.render("replaced", status=sender.render(user.status), id=user_id)
         else:
             sentence = sender.render("decided", name=user.name, id=user.id, status=sender.render(user.status))
             if status == "ACTIVE":

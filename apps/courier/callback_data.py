@@ -1,4 +1,4 @@
-"""The data of a button: at most 64 bytes, and worthless to forge.
+"""The data of a button: at most 64 bytes, which a client may forge.
 
 Telegram returns any data that a client sends, so all of it is untrusted. Buttons that only show something are checked
 when they are handled. A download button is signed for one user and one display of the file, so that each click has a

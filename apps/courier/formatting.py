@@ -54,7 +54,7 @@ def plain_text(text: str) -> str:
 def is_control_character(character: str) -> bool:
     """Return whether a character is invisible and breaks a line, controls a terminal, or changes the text direction.
 
-    Joiners of letters and emoji are none.
+    Joiners of letters and emoji do not count.
     """
     return character in _DIRECTION_MARKS or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 

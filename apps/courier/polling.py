@@ -101,8 +101,8 @@ class UpdatePoller:
             if event is not None and event.from_user is not None:
                 queues.setdefault(event.from_user.id, []).append(update)
         await asyncio.gather(*(self._handle_in_order(user_id, updates) for user_id, updates in queues.items()))
-        # An empty batch means that all is confirmed. Forget the offset: after a quiet week Telegram restarts the IDs
-        # anywhere.
+        # An empty batch means that all is confirmed. Forget the offset: after a quiet week Telegram continues
+        # with a random ID.
         self._offset = max(int(each["update_id"]) for each in batch) + 1 if batch else None
 
     def _parse(self, batch: list[dict[str, Any]]) -> Iterable[Update]:

@@ -23,7 +23,7 @@ PREFIX = "COURIER_"
 TELEGRAM_HOST = "api.telegram.org"
 """The host of Telegram's own Bot API server."""
 TELEGRAM_MAX_FILE, LOCAL_MAX_FILE = 50 * 2**20, 2000 * 2**20
-UNFIT = "no token has"
+INVALID_CHARACTERS = "are not allowed"
 _BOT_TOKEN = re.compile(r"\d+:[\w-]{20,}", re.ASCII)
 _RENEWAL = ("yandex_client_id", "yandex_client_secret", "yandex_refresh_token")
 _MISSING = {
@@ -122,13 +122,13 @@ class Settings(BaseSettings):
         return (
             None
             if given is None
-            else SecretStr(check_header_value(given.get_secret_value(), variable_name(cls, info), UNFIT))
+            else SecretStr(check_header_value(given.get_secret_value(), variable_name(cls, info), INVALID_CHARACTERS))
         )
 
     @field_validator("yandex_client_id")
     @classmethod
     def _client_id(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else check_header_value(given, variable_name(cls, info), UNFIT)
+        return None if given is None else check_header_value(given, variable_name(cls, info), INVALID_CHARACTERS)
 
     @field_validator("yandex_refresh_token")
     @classmethod

@@ -1,4 +1,4 @@
-"""The HTTP API of the librarian. It speaks JSON, and every address except /health needs a user's token."""
+"""The HTTP API of the librarian. Responses are JSON, and every address except /health needs a user's token."""
 
 import logging
 from collections.abc import Callable

@@ -179,8 +179,8 @@ class Api:
         if request.method == "HEAD":
             return Response(headers=headers, media_type="text/event-stream")
         if self._feed.is_full(user.id):
-            said = f"You already have {MAX_STREAMS} event streams open. Close a page or program that uses one."
-            raise ApiError(429, "too_many_streams", said, {"Retry-After": "5"})
+            sentence = f"You already have {MAX_STREAMS} event streams open. Close a page or program that uses one."
+            raise ApiError(429, "too_many_streams", sentence, {"Retry-After": "5"})
         watch = job_watch.JobWatch(self._gallery, self._users, user.id, self._job)
         return StreamingResponse(
             self._feed.stream(watch, self._auth.credential(request)), headers=headers, media_type="text/event-stream"

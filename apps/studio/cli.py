@@ -55,14 +55,14 @@ def check() -> None:
     with open_service() as service:
         entries, faults = ledger_check.check(service.studio)
         report = service.studio.app.verify()
-    told = [fault.sentence for fault in faults] + [
+    lines = [fault.sentence for fault in faults] + [
         f"Job {each.job_id} breaks rule {each.rule}: {each.detail}" for each in report.violations
     ]
-    for line in told:
+    for line in lines:
         say(plain_text(line))
     if report.left_out:
         say(f"{report.left_out} more faults are not shown.")
-    if told:
+    if lines:
         warn("Nothing was changed. Stop the workers, copy the database, and find out which other program wrote to it.")
         raise typer.Exit(1)
     say(

@@ -45,15 +45,15 @@ class DeadLetters:
         self._studio, self._engine, self._reading = studio, studio.engine, read_only(studio.engine)
         audit = engine_table(studio.engine.dialect, "audit", "job_id", "event", "reason")
         # The engine stores the reason of a redrive in the old job's history, so it is not stored again here.
-        told = and_(audit.c.job_id == jobs.c.id, audit.c.event == "redrive")
+        redrive_entry = and_(audit.c.job_id == jobs.c.id, audit.c.event == "redrive")
         decided = reviews.c.decision, reviews.c.successor, reviews.c.by, reviews.c.note, reviews.c.at
         joined = (
             jobs.join(users, users.c.id == jobs.c.userId)
             .outerjoin(reviews, reviews.c.job_id == jobs.c.id)
-            .outerjoin(audit, told)
+            .outerjoin(audit, redrive_entry)
         )
         self._letters: Select[Any] = (
-            VIEW.add_columns(users.c.name.label("user_name"), *decided, audit.c.reason.label("told"))
+            VIEW.add_columns(users.c.name.label("user_name"), *decided, audit.c.reason.label("redrive_reason"))
             .select_from(joined)
             .where(jobs.c.status == "dead_letter")
             .order_by(jobs.c.id.desc())
@@ -121,18 +121,18 @@ class DeadLetters:
         )
 
     def _active_job(self, job: EngineJob) -> str:
-        held = engine_table(self._engine.dialect, "jobs", "id", "kind", "unique_key", "phase")
-        fits = held.c.kind == job.kind, held.c.unique_key == job.unique_key, held.c.phase.in_(["pending", "running"])
+        rows = engine_table(self._engine.dialect, "jobs", "id", "kind", "unique_key", "phase")
+        fits = rows.c.kind == job.kind, rows.c.unique_key == job.unique_key, rows.c.phase.in_(["pending", "running"])
         with self._reading.begin() as tx:
-            found: str | None = tx.scalar(select(held.c.id).where(*fits))
+            found: str | None = tx.scalar(select(rows.c.id).where(*fits))
         return "" if found is None else f" as job {found}"
 
 
 def _dead_letter_from_row(row: RowMapping) -> DeadLetter:
     note = (
         row["note"]
-        if row["told"] is None
-        else row["told"].removeprefix(f"as {row['successor']}").removeprefix(": ") or None
+        if row["redrive_reason"] is None
+        else row["redrive_reason"].removeprefix(f"as {row['successor']}").removeprefix(": ") or None
     )
     return DeadLetter(
         job_from_row(row),

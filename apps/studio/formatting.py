@@ -41,11 +41,11 @@ def format_status(job: Job) -> str:
     """Format a job's status, with the last error and the next attempt if there are any."""
     if job.interrupted:
         return f"{job.status}: {INTERRUPTED}"
-    told = (
+    text = (
         job.status
         if job.status in ("queued", "running", "completed") or not job.last_error
         else f"{job.status}: {job.last_error}"
     )
     if job.status == "failed":
-        told = f"{told} (failure {job.retry_count} of {job.max_retries}, next attempt at {format_time(job.due_at)})"
-    return plain_text(told)
+        text = f"{text} (failure {job.retry_count} of {job.max_retries}, next attempt at {format_time(job.due_at)})"
+    return plain_text(text)

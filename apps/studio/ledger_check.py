@@ -61,11 +61,11 @@ def _check_balances(tx: Connection) -> Iterator[Fault]:
     for user_id, name in tx.execute(select(users.c.id, users.c.name).order_by(users.c.id)).all():
         has, stored = truth.get(user_id, nothing), ledger.balance(tx, user_id)
         if stored != has:
-            said = (
+            sentence = (
                 f"{name} has {has.available} credits available in the ledger, "
                 f"but {stored.available} in the stored balance."
             )
-            yield Fault("balance_of_ledger", None, name, said)
+            yield Fault("balance_of_ledger", None, name, sentence)
         for what, amount in (("available", has.available), ("reserved", has.reserved)):
             if amount < 0:
                 yield Fault("never_negative", None, name, f"{name} has {amount} credits {what}.")
@@ -85,8 +85,8 @@ def _check_jobs(tx: Connection, kind: str) -> Iterator[Fault]:
         if row.order_user is None:
             yield Fault("job_has_order", row.id, None, f"Job {row.id} has no order, so its user is unknown.")
             continue
-        for rule, said in _job_faults(row):
-            yield Fault(rule, row.id, row.name, f"Job {row.id} of {row.name} is {row.state}, {said}.")
+        for rule, sentence in _job_faults(row):
+            yield Fault(rule, row.id, row.name, f"Job {row.id} of {row.name} is {row.state}, {sentence}.")
 
 
 def _job_faults(row: Row[Any]) -> Iterator[tuple[str, str]]:
@@ -101,8 +101,8 @@ def _job_faults(row: Row[Any]) -> Iterator[tuple[str, str]]:
     wants = SETTLED_BY.get(row.state)
     has = {entry: count for entry in SETTLEMENTS if (count := getattr(row, entry))}
     if has != ({wants: 1} if wants else {}):
-        told = ", ".join(f"{count} {entry}" for entry, count in has.items())
-        yield "settled_by_state", f"which requires {wants or 'no settlement'}, but has {told or 'none'}"
+        found = ", ".join(f"{count} {entry}" for entry, count in has.items())
+        yield "settled_by_state", f"which requires {wants or 'no settlement'}, but has {found or 'none'}"
     elif wants and row.settled != row.reserved:
         yield "settled_as_reserved", f"reserved {row.reserved} credits, but settled {row.settled}"
     if (row.asset_user is not None) != (row.state == "completed"):

@@ -56,7 +56,7 @@ class PromptGuard:
             raise Refusal("prompt_characters", "The prompt contains invisible characters. Remove them.")
         folded = _fold(prompt)
         if any(pattern.search(folded) for pattern in self.blocked):
-            # The message does not name the word, so that nobody can read out the list by trying.
+            # The message does not name the word, so that a user cannot find out the list by trying.
             raise Refusal("prompt_blocked", "The prompt contains blocked words. Rephrase it.")
 
 

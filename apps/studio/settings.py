@@ -21,7 +21,7 @@ from .errors import BadSettings
 PREFIX = "STUDIO_"
 S3 = "s3://"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-UNFIT = "cannot be in it"
+INVALID_CHARACTERS = "are not allowed"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _KEY = re.compile(r"[\w.=-]+(/[\w.=-]+)*", re.ASCII)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -98,13 +98,13 @@ class Settings(BaseSettings):
         return (
             None
             if given is None
-            else SecretStr(check_header_value(given.get_secret_value(), variable_name(cls, info), UNFIT))
+            else SecretStr(check_header_value(given.get_secret_value(), variable_name(cls, info), INVALID_CHARACTERS))
         )
 
     @field_validator("s3_region", "s3_access_key", "model")
     @classmethod
     def _word(cls, given: str | None, info: ValidationInfo) -> str | None:
-        return None if given is None else check_header_value(given, variable_name(cls, info), UNFIT)
+        return None if given is None else check_header_value(given, variable_name(cls, info), INVALID_CHARACTERS)
 
     @field_validator("s3_endpoint", "s3_region", "s3_access_key", "s3_secret_key")
     @classmethod

@@ -5,7 +5,7 @@ InterlockError
 ├── PayloadError        a payload, result, key or name cannot be stored
 ├── Refused             the kind's `admit` function refused the job: `.reason`
 ├── TransitionRefused   the lifecycle does not allow this transition from the job's state
-├── LeaseLost           another worker has taken over the execution
+├── LeaseLost           the attempt must stop: its worker lost the lease, or is stopping
 ├── JobFailed           the job whose result was requested did not succeed: `.job`
 ├── NotMigrated         the database lacks this version's schema or a lifecycle
 ├── KeyReused           the idempotency key belongs to a job with another payload
@@ -45,7 +45,11 @@ class TransitionRefused(InterlockError):
 
 
 class LeaseLost(InterlockError):
-    """The lease expired and another worker has taken over the execution. The write of this attempt was rolled back."""
+    """The attempt must stop, and its write was not stored.
+
+    Its lease expired and another worker may have taken over the execution, its worker is stopping, or it ran longer
+    than its kind's `max_runtime`.
+    """
 
 
 class JobFailed(InterlockError):

@@ -247,7 +247,7 @@ def test_thread_started_inside_a_transaction_never_deadlocks(
     """
     store: Any = shop.app.database.store()
     if hasattr(store, "file"):
-        monkeypatch.setattr(store.file._turn, "_timeout", 0.2)
+        monkeypatch.setattr(store.file._write_lock, "_timeout", 0.2)
     said: list[Exception | str] = []
 
     def work() -> None:
@@ -263,5 +263,5 @@ def test_thread_started_inside_a_transaction_never_deadlocks(
     assert len(said) == 1
     if hasattr(store, "file"):
         assert isinstance(said[0], Unavailable)
-        assert "call the verb in that thread" in str(said[0])
+        assert "make this call in that thread" in str(said[0])
     shop.thank.enqueue(2)

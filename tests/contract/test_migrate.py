@@ -122,29 +122,14 @@ def test_database_newer_than_the_code_is_refused(store: Store, other: Store, raw
     assert raw.dump() == before
 
 
-def test_older_database_is_upgraded(place: Place, raw: Raw) -> None:
-    """From version 1, before handed-over work existed; until the upgrade, every verb names the command to run."""
-    store = place.open()
-    store.registry.migrate(ALL, FACTS)
-    new = {table: sorted(raw.columns(table)) for table in ("kinds", "executions")}
-    for table, name in (
-        ("kinds", "check_every"),
-        ("kinds", "check_batch"),
-        ("kinds", "external_failures"),
-        ("kinds", "external_error"),
-        ("kinds", "external_down_at"),
-        ("executions", "committed_holder"),
-    ):
-        raw(f"ALTER TABLE {{{table}}} DROP COLUMN {name}")
-    raw("DROP INDEX {jobs_stopping}")
-    raw("UPDATE {schema_version} SET version = 1")
-    store.close()
-    with pytest.raises(NotMigrated, match=r"version 1, older than this code; run: interlock migrate"):
-        store.inspect.counts()
-    assert any("to version 2" in note for note in store.registry.migrate(ALL, FACTS).notes)
-    assert {table: sorted(raw.columns(table)) for table in new} == new
-    assert (store.registry.migrate(ALL, FACTS).notes, store.external.work()) == ((), [])
-    assert store.inspect.get(finish(store, claimed(store)).job.id).phase == "succeeded"
+def test_database_from_before_the_first_release_is_refused(store: Store, other: Store, raw: Raw) -> None:
+    """Its columns have other names. No verb touches it, and the error says what to do."""
+    raw("UPDATE {schema_version} SET version = 2")
+    before = raw.dump()
+    for verb in (lambda: other.registry.migrate([SHORT], []), lambda: other.queue.enqueue([make()])):
+        with pytest.raises(InterlockError, match=r"from before the first release.*use a new database"):
+            verb()
+    assert raw.dump() == before
 
 
 def test_printed_migration_makes_a_working_database(place: Place) -> None:

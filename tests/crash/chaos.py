@@ -1,4 +1,4 @@
-"""Kills workers at random, then counts lost and doubled effects: `make chaos ARGS="--kills 50 --store sqlite"`."""
+"""Kill workers at random, then count lost and duplicated effects: `make chaos ARGS="--kills 50 --store sqlite"`."""
 
 import argparse
 import random
@@ -22,15 +22,15 @@ from tests.crash.postgres_server import server
 from tests.kit import Place, postgres_place, sqlite_place
 
 TRIES = 1000
-"""Every kill spends a try of what its worker held.
+"""Every kill costs each job of its worker a try.
 
-With as many as nobody can be killed, a job that fails has been failed by the engine.
+No job can be killed this often, so a job that fails was failed by the engine.
 """
 SLOTS = 10
 LIFE = (0.1, 2.0)
-"""How many seconds a worker lives that is to be killed."""
+"""The range of seconds after which a worker is killed."""
 STUCK = 60.0
-"""Seconds without a job that ends, after which the rest counts as lost."""
+"""If no job ends for this many seconds, the rest counts as lost."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sort:
 
     phase: str = "succeeded"
     effects: int = 0
-    """In the user's table."""
+    """Rows in the user's table."""
 
 
 SORTS = {
@@ -56,7 +56,7 @@ SORTS = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """How much of it."""
+    """The size of a run."""
 
     jobs: int = 10_000
     kills: int = 200
@@ -66,14 +66,14 @@ class Wanted:
 
 @dataclass
 class Result:
-    """What was counted."""
+    """The counts of a run."""
 
     store: str
     jobs: int = 0
     ended: int = 0
     kills: int = 0
     struck: int = 0
-    """Kills of workers that held jobs."""
+    """Kills of workers that had jobs."""
     effects: int = 0
     expected_effects: int = 0
     lost: list[str] = field(default_factory=list[str])
@@ -83,9 +83,9 @@ class Result:
     finished_for_others: int = 0
     refused: int = 0
     repeated: int = 0
-    """Outside calls made again in doubt, under their own key."""
+    """External calls in doubt that were repeated under their key."""
     doubtful: int = 0
-    """Outside calls not made again."""
+    """External calls in doubt that were not repeated."""
     recoveries: list[float] = field(default_factory=list[float])
     """Seconds from a kill until each job of the killed worker was claimed again, the shortest first."""
     unexpected_exits: int = 0
@@ -101,11 +101,11 @@ class Result:
 
 
 Show = Callable[[int, int], None]
-"""Told how many kills there were, and how many jobs have ended."""
+"""Called with the number of kills and the number of ended jobs."""
 
 
 class Chaos:
-    """One run: jobs come in as kills go on, so that there is work in hand at every kill."""
+    """One run: jobs are added as kills go on, so that every kill hits running jobs."""
 
     def __init__(self, lab: Lab, wanted: Wanted, show: Show) -> None:
         self._lab = lab
@@ -114,13 +114,13 @@ class Chaos:
         self._chance = random.Random(wanted.seed)
         self._kinds = self._chance.choices(list(SORTS), k=wanted.jobs)
         self._ids: list[str] = []
-        """What was taken in: the nth job is of the nth kind, and has n for its tag."""
+        """The enqueued jobs: the nth job is of the nth kind, and its tag is n."""
         self._kills = 0
         self._dies: dict[Process, float] = {}
-        """When each worker is killed; unknown while it starts."""
+        """When each worker is to be killed; a starting worker has no entry."""
         self._exits = 0
         self._killed: dict[str, list[float]] = {}
-        """When workers of each name were killed, by the machine's clock."""
+        """When workers of each name were killed, by the system clock."""
 
     def run(self) -> Result:
         began = time.monotonic()
@@ -139,7 +139,7 @@ class Chaos:
 
     # ------------------------------------------------------------ jobs
     def _feed(self) -> None:
-        """As large a part of the jobs as of the kills, and one part more."""
+        """Enqueue the same share of the jobs as of the kills, plus one part."""
         due = min(self._wanted.jobs, self._wanted.jobs * (self._kills + 1) // (self._wanted.kills + 1))
         calls = [self._call(n) for n in range(len(self._ids), due)]
         if calls:
@@ -157,7 +157,7 @@ class Chaos:
         return int(row[0])
 
     def _drain(self) -> None:
-        """Wait for the rest, as long as it goes on."""
+        """Wait for the remaining jobs, as long as some of them end."""
         ended, since = -1, time.monotonic()
         while ended < len(self._ids) and time.monotonic() - since < STUCK:
             before, ended = ended, self._ended()
@@ -170,7 +170,7 @@ class Chaos:
         return self._lab.worker(f"worker-{n}", slots=SLOTS)
 
     def _tend(self, n: int, worker: Process) -> Process:
-        """Let it live, or kill it and start another in its place."""
+        """Keep the worker, or kill it and start another in its place."""
         if worker not in self._dies and worker.is_at("ready"):
             self._dies[worker] = time.monotonic() + self._chance.uniform(*LIFE)
         if self._kills >= self._wanted.kills or time.monotonic() < self._dies.get(worker, float("inf")):
@@ -183,7 +183,7 @@ class Chaos:
 
     # ------------------------------------------------------------ the count
     def _count(self) -> Result:
-        """By SQL of our own, from the list of what was taken in: a job that is not there any more is lost, too."""
+        """Count by separate SQL, from the list of enqueued jobs; a job that no longer exists counts as lost."""
         raw, ids = self._lab.place.raw, dict(zip(self._ids, self._kinds, strict=True))
         phases = {str(row[0]): str(row[1]) for row in raw("SELECT id, phase FROM {jobs}")}
         effects = Counter(str(row[0]) for row in raw(f"SELECT job_id FROM {self._lab.setting.effects}"))
@@ -231,8 +231,8 @@ class Chaos:
         return sorted(found)
 
     def _count_outside(self, result: Result) -> None:
-        """What follows a commit comes after it, in every job; an outside call is not silently left out, nor made under
-        two keys.
+        """Check that finish runs after the commit in every job, and that no external call is left out or made under two
+        keys.
         """
         lines = self._lab.outside.lines()
         kinds = {str(n): kind for n, kind in enumerate(self._kinds)}
@@ -260,10 +260,10 @@ def _stamp(value: Any) -> float:
     return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).timestamp()
 
 
-# ---------------------------------------------------------------- by hand
+# ---------------------------------------------------------------- command line
 @contextmanager
 def place_of(store: str, directory: Path) -> Generator[Place]:
-    """An empty database of this store, on a server of its own."""
+    """Provide an empty database of this store; for PostgreSQL, on a separate server."""
     with ExitStack() as stack:
         place = sqlite_place(directory) if store == "sqlite" else postgres_place(stack.enter_context(server()).url)
         stack.callback(place.close)
@@ -304,18 +304,18 @@ def table_of(results: list[Result]) -> Table:
         table.add_row(what, *(str(value(result)) for result in results))
 
     row("jobs", lambda r: f"{r.ended:,} of {r.jobs:,} ended")
-    row("kills", lambda r: f"{r.kills}, {r.struck} of them with jobs in hand")
+    row("kills", lambda r: f"{r.kills}, {r.struck} of them with running jobs")
     row("lost", lambda r: len(r.lost))
-    row("doubled", lambda r: len(r.doubled))
+    row("duplicated", lambda r: len(r.doubled))
     row("effects in the database", lambda r: f"{r.effects:,} of {r.expected_effects:,}")
     row("violations found by verify", lambda r: r.violations)
     row("leases lost, jobs run again", lambda r: f"{r.lease_losses:,}")
     row("claimed again, seconds after the kill", lambda r: _spread(r.recoveries))
-    row("finished for another", lambda r: r.finished_for_others)
-    row("moves refused", lambda r: r.refused)
-    row("outside calls repeated in doubt", lambda r: r.repeated)
-    row("outside calls left in doubt", lambda r: r.doubtful)
-    row("workers that ended by themselves", lambda r: r.unexpected_exits)
+    row("finished for another worker", lambda r: r.finished_for_others)
+    row("transitions refused", lambda r: r.refused)
+    row("external calls repeated in doubt", lambda r: r.repeated)
+    row("external calls left in doubt", lambda r: r.doubtful)
+    row("workers that exited by themselves", lambda r: r.unexpected_exits)
     row("seconds", lambda r: f"{r.seconds:.0f}")
     return table
 
@@ -328,7 +328,7 @@ def main() -> int:
     parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
     parser.add_argument("--lease", type=float, default=2.0, help="seconds")
     parser.add_argument(
-        "--seed", type=int, default=random.randrange(10_000), help="of the choice of jobs and of the lives of workers"
+        "--seed", type=int, default=random.randrange(10_000), help="chooses the jobs and the lifetimes of workers"
     )
     given = parser.parse_args()
     console = Console()

@@ -1,5 +1,5 @@
-"""A door between a worker and PostgreSQL that breaks one connection at a COMMIT: before the server gets it, or before
-its reply is out.
+"""A proxy between a worker and PostgreSQL that cuts one connection at a COMMIT, before the server receives it or before
+the client receives the reply.
 """
 
 import socket
@@ -14,23 +14,23 @@ from typing import Literal
 from psycopg.conninfo import conninfo_to_dict
 
 When = Literal["before", "after"]
-"""The server never gets the COMMIT; or it has carried it out, and the reply does not get through."""
+""""before": the server never receives the COMMIT. "after": it has committed, and the reply is lost."""
 _NUMBER = struct.Struct("!I")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What was cut."""
+    """A connection that was cut."""
 
     when: When
     pid: int
-    """The server's process at the other end."""
+    """The id of the server process."""
     statements: tuple[str, ...]
-    """What the transaction had sent before its COMMIT."""
+    """The statements of the transaction before its COMMIT."""
     simple: bool
-    """Whether the COMMIT came as a simple query, or by the extended protocol."""
+    """Whether the COMMIT was a simple query rather than one of the extended protocol."""
     replied: bool
-    """Whether the server had said that it is committed."""
+    """Whether the server had confirmed the commit."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class _Order:
 
 
 class Proxy:
-    """Passes everything on until it is told to cut.
+    """Forwards everything until a test requests a cut.
 
-    From the cut on everything stands still, on all connections, until `go_on`.
+    After the cut, all connections are paused until `go_on`.
     """
 
     def __init__(self, url: str) -> None:
@@ -62,14 +62,14 @@ class Proxy:
         given, (host, port) = self._target, self._door.getsockname()
         return f"postgresql://{given.get('user', '')}:{given.get('password', '')}@{host}:{port}/{given['dbname']}?sslmode=disable&gssencmode=disable"
 
-    # ------------------------------------------------------------ what a test says
+    # ------------------------------------------------------------ for tests
     def cut(self, when: When, *, at: str) -> None:
-        """Cut at the next COMMIT of a transaction that has sent a statement with these words."""
+        """Cut at the next COMMIT of a transaction that has sent a statement containing `at`."""
         self._happened.clear()
         self.order = _Order(when, at)
 
     def wait(self, within: float = 20.0) -> Cut:
-        """What was cut."""
+        """Wait for the cut and return it."""
         assert self._happened.wait(within), "there was no such COMMIT"
         assert self._cut is not None
         return self._cut
@@ -83,9 +83,9 @@ class Proxy:
         for wire in self._wires:
             wire.close()
 
-    # ------------------------------------------------------------ what the wires say
+    # ------------------------------------------------------------ for connections
     def take(self, statements: list[str]) -> _Order | None:
-        """The order, if this transaction is the one it means. It is given once."""
+        """Return the requested cut if it is for this transaction. It is returned once."""
         with self._choosing:
             order = self.order
             if order is None or not any(order.at in statement for statement in statements):
@@ -104,7 +104,7 @@ class Proxy:
                 client, _ = self._door.accept()
             except OSError:
                 return
-            # Messages are sent one by one, and none is to wait for the next.
+            # Send each message at once.
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 wire = Wire(self, client, self._connect())
@@ -124,7 +124,7 @@ class Proxy:
 
 
 class Wire:
-    """One connection: two threads that pass messages on, each in its direction."""
+    """One connection: two threads that forward messages, one per direction."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
@@ -133,7 +133,7 @@ class Wire:
         self._statements: list[str] = []
         self._pid = 0
         self._withheld: Cut | None = None
-        """What is cut as soon as the server says that it is committed."""
+        """The cut to make as soon as the server confirms the commit."""
 
     def start(self) -> None:
         for work in (self._forward, self._back):
@@ -157,7 +157,7 @@ class Wire:
 
     # ------------------------------------------------------------ from the client
     def _forward(self) -> None:
-        # The first message has no letter.
+        # The first message has no type byte.
         head = _exactly(self._client, 4)
         self._server.sendall(head + _exactly(self._client, _NUMBER.unpack(head)[0] - 4))
         while True:
@@ -169,7 +169,7 @@ class Wire:
             _send(self._server, letter, body)
 
     def _executed(self, letter: bytes, body: bytes) -> str | None:
-        """The statement that this message has carried out."""
+        """Return the statement that this message executes, if any."""
         match letter:
             case b"Q":
                 return body[:-1].decode()
@@ -186,7 +186,7 @@ class Wire:
         return None
 
     def _cuts(self, sql: str, *, simple: bool) -> bool:
-        """Whether the connection is cut here, and nothing more is sent."""
+        """Return whether the connection is cut here, so that nothing more is sent."""
         word = sql.lstrip().partition(" ")[0].upper().rstrip(";")
         if word == "BEGIN":
             self._statements = []

@@ -1,4 +1,4 @@
-"""A laboratory per test, on each of the two stores."""
+"""Fixtures: a laboratory per test, on each of the two stores."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +15,13 @@ Labs = Callable[..., Lab]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def places(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Places]:
-    """Makes new databases: a process that a test killed may still be writing when the test has ended."""
+    """Make new databases, because a process of an earlier test may still be writing to an old one."""
     yield from make_empty_places(request, quick_path)
 
 
 @pytest.fixture
 def labs(place: Place, tmp_path: Path) -> Iterator[Labs]:
-    """Makes the laboratory of this test, with leases as it wants them. Every process in it is ended with the test."""
+    """Make the laboratory of a test with its settings. All its processes end with the test."""
     made: list[Lab] = []
 
     def make(**setting: Any) -> Lab:

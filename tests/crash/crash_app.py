@@ -18,20 +18,20 @@ import psycopg
 from interlock import App, Backoff, Completed, External, Fail, Job, Run, SyncRun
 
 Gate = Callable[[str, str, int], None]
-"""Told where a handler is: a point's name, the job's tag, the attempt."""
+"""Called with the name of a point, the job's tag and the attempt."""
 QUICK = Backoff(first=0.05, cap=0.2)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the program works, and how long its leases are."""
+    """The database of the program, its leases and its limits."""
 
     url: str
     schema: str = "interlock"
     lease: float = 1.0
     commit_timeout: float = 10.0
     ledger: str = os.devnull
-    """A file that only grows: what happened outside the database."""
+    """An append-only file that records what happened outside the database."""
     tries: int = 3
 
     def environment(self) -> dict[str, str]:
@@ -47,9 +47,9 @@ class Setting:
 
     @property
     def effects(self) -> str:
-        """The user's own table, which nothing of the engine looks at.
+        """The user's own table, which the engine never reads.
 
-        It has no key: what is done twice is there twice.
+        It has no key, so a duplicated effect adds a second row.
         """
         return "lab_effects" if self.on_sqlite else f"{self.schema}.lab_effects"
 
@@ -63,7 +63,7 @@ class Setting:
 
 
 class ExternalWork:
-    """The world outside the database: a file to which every process adds whole lines."""
+    """The external system: a file to which every process appends whole lines."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -84,7 +84,7 @@ class ExternalWork:
         return [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
 
     def effects(self, job_id: str) -> int:
-        """How many effects of the job the database has, seen from elsewhere."""
+        """Return how many effects of the job another connection sees."""
         setting = self._setting
         sql = f"SELECT count(*) FROM {setting.effects} WHERE job_id = {'?' if setting.on_sqlite else '%s'}"
         if not setting.on_sqlite:
@@ -99,7 +99,7 @@ class ExternalWork:
 
 
 class Gates:
-    """Where handlers may be stopped: whoever runs the worker puts a gate in."""
+    """The points at which handlers can be stopped by a gate that the runner of the worker sets."""
 
     gate: Gate | None = None
 
@@ -112,7 +112,7 @@ gates = Gates()
 
 
 async def work(seconds: float, *, block: bool) -> None:
-    """Take so long; `block` holds the event loop up meanwhile."""
+    """Wait this long; with `block`, block the event loop meanwhile."""
     if block:
         time.sleep(seconds)  # noqa: ASYNC251 - what a careless handler does
     else:
@@ -120,7 +120,7 @@ async def work(seconds: float, *, block: bool) -> None:
 
 
 def build(setting: Setting) -> App:
-    """The app. Every kind has a payload with a `tag`, by which it is counted."""
+    """Build the app. Every kind has a `tag` in its payload, by which effects are counted."""
     app = App(setting.url, schema=setting.schema)
     outside = ExternalWork(setting)
     _declare_plain(app, setting, outside)
@@ -131,7 +131,7 @@ def build(setting: Setting) -> App:
 
 
 def effect_in(setting: Setting) -> Callable[[Any, Job, str], None]:
-    """A commit function that writes to the user's own table."""
+    """Return a commit function that writes to the user's own table."""
 
     def effect(tx: Any, job: Job, value: str) -> None:
         tx.execute(setting.insert, (job.id, value, job.attempt))
@@ -144,7 +144,7 @@ def _declare_plain(app: App, setting: Setting, outside: ExternalWork) -> None:
 
     async def prepare(run: Run, tag: str, seconds: float = 0.0, block: bool = False) -> str:
         outside.note("prepare", tag, run.attempt)
-        # One that blocks does so the first time only: who takes over need not be waited for.
+        # Block only in the first attempt, so that the test does not have to wait for the second.
         await work(0.0 if block and run.attempt > 1 else seconds, block=block)
         return tag
 
@@ -192,7 +192,7 @@ def _declare_outside(app: App, setting: Setting, outside: ExternalWork) -> None:
 
 
 def _declare_elsewhere(app: App, setting: Setting, outside: ExternalWork) -> None:
-    """`elsewhere` hands its work over, and it is done as soon as it is asked about."""
+    """`elsewhere` hands its work over; the first check finds it completed."""
 
     @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
     async def elsewhere(run: Run, tag: str) -> External[str]:
@@ -210,7 +210,7 @@ def _declare_elsewhere(app: App, setting: Setting, outside: ExternalWork) -> Non
 
 
 def _declare_others(app: App, setting: Setting) -> None:
-    """`threaded` is a `def`, `moody` fails twice before it succeeds, `hopeless` fails for good."""
+    """`threaded` is a `def`, `moody` fails twice before it succeeds, `hopeless` fails permanently."""
 
     @app.job(lease=setting.lease, tries=setting.tries, backoff=QUICK)
     def threaded(run: SyncRun, tag: str, seconds: float = 0.0) -> str:

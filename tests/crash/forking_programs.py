@@ -1,4 +1,4 @@
-"""Programs that fork, for test_forks.py: each process prints the ids of the jobs that it was told are stored."""
+"""Programs that fork, for test_forks.py: each process prints the ids of the jobs it has stored."""
 
 import ctypes
 import multiprocessing
@@ -19,7 +19,7 @@ from interlock.store.sqlite import fork_safety
 warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
 
 LIFE = 90
-"""Seconds after which a process that hangs is ended by itself."""
+"""Seconds after which a hanging process ends itself."""
 CHILDREN = 6
 URL, SCHEMA, SCENE = sys.argv[1:] if len(sys.argv) == 4 else ("sqlite:///unused.db", "interlock", "")
 
@@ -41,7 +41,7 @@ app = build()
 
 
 def say(word: str, text: object) -> None:
-    """One line, whole, whoever else speaks."""
+    """Write one whole line, even if other processes write at the same time."""
     os.write(1, f"{word} {text}\n".encode())
 
 
@@ -51,7 +51,7 @@ def store(count: int, by: App | None = None) -> None:
 
 
 def refused(what: str, body: Callable[[], object]) -> None:
-    """Say whether this is refused; a job that it stores is stored."""
+    """Print whether this is refused; print the id of a job that it stores."""
     try:
         job = body()
     except InterlockError as error:
@@ -83,20 +83,20 @@ def wait_for(pids: list[int]) -> None:
 
 
 def look_from_another() -> None:
-    """Another process opens the database, reads and ends."""
+    """Let another process open the database, read and exit."""
     subprocess.run([sys.executable, "-m", "tests.crash.forking_programs", URL, SCHEMA, "look"], check=True)
 
 
 @contextmanager
 def busy(threads: int) -> Iterator[None]:
-    """Threads that store and read all the time."""
+    """Run threads that store and read all the time."""
     stop = threading.Event()
 
     def work() -> None:
         while not stop.is_set():
             store(1)
             app.jobs(limit=20)
-            # The children, too, need a turn at the database.
+            # Let the children use the database, too.
             time.sleep(0.01)
 
     working = [threading.Thread(target=work) for _ in range(threads)]
@@ -117,7 +117,7 @@ def look() -> None:
 
 
 def daemon() -> None:
-    """The parent ends, the daemon works on."""
+    """The parent exits, and the daemon continues."""
     store(1)
     read, write = os.pipe()
     if os.fork():
@@ -128,7 +128,7 @@ def daemon() -> None:
         os._exit(0)
     signal.alarm(LIFE)
     os.close(write)
-    # The end of the pipe: every ancestor is gone.
+    # The pipe ends when every ancestor has exited.
     os.read(read, 1)
     store(100)
     look_from_another()
@@ -136,7 +136,7 @@ def daemon() -> None:
 
 
 def daemon_of_an_open_parent() -> None:
-    """The parent ends without closing its app, by a normal exit."""
+    """The parent exits normally without closing its app."""
     store(1)
     read, write = os.pipe()
     if os.fork():
@@ -150,7 +150,7 @@ def daemon_of_an_open_parent() -> None:
 
 
 def prefork() -> None:
-    """A master that used the app forks workers, and goes on."""
+    """A master that used the app forks workers and continues."""
     store(5)
     pids = [child(lambda: store(25)) for _ in range(4)]
     store(25)
@@ -198,7 +198,7 @@ def in_a_worker() -> None:
 
 
 def in_a_transaction() -> None:
-    """The child may neither use nor end the transaction, and the parent commits it."""
+    """The child may neither use nor end the transaction; the parent commits it."""
     store(1)
     with app.transaction() as tx:
         job = app.kinds["greet"].using(conn=tx).enqueue("parent")
@@ -208,7 +208,7 @@ def in_a_transaction() -> None:
             refused("conn=", lambda: app.kinds["greet"].using(conn=tx).enqueue("child"))
             refused("app", lambda: app.kinds["greet"].enqueue("child"))
             refused("new app", lambda: build().kinds["greet"].enqueue("child"))
-            # And on, out of the block and to the end of the program.
+            # The child then leaves the block and exits.
         else:
             say("ended", os.waitstatus_to_exitcode(os.wait()[1]))
     say("stored", job.id)
@@ -229,7 +229,7 @@ def leaves_a_transaction() -> None:
 
 def beside_a_transaction() -> None:
     """Another thread stays inside a transaction for longer than a fork waits."""
-    fork_safety.REST = 0.2
+    fork_safety.FORK_WAIT = 0.2
     store(1)
     begun, forked = threading.Event(), threading.Event()
 
@@ -262,7 +262,7 @@ def with_a_connection_of_the_caller() -> None:
 
 
 def beside_other_files() -> None:
-    """Threads of the program use SQLite for files of their own, of which Interlock knows nothing."""
+    """Threads of the program use SQLite for other files that Interlock does not know."""
     fork_safety.PROBE = 2.0
     store(1)
     url, _, path = URL.partition("://")
@@ -290,7 +290,7 @@ def beside_other_files() -> None:
 
 
 def by_c_code() -> None:
-    """A fork of which Python is not told."""
+    """A fork that Python does not notice."""
     store(1)
     pid = ctypes.CDLL(None).fork()
     if pid == 0:

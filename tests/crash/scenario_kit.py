@@ -1,6 +1,4 @@
-"""What the scenarios share: a laboratory with their kinds of job, and the question whether the audit tells
-everything.
-"""
+"""Helpers of the scenarios: a laboratory with their kinds, and a check that the audit is complete."""
 
 from interlock.core.job import AuditEntry
 from tests.crash import misbehaving_app
@@ -8,7 +6,7 @@ from tests.crash.lab import Lab
 
 
 def equipped(lab: Lab) -> Lab:
-    """The laboratory, with the kinds of the scenarios."""
+    """Return the laboratory with the kinds of the scenarios."""
     lab.app.close()
     lab.app = misbehaving_app.build(lab.setting)
     lab.app.migrate()
@@ -20,8 +18,8 @@ def until_begun(lab: Lab, *tags: str) -> None:
 
 
 def audited(lab: Lab) -> None:
-    """S7: every attempt, every change and every end of each job is in its audit, in order and without a gap, and
-    `verify` finds nothing.
+    """Check S7: the audit of each job has every attempt, transition and end, in order and without gaps, and `verify`
+    finds no violation.
     """
     lab.check()
     for job in lab.app.jobs(limit=1000):
@@ -36,7 +34,7 @@ def audited(lab: Lab) -> None:
 
 
 def story(entries: list[AuditEntry]) -> list[tuple[str, str | None, int | None, str]]:
-    """What happened, to which state, in which attempt, by whom."""
+    """Return event, target state, attempt and actor of each entry."""
     return [
         (entry.event, entry.to_state, entry.attempt, entry.actor.partition("#")[0] + entry.actor.partition("/")[2])
         for entry in entries

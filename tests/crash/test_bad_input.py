@@ -1,7 +1,4 @@
-"""Bad input: handlers, payloads, releases and commands that no one should write.
-
-Each ends in a clear state or a clear sentence, and no other job suffers.
-"""
+"""Bad handlers, payloads, releases and commands: each ends in a clear state or error and affects no other job."""
 
 import re
 import signal
@@ -21,7 +18,7 @@ from tests.crash.worker_command import Command, say, start
 
 INNOCENTS = [f"innocent-{n}" for n in range(8)]
 Ends = dict[str, tuple[str, int, str]]
-"""By kind, how a job of it ends: its state, its attempts, and what its error says."""
+"""For each kind: the final state, the attempts and a part of the error."""
 
 
 @pytest.fixture
@@ -30,7 +27,7 @@ def shop(lab: Lab) -> Lab:
 
 
 def running(pid: int) -> bool:
-    """Whether the process runs, rather than waits to be buried by its parent."""
+    """Return whether the process runs; a process that only has to be reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -38,9 +35,9 @@ def running(pid: int) -> bool:
 
 
 def ended_beside_the_innocent(lab: Lab, bad: dict[str, dict[str, Any]]) -> tuple[dict[str, Job], Command]:
-    """Jobs of these kinds between jobs that do no harm, all in one worker.
+    """Run jobs of these kinds between good jobs, all in one worker.
 
-    The latter succeed, untouched; answered are the former, and the worker.
+    Check that the good jobs succeed at their first attempt; return the bad jobs and the worker.
     """
     half = len(INNOCENTS) // 2
     for tag in INNOCENTS[:half]:
@@ -59,7 +56,7 @@ def ended_beside_the_innocent(lab: Lab, bad: dict[str, dict[str, Any]]) -> tuple
 
 
 def store_by_an_older_release(lab: Lab) -> str:
-    """A job whose payload the present release does not know."""
+    """Store a job whose payload the current release does not accept."""
     older = App(lab.setting.url, schema=lab.setting.schema)
 
     @older.job()
@@ -71,10 +68,9 @@ def store_by_an_older_release(lab: Lab) -> str:
 
 
 # ---------------------------------------------------------------- handlers
-def test_a_handler_that_misbehaves_ends_its_own_job_and_no_other(shop: Lab) -> None:
-    """It returns what cannot be stored, ends the program, blocks the event loop, eats all memory or is killed for it;
-    or its payload, which an older release
-    has stored, no longer fits. The sentence says which.
+def test_misbehaving_handler_ends_only_its_own_job(shop: Lab) -> None:
+    """The handlers return an unstorable value, exit, block the event loop, use all memory or are killed. One payload of
+    an older release no longer fits. Each error names its cause.
     """
     expected: Ends = {
         "unspeakable": ("FAILED", 1, "cannot be stored"),
@@ -103,9 +99,9 @@ def test_a_handler_that_misbehaves_ends_its_own_job_and_no_other(shop: Lab) -> N
     assert re.match(r"the stored payload no longer fits: .*tag", job.last_error or "", re.DOTALL)
 
 
-def test_a_handler_that_forks_has_one_end_and_leaves_the_worker_s_alone(shop: Lab) -> None:
-    """What it leaves behind reports nothing and hurts nothing, also where it goes on in both; what it ends, ends; and
-    the worker can end as ever.
+def test_handler_that_forks_ends_once_and_does_not_affect_the_worker(shop: Lab) -> None:
+    """A forked process reports nothing, even if the handler continues in both processes. Forked processes end, and the
+    worker stops normally.
     """
     kinds = [
         "parted_loop",
@@ -118,17 +114,17 @@ def test_a_handler_that_forks_has_one_end_and_leaves_the_worker_s_alone(shop: La
     parted = ["parted", "parted_child", "parted_loop"]
     assert (shop.happened("alone"), shop.happened("both")) == (dict.fromkeys(parted, 1), dict.fromkeys(parted, 2))
     ours = {line["pid"] for line in shop.outside.lines() if line["what"] == "alone"}
-    lost_claims = {line["pid"] for line in shop.outside.lines() if line["what"] in ("both", "left behind")} - ours
-    shop.until(lambda: not any(running(pid) for pid in lost_claims), "what was forked has ended")
-    shop.until(lambda: len(shop.happened("left behind")) == 2, "what was left behind has ended")
+    forked = {line["pid"] for line in shop.outside.lines() if line["what"] in ("both", "left behind")} - ours
+    shop.until(lambda: not any(running(pid) for pid in forked), "the forked processes have ended")
+    shop.until(lambda: len(shop.happened("left behind")) == 2, "the processes left behind have ended")
     worker.terminate()
     assert worker.exit_code() == 0
 
 
 # ---------------------------------------------------------------- releases
-def test_changed_lifecycle_strands_no_live_job(lab: Lab) -> None:
-    """`migrate` says how many sit where the new release knows no way; an old worker, beside the new one, carries those
-    to their end.
+def test_jobs_of_an_older_lifecycle_are_finished_by_an_older_worker(lab: Lab) -> None:
+    """`migrate` reports how many jobs are in a state that the new release lacks. An old worker finishes them while the
+    new one runs.
     """
     before, after = build_old(lab.setting), build_new(lab.setting)
     before.migrate()
@@ -143,7 +139,7 @@ def test_changed_lifecycle_strands_no_live_job(lab: Lab) -> None:
         )
     ]
     new = start(lab, "new", program="tests.crash.release_apps:new", queues="default,new").ready()
-    # By either release, for either worker and for both.
+    # Enqueued by either release, for either worker and for both.
     mixed = [
         app.kinds["press"].using(queue=queue).enqueue(tag="mixed").id
         for app in (before, after)
@@ -161,8 +157,8 @@ def test_changed_lifecycle_strands_no_live_job(lab: Lab) -> None:
 
 
 # ---------------------------------------------------------------- commands
-def test_two_workers_of_one_name_are_two_workers(shop: Lab) -> None:
-    """Neither renews, releases or reports what is the other's: one is killed, and only its jobs run again."""
+def test_two_workers_with_the_same_name_are_independent(shop: Lab) -> None:
+    """Neither renews, returns or reports jobs of the other. After one is killed, only its jobs run again."""
     ids = {
         tag: shop.enqueue("slow", tag, queue=tag, seconds=600 if tag == "dead" else 3.5) for tag in ("dead", "alive")
     }
@@ -170,7 +166,8 @@ def test_two_workers_of_one_name_are_two_workers(shop: Lab) -> None:
     until_begun(shop, "dead")
     second = start(shop, "twin", queues="dead,alive")
     until_begun(shop, "alive")
-    assert len({seen.facts.name for seen in shop.store.workers.all()}) == 2
+    # A worker's first heartbeat and its first claim run side by side.
+    shop.until(lambda: len({seen.facts.name for seen in shop.store.workers.all()}) == 2, "both workers are listed")
     first.kill()
     dead, alive = shop.until_ended(*ids.values())
     assert ((dead.phase, dead.attempt), (alive.phase, alive.attempt)) == (("succeeded", 2), ("succeeded", 1))
@@ -189,18 +186,16 @@ def test_two_workers_of_one_name_are_two_workers(shop: Lab) -> None:
     ],
 )
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
-def test_a_wrong_name_of_an_app_is_one_sentence(shop: Lab, name: str, says: str) -> None:
-    """And no worker starts, so that what waits is left as it is; no store is asked."""
+def test_wrong_app_name_is_one_sentence_and_starts_no_worker(shop: Lab, name: str, says: str) -> None:
+    """Waiting jobs stay unchanged. One store is enough, because no store is opened."""
     id = shop.enqueue("fast", "one")
     said = say(shop, "worker", "-A", name)
     assert (said.code, says in said.text, "Traceback" in said.text) == (2, True, False)
     assert (shop.job(id).state, shop.store.workers.all()) == ("PENDING", [])
 
 
-def test_the_app_of_another_program_leaves_these_jobs_alone(shop: Lab) -> None:
-    """It serves the same database and knows none of these kinds: it moves nothing of theirs, and recovers nothing of
-    theirs either.
-    """
+def test_app_of_another_program_ignores_these_jobs(shop: Lab) -> None:
+    """It uses the same database and knows none of these kinds. It neither runs nor recovers their jobs."""
     ids = [shop.enqueue("slow", tag, queue=tag, seconds=600 if tag == "lost" else 0) for tag in ("waits", "lost")]
     victim = start(shop, "victim", queues="lost")
     until_begun(shop, "lost")
@@ -210,7 +205,7 @@ def test_the_app_of_another_program_leaves_these_jobs_alone(shop: Lab) -> None:
     other = start(shop, "other", program="tests.crash.release_apps:new", queues="default,waits,lost").ready()
     victim.kill()
     ends = shop.executions(ids[1])[0].lease_expires_at
-    shop.until(lambda: (shop.store.inspect.now() - ends).total_seconds() > 2, "the lease has long ended")
+    shop.until(lambda: (shop.store.inspect.now() - ends).total_seconds() > 2, "the lease expired long ago")
     assert [(shop.job(id).state, shop.job(id).attempt) for id in ids] == [("PENDING", 0), ("RUNNING", 1)]
     start(shop, "right", queues="default,waits,lost")
     assert {job.phase for job in shop.until_ended(*ids)} == {"succeeded"}

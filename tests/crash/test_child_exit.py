@@ -1,4 +1,4 @@
-"""A child process ends with its worker, however the worker ends."""
+"""A child process exits with its worker, however the worker ends."""
 
 import subprocess
 import sys
@@ -26,14 +26,12 @@ with child_app.app.bound_to("sqlite:///{file}"):
 
 
 @pytest.mark.parametrize("kind", ["waiting", "stubborn", "looking"])
-def test_a_child_dies_with_its_worker(tmp_path: Path, kind: str) -> None:
-    """Also while its handler awaits, sleeps in a thread, or keeps the processor to itself; and the worker was killed,
-    so that it could tell nobody.
-    """
+def test_child_exits_when_its_worker_is_killed(tmp_path: Path, kind: str) -> None:
+    """This holds while its handler awaits, sleeps in a thread or uses the CPU. A killed worker cannot notify the child."""
     code = WORKER.format(kind=kind, file=tmp_path / "jobs.db")
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "begun\n"
         worker.kill()
-        # Standard output is the child's too: it ends when both have.
+        # The child shares standard output, which ends when both have exited.
         assert worker.communicate(timeout=20) == ("", None)

@@ -1,4 +1,4 @@
-"""A connection lost at COMMIT: sending the same fenced write again settles the job either way."""
+"""A connection lost at COMMIT: sending the same fenced write again settles the job in either case."""
 
 from collections.abc import Iterator
 
@@ -14,21 +14,21 @@ from tests.crash.lab import Lab
 
 pytestmark = pytest.mark.parametrize("places", ["postgres"], indirect=True)
 LEASE = 30.0
-"""So long that no lease ends here: what is settled is settled by its holder."""
+"""Long enough that no lease expires here, so that every job is settled by its holder."""
 JOBS = 5
 MOVE, CLAIM = "settled AS (", "claimed AS ("
-"""Words that stand in one query each."""
+"""Text that occurs in one query each."""
 
 
 class Bench:
-    """A laboratory whose worker reaches the database through a proxy; the test itself looks past it."""
+    """A laboratory whose worker reaches the database through a proxy; the test connects directly."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.proxy = Proxy(lab.setting.url)
 
     def cut(self, when: When, at: str, kind: str, count: int) -> tuple[list[str], Cut]:
-        """Jobs of which one or more are cut. From here on their worker stands still."""
+        """Run jobs until the connection is cut; the worker is paused from then on."""
         ids = [self.lab.enqueue(kind, f"{kind}-{n}", seconds=0.2) for n in range(count)]
         self.proxy.cut(when, at=at)
         self.worker = self.lab.worker("cut", url=self.proxy.url)
@@ -36,14 +36,14 @@ class Bench:
         raw = self.lab.place.raw
         self.lab.until(
             lambda: not raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=cut.pid),
-            "the server has given the connection up",
+            "the server has closed the connection",
         )
         return ids, cut
 
     def check(self, ids: list[str], *, attempt: int = 1) -> None:
-        """After the end: each job did its work once, and paid nothing for its trouble."""
+        """Check that each job ran once and kept its tries."""
         jobs = self.lab.until_ended(*ids)
-        # What it still has to say, also of refusals, it says before it ends.
+        # A stopping worker first sends its pending reports, including refusals.
         self.worker.terminate()
         assert self.worker.exit_code() == 0
         assert {(job.phase, job.tries_left) for job in jobs} == {("succeeded", self.lab.setting.tries)}
@@ -64,8 +64,8 @@ def bench(labs: Labs) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_cut_commit_takes_effect_once(bench: Bench, when: When) -> None:
-    """Where the server never got it, the function runs again; where it had committed, it does not."""
+def test_commit_with_a_lost_connection_takes_effect_once(bench: Bench, when: When) -> None:
+    """If the server never received the COMMIT, the function runs again. If it had committed, it does not."""
     ids, cut = bench.cut(when, "lab_effects", "plain", 1)
     assert (cut.when, cut.replied) == (when, when == "after")
     assert (bench.lab.job(ids[0]).ended, bench.lab.effects()) == (
@@ -77,7 +77,7 @@ def test_a_cut_commit_takes_effect_once(bench: Bench, when: When) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_cut_report_of_many_jobs_ends_each_of_them_once(bench: Bench, when: When) -> None:
+def test_report_with_a_lost_connection_ends_each_job_once(bench: Bench, when: When) -> None:
     ids, cut = bench.cut(when, MOVE, "fast", JOBS)
     ended = [job.id for job in map(bench.lab.job, ids) if job.ended]
     assert (cut.when, cut.replied, cut.simple) == (when, when == "after", False)
@@ -87,9 +87,9 @@ def test_a_cut_report_of_many_jobs_ends_each_of_them_once(bench: Bench, when: Wh
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_job_whose_claim_was_cut_is_given_back_and_pays_no_try(bench: Bench, when: When) -> None:
-    """The worker was never told of what the server leased to it: it finds these lost claims by its own name, and
-    releases them.
+def test_job_of_a_claim_with_a_lost_connection_keeps_its_tries(bench: Bench, when: When) -> None:
+    """The worker never learned which jobs the server leased to it. It finds these lost claims by its own name and
+    returns them.
     """
     ids, cut = bench.cut(when, CLAIM, "plain", JOBS)
     leased = [id for id in ids if bench.lab.executions(id)]
@@ -107,10 +107,10 @@ def test_a_job_whose_claim_was_cut_is_given_back_and_pays_no_try(bench: Bench, w
     assert bench.lab.effects() == dict.fromkeys((f"plain-{n}" for n in range(JOBS)), 1)
 
 
-def test_a_write_is_sent_again_while_the_database_is_away(store: OpenStore) -> None:
-    """Each time it is told, and the worker knows that it must look for what it may have been given meanwhile."""
+def test_write_is_retried_while_the_database_is_unreachable(store: OpenStore) -> None:
+    """Each failure is reported, and the worker knows that it must look for lost claims."""
     told: list[WorkerError] = []
-    answers: list[object] = [Unavailable("the reply was lost"), Unavailable("nobody there"), "stored"]
+    answers: list[object] = [Unavailable("the reply was lost"), Unavailable("no answer"), "stored"]
 
     def write() -> object:
         answer = answers.pop(0)
@@ -124,10 +124,10 @@ def test_a_write_is_sent_again_while_the_database_is_away(store: OpenStore) -> N
     assert context.retry_while_unavailable(write, "report") == "stored"
     assert [(trouble.where, str(trouble.error)) for trouble in told] == [
         ("report", "the reply was lost"),
-        ("report", "nobody there"),
+        ("report", "no answer"),
     ]
     assert context.database_down.is_set()
     context.stopped.set()
-    answers.append(Unavailable("still nobody there"))
-    with pytest.raises(Unavailable, match="still nobody"):
+    answers.append(Unavailable("still no answer"))
+    with pytest.raises(Unavailable, match="still no answer"):
         context.retry_while_unavailable(write, "report")

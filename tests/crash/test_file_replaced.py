@@ -1,6 +1,4 @@
-"""A SQLite file that is deleted, moved or replaced under a running program: no job is acknowledged that others cannot
-see.
-"""
+"""A SQLite file that is deleted, moved or replaced while a program uses it: a job that others cannot see is refused."""
 
 import shutil
 import threading
@@ -22,7 +20,7 @@ PARTS = ("", "-wal", "-shm", "-journal")
 
 @pytest.fixture(params=["sqlite", "sqlite+pysqlite3"])
 def place(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Place]:
-    """A file with a rollback journal, and one with a write-ahead log."""
+    """A file with a rollback journal, then one with a write-ahead log."""
     place = sqlite_place(quick_path)
     place.url = place.url.replace("sqlite:", f"{request.param}:")
     yield place
@@ -48,14 +46,14 @@ def app(place: Place) -> Iterator[App]:
 
 
 def move(source: Path, target: Path) -> None:
-    """The file, with all that belongs to it."""
+    """Move the file and the files that belong to it."""
     for part in PARTS:
         if Path(f"{source}{part}").exists():
             Path(f"{source}{part}").rename(f"{target}{part}")
 
 
 def refuses(app: App) -> None:
-    """It neither stores nor reads, in this thread and in a new one, and makes no file."""
+    """Check that the app neither stores nor reads, in this thread and in a new one."""
     found: list[BaseException] = []
 
     def store() -> None:
@@ -78,7 +76,7 @@ def names(app: App) -> list[str]:
     return [str(job.payload["name"]) for job in app.jobs()]
 
 
-def test_deleted_file_refuses_jobs_and_is_not_made_anew(app: App, file: Path) -> None:
+def test_deleted_file_refuses_jobs_and_is_not_created_again(app: App, file: Path) -> None:
     for part in PARTS:
         Path(f"{file}{part}").unlink(missing_ok=True)
     refuses(app)
@@ -94,7 +92,7 @@ def test_moved_file_is_used_again_when_it_is_back(app: App, file: Path) -> None:
 
 
 def test_replaced_file_is_used_after_the_app_was_closed(app: App, file: Path, place: Place) -> None:
-    """Its write-ahead log is not written to meanwhile: that is the new file's."""
+    """Until then the app does not write to the write-ahead log, which belongs to the new file."""
     other = App(place.url.replace(file.name, "other.db"))
     other.migrate()
     other.close()
@@ -108,7 +106,7 @@ def test_replaced_file_is_used_after_the_app_was_closed(app: App, file: Path, pl
     assert names(app) == ["second"]
 
 
-def test_file_replaced_inside_a_transaction_acknowledges_nothing(app: App, file: Path) -> None:
+def test_transaction_fails_if_the_file_is_replaced_inside_it(app: App, file: Path) -> None:
     with pytest.raises(Unavailable, match=SAID), app.transaction() as tx:
         app.kinds["greet"].using(conn=tx).enqueue("lost")
         shutil.copy(file, file.with_name("copy.db"))
@@ -116,7 +114,7 @@ def test_file_replaced_inside_a_transaction_acknowledges_nothing(app: App, file:
     refuses(app)
 
 
-def test_job_in_a_caller_s_transaction_is_refused(app: App, file: Path) -> None:
+def test_job_in_a_transaction_is_refused_if_the_file_was_moved(app: App, file: Path) -> None:
     with pytest.raises(Unavailable, match=SAID), app.transaction() as tx:
         move(file, file.with_name("away.db"))
         app.kinds["greet"].using(conn=tx).enqueue("lost")
@@ -133,12 +131,12 @@ def test_deleted_write_ahead_log_refuses_jobs(app: App, file: Path) -> None:
     assert not log.exists()
 
 
-def test_worker_says_that_the_file_is_gone_and_goes_on_when_it_is_back(labs: Labs, file: Path) -> None:
+def test_worker_reports_a_moved_file_and_continues_when_it_is_back(labs: Labs, file: Path) -> None:
     lab = labs()
     worker = start(lab, "worker")
     worker.ready()
     move(file, file.with_name("away.db"))
-    until(lambda: SAID in worker.log or not worker.alive, "the worker says what happened")
+    until(lambda: SAID in worker.log or not worker.alive, "the worker reports the moved file")
     assert worker.alive, worker.log
     assert not file.exists()
     move(file.with_name("away.db"), file)

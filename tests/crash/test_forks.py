@@ -1,4 +1,4 @@
-"""Forks: every job that a process has stored is visible to all other processes, whatever forks and whenever."""
+"""Forks: every job that a process has stored is visible to all other processes, whichever process forked and when."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.kit import Place, postgres_place, sqlite_place
 
 
 class Told(NamedTuple):
-    """What the processes of a scene said."""
+    """The output of the processes of a scene."""
 
     stored: list[str]
     refused: list[str]
@@ -48,7 +48,7 @@ def database(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Place
 def play(database: Place) -> Play:
     """Run a scene.
 
-    All that was stored is there for us, another process, nothing else is, and `verify` finds nothing.
+    Check that this process sees exactly the stored jobs and that `verify` finds no violation.
     """
 
     def run(scene: str) -> Told:
@@ -79,7 +79,7 @@ def all_well(told: Told) -> bool:
 
 @pytest.mark.parametrize("scene", ["daemon", "daemon_of_an_open_parent"])
 def test_daemon_stores_jobs_that_others_see(play: Play, scene: str) -> None:
-    """The parent used the app, and ended."""
+    """The parent used the app and exited."""
     told = play(scene)
     assert all_well(told), told
     assert len(told.stored) == 201
@@ -117,10 +117,10 @@ def test_handlers_that_fork_in_a_worker_neither_hang_nor_lose_a_job(play: Play) 
 
 # ---------------------------------------------------------------- refused uses
 def test_child_forked_inside_a_transaction_leaves_it_to_its_parent(play: Play, database: Place) -> None:
-    """On SQLite it cannot use the file at all, on PostgreSQL it has connections of its own."""
+    """On SQLite the child cannot use the file at all. On PostgreSQL it has its own connections."""
     told = play("in_a_transaction")
     assert told.ended == ["1"]
-    assert "this transaction belongs to the process that this one was forked from" in told.errors.splitlines()[-1]
+    assert "This transaction belongs to the process that this one was forked from" in told.errors.splitlines()[-1]
     names = [line.partition(":")[0] for line in told.refused]
     assert names[:2] == ["execute", "conn="]
     assert names[2:] == ([] if database.url.startswith("postgres") else ["app", "new app"])
@@ -132,8 +132,8 @@ def test_child_that_exits_inside_a_transaction_leaves_it_to_its_parent(play: Pla
     assert (told.ended, told.errors, len(told.stored)) == (["7"], "", 7)
 
 
-def test_child_forked_beside_a_long_transaction_refuses_in_one_sentence(play: Play, database: Place) -> None:
-    """Its parent goes on."""
+def test_child_forked_during_a_long_transaction_refuses_with_one_sentence(play: Play, database: Place) -> None:
+    """Its parent continues."""
     told = play("beside_a_transaction")
     assert (told.ended, told.errors) == (["0"], "")
     on_server = database.url.startswith("postgres")
@@ -141,8 +141,8 @@ def test_child_forked_beside_a_long_transaction_refuses_in_one_sentence(play: Pl
 
 
 @pytest.mark.parametrize("database", ["sqlite", "sqlite+pysqlite3"], indirect=True)
-def test_child_that_inherits_a_connection_of_the_caller_refuses_in_one_sentence(play: Play) -> None:
-    """A child that is forked when the caller has closed it works."""
+def test_child_that_inherits_a_connection_of_the_caller_refuses_with_one_sentence(play: Play) -> None:
+    """A child works if the caller closed the connection before the fork."""
     told = play("with_a_connection_of_the_caller")
     (sentence,) = told.refused
     assert "close your own connections to the file first" in sentence
@@ -150,10 +150,8 @@ def test_child_that_inherits_a_connection_of_the_caller_refuses_in_one_sentence(
 
 
 @pytest.mark.parametrize("database", ["sqlite", "sqlite+pysqlite3"], indirect=True)
-def test_fork_beside_other_uses_of_sqlite_stores_or_refuses_and_never_hangs(play: Play) -> None:
-    """A thread that was inside the library, with a file of its own, may have had a mutex that nobody in the child can
-    release.
-    """
+def test_fork_during_other_uses_of_sqlite_stores_or_refuses_and_never_hangs(play: Play) -> None:
+    """Another thread may have held a mutex of the SQLite library that no thread of the child can release."""
     told = play("beside_other_files")
     assert (told.ended, told.errors) == (["0"] * 20, "")
     assert len(told.stored) + len(told.refused) == 21
@@ -161,7 +159,7 @@ def test_fork_beside_other_uses_of_sqlite_stores_or_refuses_and_never_hangs(play
 
 
 def test_fork_by_c_code_is_noticed(play: Play, database: Place) -> None:
-    """No hook of Python's is called then."""
+    """Such a fork calls no hook of Python."""
     told = play("by_c_code")
     on_server = database.url.startswith("postgres")
     assert [line.partition(":")[0] for line in told.refused] == ([] if on_server else ["app", "new app"])

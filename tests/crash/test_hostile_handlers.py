@@ -1,5 +1,5 @@
-"""Handlers that try to end their worker, in a real process: the worker goes on, other jobs are untouched, and SIGTERM
-ends it with 0.
+"""Handlers that try to end their worker, in a real process: the worker continues, other jobs are not affected, and
+SIGTERM ends it with exit code 0.
 """
 
 import pytest
@@ -14,7 +14,7 @@ INNOCENTS = [f"innocent-{n}" for n in range(6)]
 
 
 def run_beside_the_innocent(lab: Lab, *kinds: str, fails: bool) -> None:
-    """Jobs of these kinds between jobs that do no harm, in one worker that then ends in good order."""
+    """Run jobs of these kinds between good jobs, in one worker that then stops cleanly."""
     app = hostile_app.build(lab.setting)
     app.migrate()
     ids = {tag: app.kinds["innocent"].enqueue(tag).id for tag in INNOCENTS[:3]}
@@ -38,17 +38,17 @@ def run_beside_the_innocent(lab: Lab, *kinds: str, fails: bool) -> None:
 
 @pytest.mark.parametrize("kind", hostile_app.SUCCEEDING)
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
-def test_handler_that_closes_or_stops_what_the_worker_needs_ends_no_worker(lab: Lab, kind: str) -> None:
-    """Its standard streams, its event loop, its signal handlers; no store is asked for that."""
+def test_handler_that_closes_streams_or_stops_the_loop_does_not_end_the_worker(lab: Lab, kind: str) -> None:
+    """It also replaces signal handlers. One store is enough, because the store plays no role here."""
     run_beside_the_innocent(lab, kind, fails=False)
 
 
 @pytest.mark.parametrize("kind", hostile_app.FAILING)
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
-def test_handler_that_raises_what_ends_programs_fails_by_its_own_policy(lab: Lab, kind: str) -> None:
+def test_handler_that_raises_system_exit_fails_by_its_error_policy(lab: Lab, kind: str) -> None:
     run_beside_the_innocent(lab, kind, fails=True)
 
 
-def test_all_hostile_handlers_at_once_end_no_worker(lab: Lab) -> None:
-    """Those that end well, in one worker with six slots' worth of threads: none of them keeps its thread."""
+def test_all_hostile_handlers_at_once_do_not_end_the_worker(lab: Lab) -> None:
+    """All failing handlers run in one worker, except the one that cancels all tasks. None of them blocks its thread."""
     run_beside_the_innocent(lab, *(kind for kind in hostile_app.FAILING if kind != "loop cancels all"), fails=True)

@@ -1,5 +1,5 @@
-"""SIGKILL at every point of an execution: every job ends, its effect in the database happens once, and what follows its
-commit happens after it.
+"""SIGKILL at every point of an execution: every job ends, its effect is in the database once, and finish runs after the
+commit.
 """
 
 import pytest
@@ -13,11 +13,11 @@ POINTS = {
 }
 COMMITTED = ("after_commit", "in_finish", "end_of_finish")
 BESIDE = 2
-"""Jobs that the killed worker holds beside the one that stops it."""
+"""Other jobs of the killed worker, beside the one at which it stops."""
 
 
 def kill_at_every_point(lab: Lab, kind: str) -> dict[str, str]:
-    """A worker per point, each with jobs of its own: killed there, all of them. Answers the job of each point."""
+    """Start a worker with its own jobs for each point and kill it there; return the job of each point."""
     stopped: dict[str, str] = {}
     victims: dict[str, Process] = {}
     for point in POINTS[kind]:
@@ -30,10 +30,10 @@ def kill_at_every_point(lab: Lab, kind: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", POINTS)
-def test_a_kill_at_any_point_costs_no_effect_and_doubles_none(lab: Lab, kind: str) -> None:
-    """Another worker takes over: N jobs, N ends, N effects, and not one more.
+def test_kill_at_any_point_loses_and_duplicates_no_effect(lab: Lab, kind: str) -> None:
+    """Another worker takes over, and N jobs have N ends and N effects.
 
-    Past its commit a job is finished, and never run again.
+    A committed job is finished and never runs again.
     """
     stopped = kill_at_every_point(lab, kind)
     lab.worker("rescuer", queues=tuple(stopped))
@@ -60,8 +60,8 @@ def test_a_kill_at_any_point_costs_no_effect_and_doubles_none(lab: Lab, kind: st
     lab.check()
 
 
-def test_an_outside_call_in_doubt_is_repeated_under_its_own_key_or_not_at_all(lab: Lab) -> None:
-    """Killed inside the call: `retry` calls again with the same key, `skip` does not call, and neither is silent."""
+def test_external_call_in_doubt_is_repeated_under_its_key_or_skipped(lab: Lab) -> None:
+    """The worker is killed during the call. `retry` calls again with the same key, and `skip` returns no result."""
     ids = {kind: lab.enqueue(kind, kind, queue=kind) for kind in ("resent", "skipped")}
     victims = [lab.worker(f"victim-{kind}", "in_effect", queues=(kind,)) for kind in ids]
     for victim in victims:
@@ -77,8 +77,8 @@ def test_an_outside_call_in_doubt_is_repeated_under_its_own_key_or_not_at_all(la
     lab.check()
 
 
-def test_a_job_whose_worker_is_killed_every_time_ends_with_its_tries(lab: Lab) -> None:
-    """Three tries, three kills: the job has failed and no effect of it is left; a job beside it is done."""
+def test_job_whose_workers_are_all_killed_fails_after_its_tries(lab: Lab) -> None:
+    """After three kills the job has failed without an effect, and another job has succeeded."""
     id = lab.enqueue("plain", "doomed", queue="doomed")
     for n in range(3):
         victim = lab.worker(f"victim-{n}", "before_commit", queues=("doomed",))

@@ -1,13 +1,13 @@
-"""Jobs that outlast their lease: a healthy worker keeps them, also while a handler blocks its event loop; one that
-hangs for good gives them up.
+"""Jobs longer than their lease: a healthy worker keeps them, even if a handler blocks its event loop; a hanging worker
+gives them up.
 """
 
 from tests.crash.lab import Lab
 
 
-def test_a_job_of_three_leases_runs_once(lab: Lab) -> None:
-    """It is renewed from a thread of its own, also where its handler blocks the event loop; a second worker stands by,
-    and gets nothing.
+def test_job_longer_than_three_leases_runs_once(lab: Lab) -> None:
+    """A separate thread renews the lease, even while the handler blocks the event loop. A second, idle worker gets no
+    job.
     """
     seconds = 3 * lab.setting.lease
     ids = {
@@ -29,9 +29,9 @@ def test_a_job_of_three_leases_runs_once(lab: Lab) -> None:
     lab.check()
 
 
-def test_a_worker_that_hangs_exits_and_another_takes_over(lab: Lab) -> None:
-    """Past its time limit it renews nothing more and exits 70: at once where the process is its own, else as soon as
-    its event loop answers again.
+def test_hanging_worker_exits_and_another_takes_over(lab: Lab) -> None:
+    """After the hang timeout it renews no lease and exits with 70: a worker process at once, an embedded worker as soon
+    as its event loop responds.
     """
     ids = {dies: lab.enqueue("full", str(dies), queue=str(dies), seconds=4, block=True) for dies in (False, True)}
     hung = {dies: lab.worker(f"hung-{dies}", queues=(str(dies),), hang_timeout=1.5, dies=dies) for dies in ids}
@@ -40,7 +40,7 @@ def test_a_worker_that_hangs_exits_and_another_takes_over(lab: Lab) -> None:
     assert [(each.status, each.holder) for each in lab.executions(ids[True])] == [("IN_PROGRESS", 1)]
     assert hung[False].exit_code(within=8) == 70
     assert "The event loop has not responded" in hung[False].log
-    assert "program.py" in hung[False].log
+    assert "crash_app.py" in hung[False].log
     late = lab.enqueue("fast", "late", queue="False")
     lab.worker("second", queues=("False", "True"))
     jobs = lab.until_ended(*ids.values(), late)

@@ -1,4 +1,4 @@
-"""Workers behind a real PgBouncer: every transaction may run in another session, and no promise is weaker."""
+"""Workers behind a real PgBouncer: every transaction may run in another session, and all guarantees still hold."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def direct(postgres_url: str) -> Iterator[Place]:
 
 @pytest.fixture
 def pooled(direct: Place) -> Iterator[Place]:
-    """The same database through PgBouncer in transaction mode; SQL from elsewhere goes past it."""
+    """The same database through PgBouncer in transaction mode; the raw SQL of tests connects directly."""
     with bouncer(direct.url) as url:
         place = replace(direct, url=url, _stores=[])
         yield place
@@ -42,7 +42,7 @@ def lab(pooled: Place, tmp_path: Path) -> Iterator[Lab]:
 
 # ---------------------------------------------------------------- the store
 def test_store_works_through_pgbouncer_in_many_threads(pooled: Place) -> None:
-    """The server's sessions change under every connection: no prepared statement is missed, and times are in UTC."""
+    """The server session changes with each transaction. No prepared statement is missing, and times are in UTC."""
     store = pooled.open(real_time=True)
     store.registry.migrate(list(LIFECYCLES.values()), FACTS)
     store.queue.enqueue(many(300))
@@ -55,9 +55,9 @@ def test_store_works_through_pgbouncer_in_many_threads(pooled: Place) -> None:
                     assert lease.job.created_at.utcoffset() is not None
                     finish(store, lease)
                 with store.transaction() as tx:
-                    # More often than the driver needs to prepare a statement by itself.
+                    # Often enough for the driver to prepare the statement by itself.
                     assert tx.execute("SELECT current_setting('TimeZone')").fetchone() == ("UTC",)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - checked below
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
@@ -73,8 +73,8 @@ def test_store_works_through_pgbouncer_in_many_threads(pooled: Place) -> None:
     store.close()
 
 
-def test_worker_says_that_it_polls_where_nothing_can_be_heard(pooled: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """LISTEN succeeds in a session that all clients share, but no notification arrives."""
+def test_worker_logs_that_it_polls_if_no_notification_arrives(pooled: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """In transaction mode LISTEN succeeds, but no notification arrives."""
     store = pooled.open(real_time=True)
     assert isinstance(store, PostgresStore)
     store.registry.migrate(list(LIFECYCLES.values()), FACTS)
@@ -92,8 +92,8 @@ def test_worker_says_that_it_polls_where_nothing_can_be_heard(pooled: Place, cap
     store.close()
 
 
-def test_worker_hears_where_a_pooler_gives_each_client_a_session(direct: Place) -> None:
-    """PgBouncer in session mode: a new job wakes whoever listens."""
+def test_listener_works_with_pgbouncer_in_session_mode(direct: Place) -> None:
+    """A new job wakes the listener."""
     with bouncer(direct.url, mode="session") as url:
         place = replace(direct, url=url, _stores=[])
         store = place.open(real_time=True)
@@ -112,7 +112,7 @@ def test_worker_hears_where_a_pooler_gives_each_client_a_session(direct: Place) 
 
 # ---------------------------------------------------------------- workers in processes
 def test_jobs_with_and_without_commit_end_once(lab: Lab) -> None:
-    """Renewed over several leases, retried, handed over and committed, all through PgBouncer."""
+    """The jobs are renewed over several leases, retried, handed over and committed, all through PgBouncer."""
     worker = lab.worker("w1").ready()
     kinds = ("full", "plain", "fast", "moody", "resent", "elsewhere")
     ids = [lab.enqueue(kind, f"{kind}-{n}") for kind in kinds for n in range(5)]
@@ -127,7 +127,9 @@ def test_jobs_with_and_without_commit_end_once(lab: Lab) -> None:
 
 
 def test_jobs_of_a_killed_worker_run_again_and_commit_once(lab: Lab) -> None:
-    """kill -9 inside the commit: PgBouncer ends that transaction, and another worker goes on after the lease."""
+    """The worker is killed inside the commit. PgBouncer ends the transaction, and another worker takes over after the
+    lease.
+    """
     ids = [lab.enqueue("full", f"job-{n}") for n in range(5)]
     victim = lab.worker("victim", "in_commit")
     victim.at("in_commit")
@@ -139,8 +141,8 @@ def test_jobs_of_a_killed_worker_run_again_and_commit_once(lab: Lab) -> None:
     assert lab.app.verify().ok
 
 
-def test_app_reaches_its_database_by_one_url(pooled: Place) -> None:
-    """The same URL serves the app: nothing has to be set."""
+def test_app_works_through_pgbouncer_without_settings(pooled: Place) -> None:
+    """Only the URL of PgBouncer is given."""
     app = App(pooled.url, schema=pooled.schema)
 
     @app.job()

@@ -1,6 +1,4 @@
-"""Workers that die, or stand still, while they follow work that was handed over: it is asked about again, and takes
-effect once.
-"""
+"""Workers that die or freeze while they check handed-over work: another worker checks it, and it takes effect once."""
 
 import pytest
 
@@ -8,10 +6,10 @@ from tests.crash.lab import Lab
 
 
 @pytest.mark.parametrize("point", ["in_ask", "before_commit", "in_commit", "after_commit"])
-def test_a_kill_while_the_outside_is_asked_costs_nothing(lab: Lab, point: str) -> None:
-    """Another takes over after the lease.
+def test_kill_during_a_check_costs_no_try_and_commits_once(lab: Lab, point: str) -> None:
+    """Another worker takes over after the lease.
 
-    The work went on elsewhere: no try is spent, nothing is run again, and the value is committed once.
+    The external work continued, so the handler does not run again.
     """
     id = lab.enqueue("elsewhere", "one")
     victim = lab.worker("victim", point)
@@ -28,25 +26,27 @@ def test_a_kill_while_the_outside_is_asked_costs_nothing(lab: Lab, point: str) -
     lab.check()
 
 
-def test_a_zombie_s_old_answer_is_refused(lab: Lab) -> None:
-    """It stood still while it asked; another has asked, and written the value down."""
+def test_answer_of_a_stale_worker_is_refused(lab: Lab) -> None:
+    """It was frozen during its request, and another worker has stored the answer."""
     id = lab.enqueue("elsewhere", "one")
-    zombie = lab.worker("zombie", "in_ask")
-    zombie.at("in_ask")
-    lab.freeze(zombie)
+    stale = lab.worker("stale", "in_ask")
+    stale.at("in_ask")
+    lab.freeze(stale)
     lab.worker("rescuer")
     (job,) = lab.until_ended(id)
-    zombie.thaw()
-    zombie.go_on()
-    (refused,) = lab.until(lambda: lab.remarks(id, "refused"), "the zombie is refused")
-    assert refused.actor.startswith("zombie#")
+    stale.thaw()
+    stale.go_on()
+    (refused,) = lab.until(lambda: lab.remarks(id, "refused"), "the stale worker is refused")
+    assert refused.actor.startswith("stale#")
     assert (lab.job(id), lab.effects()) == (job, {"one": 1})
-    assert zombie.alive
+    assert stale.alive
     lab.check()
 
 
-def test_a_suspect_hands_its_work_over_from_its_own_process(lab: Lab) -> None:
-    """Its first worker died of it, perhaps: the second attempt runs alone, and is followed as any other."""
+def test_suspect_hands_its_work_over_from_a_child_process(lab: Lab) -> None:
+    """The job may have killed its first worker, so its second attempt runs in a child. Its work is then checked as
+    usual.
+    """
     id = lab.enqueue("elsewhere", "one")
     victim = lab.worker("victim", "in_prepare")
     victim.at("in_prepare")

@@ -1,4 +1,4 @@
-"""A worker dies, or its database becomes unreachable: many jobs recover together, and no job pays for another."""
+"""A worker dies, or its database becomes unreachable: many jobs recover together, and no job is charged for another."""
 
 import logging
 import sqlite3
@@ -22,7 +22,7 @@ from tests.kit import postgres_place, sqlite_place
 _log = logging.getLogger(__name__)
 MANY = 100
 SECONDS = 2.0
-"""How long each job takes, at every attempt."""
+"""The duration of each attempt."""
 LEASE = 5.0
 
 
@@ -34,7 +34,7 @@ def enqueue(lab: Lab, prefix: str, *, seconds: float = SECONDS, first: float | N
 
 
 def until_done(lab: Lab, within: float) -> float:
-    """Wait until no job is left, and answer when that was."""
+    """Wait until every job has ended, and return the time."""
 
     def open_jobs() -> int:
         return sum(
@@ -49,7 +49,7 @@ def until_done(lab: Lab, within: float) -> float:
 
 
 def baseline(lab: Lab) -> float:
-    """Seconds that as many jobs take here and now, where nobody dies."""
+    """Return the seconds that as many jobs take on this machine without a crash."""
     tags, begun = enqueue(lab, "healthy"), time.monotonic()
     worker = start(lab, "healthy")
     took = until_done(lab, 60) - begun
@@ -58,8 +58,8 @@ def baseline(lab: Lab) -> float:
     return took
 
 
-def test_hundred_jobs_of_a_killed_worker_recover_within_three_times_the_ideal(labs: Labs) -> None:
-    """The ideal is the lease, and the time that as many jobs take where nobody dies."""
+def test_jobs_of_a_killed_worker_recover_within_three_times_the_ideal(labs: Labs) -> None:
+    """The ideal is the lease plus the time that as many jobs take without a crash."""
     lab = equipped(labs(lease=LEASE))
     ideal = LEASE + baseline(lab)
     tags = enqueue(lab, "lost", first=600)
@@ -76,13 +76,11 @@ def test_hundred_jobs_of_a_killed_worker_recover_within_three_times_the_ideal(la
     lab.check()
 
 
-# With two tries every suspect runs alone, so its length adds nothing. With more, suspects share children: a rerun must
-# outlast the half second after which the poison kills its child.
+# With two tries every suspect runs alone, so its duration does not matter. With more tries suspects share children: a
+# rerun must be longer than the half second after which the poison kills its child.
 @pytest.mark.parametrize(("tries", "rerun"), [(2, 0.1), (3, 1.0), (5, 1.0)])
-def test_poison_beside_hundred_innocents_dies_after_its_tries_and_they_are_charged_once(
-    labs: Labs, tries: int, rerun: float
-) -> None:
-    """None of them fails, and none pays a second time, whether it ran beside the poison once or twice."""
+def test_poison_job_fails_after_its_tries_and_other_jobs_are_charged_once(labs: Labs, tries: int, rerun: float) -> None:
+    """None of the other jobs fails, and none is charged twice, whether it ran beside the poison once or twice."""
     lab = equipped(labs(lease=2.0, tries=tries))
     tags = enqueue(lab, "innocent", seconds=rerun, first=SECONDS)
     poison = lab.enqueue("poison", "poison")
@@ -113,7 +111,7 @@ Away = Callable[[float], None]
 
 @contextmanager
 def locked_file(quick_path: Path, tmp_path: Path) -> Generator[tuple[Lab, str, Away]]:
-    """A file that another process keeps to itself."""
+    """A SQLite file that another process locks."""
     place = sqlite_place(quick_path)
     lab = equipped(Lab(place, tmp_path, lease=LEASE))
 
@@ -131,7 +129,7 @@ def locked_file(quick_path: Path, tmp_path: Path) -> Generator[tuple[Lab, str, A
 
 @contextmanager
 def stopped_server(quick_path: Path, tmp_path: Path) -> Generator[tuple[Lab, str, Away]]:
-    """A server that ends, and is started again."""
+    """A server that stops and is started again."""
     with server() as own:
         place = postgres_place(own.url)
         lab = equipped(Lab(place, tmp_path, lease=LEASE))
@@ -150,7 +148,7 @@ def stopped_server(quick_path: Path, tmp_path: Path) -> Generator[tuple[Lab, str
 
 @contextmanager
 def silent_network(quick_path: Path, tmp_path: Path) -> Generator[tuple[Lab, str, Away]]:
-    """A server that lives, and from which nothing comes back to the workers."""
+    """A running server whose answers do not reach the workers."""
     with server() as own:
         place, proxy = postgres_place(own.url), Proxy(own.url)
         lab = equipped(Lab(place, tmp_path, lease=LEASE))
@@ -167,10 +165,8 @@ def silent_network(quick_path: Path, tmp_path: Path) -> Generator[tuple[Lab, str
 
 
 @pytest.mark.parametrize("outage", [locked_file, stopped_server, silent_network])
-def test_an_outage_of_two_leases_costs_no_try_of_two_hundred_running_jobs(
-    outage: Any, quick_path: Path, tmp_path: Path
-) -> None:
-    """Half of them end meanwhile, and are not done again; the others must stop when their lease can no longer be
+def test_outage_of_two_leases_costs_no_try_of_running_jobs(outage: Any, quick_path: Path, tmp_path: Path) -> None:
+    """Half of the jobs end during the outage and do not run again. The others stop when their lease can no longer be
     trusted, and run again.
     """
     with outage(quick_path, tmp_path) as (lab, url, away):

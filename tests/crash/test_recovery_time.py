@@ -1,4 +1,4 @@
-"""How soon after the end of a dead worker's lease its job runs again, by the database's own clock."""
+"""The time from the end of a dead worker's lease to the next claim of its job, by the database clock."""
 
 import logging
 import os
@@ -12,17 +12,17 @@ from tests.crash.lab import Lab
 
 _log = logging.getLogger(__name__)
 KILLS = 4
-"""One after the other, since suspects run one at a time: who has to wait for others is no measure of recovery."""
+"""The kills are sequential: suspects run one at a time, and waiting for another suspect is not recovery time."""
 IDLE = 1.0
-"""Seconds for which the other worker finds nothing, so that it looks seldom."""
+"""Seconds for which the other worker finds no job, so that it polls less often."""
 LEASES = [2.0, 30.0] if os.environ.get("INTERLOCK_TEST_SLOW") else [2.0]
-"""The second is the default; it takes half a minute, so it is measured when it is asked for."""
+"""30 s is the default lease; it takes half a minute, so it is measured only on request."""
 
 
 def recoveries(lab: Lab) -> list[float]:
-    """Kill workers in the middle of their jobs, beside an idle one.
+    """Kill workers during their jobs while another worker is idle.
 
-    Answers the seconds from the end of each lease to the next claim.
+    Return the seconds from the end of each lease to the next claim.
     """
     tags = [f"job-{n}" for n in range(KILLS)]
     ids = {tag: lab.enqueue("full", tag, queue=tag) for tag in tags}
@@ -42,8 +42,8 @@ def recoveries(lab: Lab) -> list[float]:
 
 
 @pytest.mark.parametrize("lease", LEASES)
-def test_a_job_runs_again_within_two_seconds_of_its_lease_s_end(labs: Labs, lease: float) -> None:
-    """An idle worker stands by; nobody tells it of the deaths."""
+def test_job_of_a_dead_worker_runs_again_within_two_seconds_of_its_lease(labs: Labs, lease: float) -> None:
+    """The other worker is idle and is not notified of the deaths."""
     lab = labs(lease=lease)
     taken = recoveries(lab)
     _log.info(

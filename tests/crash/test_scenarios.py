@@ -1,5 +1,5 @@
-"""The faults under which job systems are compared, S1 to S9: a worker is killed, freezes, is told to end, is poisoned,
-takes long.
+"""The faults for comparing job systems, S1 to S9: workers that are killed, freeze, are stopped, run a poison job or run
+long.
 """
 
 import logging
@@ -16,7 +16,7 @@ from tests.crash.worker_command import start
 
 _log = logging.getLogger(__name__)
 SLOW = bool(os.environ.get("INTERLOCK_TEST_SLOW"))
-"""Whether what takes minutes is measured, too."""
+"""Whether tests that take minutes run, too."""
 LEASE = 2.0
 RUNNING = 20
 
@@ -33,10 +33,10 @@ def brisk(labs: Labs) -> Lab:
     return equipped(labs())
 
 
-# ---------------------------------------------------------------- a worker goes
+# ---------------------------------------------------------------- workers that end
 @pytest.mark.parametrize("lease", [LEASE, 30.0] if SLOW else [LEASE])
-def test_s1_what_a_killed_worker_ran_runs_again_within_its_lease_and_two_seconds(labs: Labs, lease: float) -> None:
-    """By default settings: nobody tunes anything, nobody tells the other worker, which has stood idle."""
+def test_s1_job_of_a_killed_worker_runs_again_within_its_lease_and_two_seconds(labs: Labs, lease: float) -> None:
+    """The settings are the defaults. The other worker was idle and is not notified."""
     lab = equipped(labs(lease=lease))
     id = lab.enqueue("slow", "one", seconds=600)
     victim = start(lab, "victim")
@@ -64,35 +64,31 @@ def test_s1_what_a_killed_worker_ran_runs_again_within_its_lease_and_two_seconds
     audited(lab)
 
 
-def test_s2_a_zombie_neither_doubles_an_effect_nor_rewrites_a_newer_attempt(shop: Lab) -> None:
-    """It stands still past its lease, by SIGSTOP and nothing else; woken, it wants to store what it did, and each of
-    its refusals is in the audit.
-    """
+def test_s2_stale_worker_neither_duplicates_an_effect_nor_changes_a_newer_attempt(shop: Lab) -> None:
+    """SIGSTOP freezes it past its lease. After SIGCONT it tries to store its results, and the audit has each refusal."""
     ids = {tag: shop.enqueue("in_thread", tag, seconds=1.5) for tag in ("a", "b")} | {
         "c": shop.enqueue("slow", "c", seconds=1.5)
     }
-    zombie = start(shop, "zombie")
+    stale = start(shop, "stale")
     until_begun(shop, *ids)
-    shop.freeze(zombie)
+    shop.freeze(stale)
     start(shop, "rescuer")
     before = {job.id: job for job in shop.until_ended(within=30)}
-    zombie.thaw()
+    stale.thaw()
     for tag, id in ids.items():
-        refused = shop.until(partial(shop.remarks, id, "refused"), f"the zombie is refused {tag}")
-        assert [entry.actor.partition("#")[0] for entry in refused] == ["zombie"]
+        refused = shop.until(partial(shop.remarks, id, "refused"), f"the stale worker is refused {tag}")
+        assert [entry.actor.partition("#")[0] for entry in refused] == ["stale"]
     assert {id: shop.job(id) for id in before} == before
     assert shop.effects() == dict.fromkeys(ids, 1)
     assert {job.phase for job in before.values()} == {"succeeded"}
-    assert zombie.alive
+    assert stale.alive
     audited(shop)
 
 
 @pytest.mark.parametrize("drain", [None, 0.5])
-def test_s5_a_worker_that_is_told_to_end_finishes_or_gives_back_and_doubles_nothing(
-    shop: Lab, drain: float | None
-) -> None:
-    """Twenty run when SIGTERM comes: they are done and the worker ends as soon as they are; or, past the drain, they
-    are given back and cost no try.
+def test_s5_stopped_worker_finishes_or_returns_its_jobs(shop: Lab, drain: float | None) -> None:
+    """20 jobs run when SIGTERM comes. They finish and the worker exits, or, after the drain timeout, they are returned
+    with all their tries. No effect is duplicated.
     """
     seconds, tags = 2.0 if drain is None else 600.0, [str(n) for n in range(RUNNING)]
     for tag in tags:
@@ -119,9 +115,9 @@ def test_s5_a_worker_that_is_told_to_end_finishes_or_gives_back_and_doubles_noth
 
 
 def test_s6_poison_job_fails_after_its_tries_and_harms_no_other_job(shop: Lab) -> None:
-    """`os._exit` in a handler: the first worker dies of it, with all that it held; from then on only a child does.
+    """A handler calls `os._exit`. It kills the first worker with all its jobs, and from then on only a child.
 
-    The innocent are charged once at most.
+    Other jobs are charged at most once.
     """
     poison, innocents = shop.enqueue("poison", "poison"), [f"innocent-{n}" for n in range(3)]
     for tag in innocents:
@@ -144,35 +140,37 @@ def test_s6_poison_job_fails_after_its_tries_and_harms_no_other_job(shop: Lab) -
     audited(shop)
 
 
-def test_s7_the_audit_tells_every_attempt_every_change_and_every_refusal(brisk: Lab) -> None:
-    """One job, killed, frozen and finished: its history says so, line by line, and that the frozen one came back."""
+def test_s7_audit_has_every_attempt_every_transition_and_every_refusal(brisk: Lab) -> None:
+    """The job's first worker is killed, its second is frozen, and its third finishes it. The refusal of the frozen
+    worker is in the history, too.
+    """
     id = brisk.enqueue("in_thread", "one", seconds=1.0)
     victim = start(brisk, "victim")
     until_begun(brisk, "one")
     victim.kill()
-    zombie = start(brisk, "zombie")
+    stale = start(brisk, "stale")
     brisk.until(lambda: brisk.happened("prepare")["one"] == 2, "it runs again")
-    brisk.freeze(zombie)
+    brisk.freeze(stale)
     start(brisk, "rescuer")
     brisk.until_ended(id, within=30)
-    zombie.thaw()
-    brisk.until(lambda: brisk.remarks(id, "refused"), "the zombie is refused")
+    stale.thaw()
+    brisk.until(lambda: brisk.remarks(id, "refused"), "the stale worker is refused")
     assert story(brisk.app.history(id)) == [
         ("enqueue", "PENDING", None, "app"),
         ("claim", "RUNNING", 1, "victim"),
-        ("lose", "PENDING", 1, "zombiemaintenance"),
-        ("claim", "RUNNING", 2, "zombie"),
+        ("lose", "PENDING", 1, "stalemaintenance"),
+        ("claim", "RUNNING", 2, "stale"),
         ("lose", "PENDING", 2, "rescuermaintenance"),
         ("claim", "RUNNING", 3, "rescuer"),
         ("succeed", "SUCCEEDED", 3, "rescuer"),
-        ("refused", None, 2, "zombie"),
+        ("refused", None, 2, "stale"),
     ]
     audited(brisk)
 
 
 def test_frozen_maintenance_does_not_block_recovery(shop: Lab) -> None:
-    """No leader, no lock of a session: of two idle workers one stands still, a third is killed at work, and the other
-    takes over in time.
+    """There is no leader and no session lock. One of two idle workers is frozen, a third is killed during its jobs, and
+    the other idle worker takes over in time.
     """
     ids = [shop.enqueue("slow", str(n), queue="third", seconds=600) for n in range(3)]
     third = start(shop, "third", queues="third")
@@ -187,8 +185,7 @@ def test_frozen_maintenance_does_not_block_recovery(shop: Lab) -> None:
     lost = {id: next(entry for entry in shop.app.history(id) if entry.event == "lose") for id in ids}
     late = max((lost[id].at - ends[id]).total_seconds() for id in ids)
     _log.info("frozen maintenance: recovered %.2f s after the end of the lease", late)
-    # Two seconds where nothing else runs; the suite shares its cores with others. A leader that stands still would make
-    # it thirty.
+    # Two seconds on an idle machine; the suite shares its cores with others. A frozen leader would make it thirty.
     assert late <= 5.0
     assert {entry.actor.partition("#")[0] for entry in lost.values()} == {"awake"}
     assert {job.phase for job in shop.until_ended(within=30)} == {"succeeded"}
@@ -197,8 +194,8 @@ def test_frozen_maintenance_does_not_block_recovery(shop: Lab) -> None:
 
 
 # ---------------------------------------------------------------- long jobs
-def test_s8_a_healthy_job_of_three_leases_runs_once(brisk: Lab) -> None:
-    """Whether it takes its time in a thread or in a process of its own; another worker stands by, and gets nothing."""
+def test_s8_healthy_job_longer_than_three_leases_runs_once(brisk: Lab) -> None:
+    """It runs in a thread or in its own process. Another, idle worker gets no job."""
     for kind in ("in_thread", "in_child"):
         brisk.enqueue(kind, kind, seconds=3 * brisk.setting.lease)
     start(brisk, "first")
@@ -210,10 +207,8 @@ def test_s8_a_healthy_job_of_three_leases_runs_once(brisk: Lab) -> None:
     audited(brisk)
 
 
-def test_s9_a_handler_that_keeps_its_event_loop_to_itself_runs_once(brisk: Lab) -> None:
-    """It computes for three leases, so that no other thread gets much of the processor either; what runs beside it runs
-    once, too.
-    """
+def test_s9_handler_that_blocks_its_event_loop_runs_once(brisk: Lab) -> None:
+    """It computes for three leases, so that other threads get little CPU time. The jobs beside it also run once."""
     for n in range(3):
         brisk.enqueue("slow", f"beside-{n}", seconds=0.5)
     brisk.enqueue("in_loop", "busy", seconds=3 * brisk.setting.lease)

@@ -1,6 +1,6 @@
-"""The faults under which job systems are compared, on the database's side.
+"""The faults for comparing job systems, on the side of the database.
 
-S3: it goes and comes back. S4: many callers want one job.
+S3: the database is unreachable for a while. S4: many callers enqueue the same job.
 """
 
 import json
@@ -32,15 +32,13 @@ def shop(labs: Labs) -> Lab:
     return equipped(labs())
 
 
-# ---------------------------------------------------------------- the database goes
+# ---------------------------------------------------------------- an unreachable database
 Away = Callable[[float], None]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def outage(request: pytest.FixtureRequest, quick_path: Path, tmp_path: Path) -> Iterator[tuple[Lab, Away]]:
-    """A laboratory whose database can be away for so many seconds: a server that is stopped, or a file that another
-    process keeps to itself.
-    """
+    """A laboratory whose database can be made unreachable: a stopped server, or a file that another process locks."""
     if request.param == "sqlite":
         place = sqlite_place(quick_path)
         lab = equipped(Lab(place, tmp_path, lease=2.0))
@@ -72,10 +70,9 @@ def outage(request: pytest.FixtureRequest, quick_path: Path, tmp_path: Path) -> 
         place.close()
 
 
-def test_s3_a_database_that_goes_and_comes_back_costs_nothing(outage: tuple[Lab, Away]) -> None:
-    """Away for two leases, with jobs running, finishing and waiting: the worker stays, none is lost, none is doubled,
-    none has failed, and what was
-    finished meanwhile is not done again.
+def test_s3_database_outage_loses_and_duplicates_nothing(outage: tuple[Lab, Away]) -> None:
+    """The database is unreachable for two leases while jobs run, end and wait. The worker survives, no job is lost,
+    duplicated or failed, and jobs that ended during the outage do not run again.
     """
     lab, away = outage
     tags = {f"{seconds:g}-{n}": seconds for seconds in (0.1, 0.5, 6.0) for n in range(20)}
@@ -101,7 +98,7 @@ def test_s3_a_database_that_goes_and_comes_back_costs_nothing(outage: tuple[Lab,
     audited(lab)
 
 
-# ---------------------------------------------------------------- one key
+# ---------------------------------------------------------------- one idempotency key
 CALLER = """
 import json, sys, threading
 from tests.crash.crash_app import app
@@ -127,7 +124,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def callers(shop: Lab) -> Iterator[Callable[[], list[tuple[str, bool]]]]:
-    """Thirty-two callers in four processes, who ask for one job at once: what each of them was answered."""
+    """32 callers in four processes that enqueue one job at once; the fixture returns what each of them got."""
     environment = os.environ | shop.setting.environment()
     processes = [
         subprocess.Popen(
@@ -155,7 +152,7 @@ def callers(shop: Lab) -> Iterator[Callable[[], list[tuple[str, bool]]]]:
 
 
 def test_s4_callers_with_one_key_get_one_job(shop: Lab, callers: Callable[[], list[tuple[str, bool]]]) -> None:
-    """One job, the same id to all, an error to none; and the same again when it has long been done."""
+    """All callers get the same id and no error, also after the job has ended."""
     answers = callers()
     (id,) = {id for id, _ in answers}
     assert [created for _, created in answers].count(True) == 1

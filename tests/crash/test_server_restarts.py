@@ -1,5 +1,5 @@
-"""A server that is ended at once and started again, five times under load: no job is lost or doubled, none fails for
-it, and no worker ends.
+"""A server that is stopped immediately and restarted five times under load: no job is lost, duplicated or failed, and
+no worker exits.
 """
 
 import logging
@@ -18,19 +18,19 @@ from tests.kit import Place, PostgresRaw, postgres_place
 
 _log = logging.getLogger(__name__)
 GAPS = (1.0, 5.5, 0.5, 0.5, 2.0)
-"""Seconds before each restart: some hit workers that still wait after the last one, some find them at work again."""
+"""Seconds before each restart: some come while workers still wait after the last one, some while they work again."""
 AWAY = (0.0, 1.0, 0.0, 0.5, 0.0)
-"""Seconds that each takes, beside the start itself."""
+"""Seconds for which the server is down, in addition to its start."""
 LEASE = 10.0
-"""Longer than the server is ever away, so that no lease need be lost."""
+"""Longer than any downtime, so that no lease has to be lost."""
 TRIES = 100
-"""What follows a commit looks into the database by itself here, and fails as long as that is unreachable."""
+"""The finish function here queries the database itself and fails while it is unreachable."""
 
 
 class Producer:
-    """Enqueues jobs, one after the other, until it is told to stop.
+    """Enqueues jobs one after the other until it is stopped.
 
-    What may not have been taken in is sent again, under the same key.
+    A job that may not have been stored is sent again under the same idempotency key.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -76,7 +76,7 @@ def lab(own: Server, tmp_path: Path) -> Iterator[Lab]:
 
 
 def running(lab: Lab) -> int:
-    """How many jobs run, if the server says so."""
+    """Return how many jobs run, or 0 if the server is unreachable."""
     try:
         return len(lab.app.jobs(phase="running", limit=10))
     except Unavailable:
@@ -89,7 +89,7 @@ def ended(lab: Lab) -> int:
 
 
 def check(lab: Lab, producer: Producer) -> None:
-    """Each job that was taken in is there once, has succeeded, took effect once, and has all its tries."""
+    """Check that each enqueued job exists once, has succeeded, took effect once and has all its tries."""
     _log.info(
         "%d jobs, %d times the producer was told that the server is unreachable", len(producer.taken), producer.errors
     )
@@ -99,7 +99,7 @@ def check(lab: Lab, producer: Producer) -> None:
     assert lab.effects() == {tag: 1 for tag, (_, kind) in producer.taken.items() if kind != "fast"}
     finished = lab.happened("finish")
     assert all(finished[tag] >= 1 for tag, (_, kind) in producer.taken.items() if kind == "full")
-    # A handler ran once: no finished work was thrown away.
+    # Each handler ran once, so no finished work was lost.
     assert set(lab.happened("prepare").values()) == {1}
     lab.check()
 
@@ -113,7 +113,7 @@ def test_five_restarts_of_the_server_cost_no_job_and_no_try(lab: Lab, own: Serve
         lab.until(lambda: running(lab), "jobs run")
         own.restart(away)
     producer.stop()
-    # Our own connection is gone, too.
+    # The test's own connection is lost, too.
     lab.place.raw.close()
     lab.place = Place(own.url, lab.setting.schema, lambda: PostgresRaw(own.url, lab.setting.schema))
     lab.until(lambda: ended(lab) == len(producer.taken), "every job has ended", within=30)

@@ -1,5 +1,5 @@
-"""Commit functions that call verbs of their app, in real workers: the next job is stored with the commit, and no worker
-waits for itself.
+"""Commit functions that call methods of their app, in real workers: the next job is stored with the commit, and no
+worker waits for itself.
 """
 
 from collections import Counter
@@ -11,9 +11,9 @@ from tests.crash.worker_command import start
 KINDS = ("chain", "chain_child")
 
 
-def test_commit_functions_that_enqueue_chain_their_jobs_while_a_worker_is_killed(lab: Lab) -> None:
-    """Each order is followed by exactly one job, whichever worker committed it, and whether its handler ran in the
-    worker or in a process of its own.
+def test_jobs_enqueued_by_commit_functions_survive_a_killed_worker(lab: Lab) -> None:
+    """Each job is followed by exactly one job, whichever worker committed it, and whether its handler ran in the worker
+    or in its own process.
     """
     shop = equipped(lab)
     tags = [f"{kind}-{n}" for n in range(10) for kind in KINDS]
@@ -34,8 +34,8 @@ def test_commit_functions_that_enqueue_chain_their_jobs_while_a_worker_is_killed
     audited(shop)
 
 
-def test_commit_function_that_calls_what_cannot_run_there_fails_its_own_job_only(lab: Lab) -> None:
-    """Its worker goes on with the others at once: it does not wait for a database that is there."""
+def test_forbidden_call_in_a_commit_function_fails_only_its_own_job(lab: Lab) -> None:
+    """The worker continues with other jobs at once; it does not treat the error as an unreachable database."""
     shop = equipped(lab)
     meddlers = [shop.enqueue("meddler", f"meddler-{n}") for n in range(3)]
     worker = start(shop, "worker", slots=1)

@@ -1,4 +1,4 @@
-"""The log of `interlock worker`, in a real process: what handlers say, for which job, and why a job has failed."""
+"""The log of `interlock worker` in a real process: lines of handlers with their job, and reasons of failures."""
 
 import re
 
@@ -12,8 +12,8 @@ PROGRAM = "tests.crash.logging_app:app"
 
 
 @pytest.mark.parametrize("places", ["sqlite"], indirect=True)
-def test_log_of_a_worker_has_what_its_handlers_say_and_why_jobs_failed(lab: Lab) -> None:
-    """From the event loop, from threads and from processes of their own, each with the id of its job."""
+def test_worker_log_has_the_lines_of_handlers_and_the_reasons_of_failures(lab: Lab) -> None:
+    """Handlers log from the event loop, from threads and from child processes, each line with its job id."""
     app = logging_app.build(lab.setting)
     app.migrate()
     ids = {name: kind.enqueue(name).id for name, kind in app.kinds.items()}
@@ -27,11 +27,11 @@ def test_log_of_a_worker_has_what_its_handlers_say_and_why_jobs_failed(lab: Lab)
         assert re.search(rf"\[info +\] hello from .*\[shop\] attempt=1 job_id={ids[name]} kind={name}$", line), line
     pids = re.findall(r"hello from pid (\d+)", worker.log)
     assert len({*pids, str(worker.pid)}) == 2
-    # What surrounds a function is entered in the child, too.
+    # `around_attempt` is entered in the child, too.
     around = {
         job: pid for pid, job in re.findall(r"around from pid (\d+) .*job_id=(\S+) kind=\w+$", worker.log, re.MULTILINE)
     }
     assert {name for name in ids if around[ids[name]] != str(worker.pid)} == {"child", "async_child", "failing_child"}
-    # Both attempts are told in a line each, and the last of each job with its traceback.
+    # Each attempt has one line, and the last attempt of each job has a traceback.
     assert worker.log.count("attempt ended") == 4
     assert worker.log.count("in fails") == 2

@@ -12,9 +12,7 @@ from tests.crash.crash_app import Setting
 
 
 class Unguarded:
-    """A store that overhears its own refusals: whoever has done the work commits it, whether or not the job is still
-    his.
-    """
+    """A store that ignores its own refusals: a worker commits even if it no longer owns the job."""
 
     def __init__(self, store: OpenStore) -> None:
         self._store, self._transitions = store, store.transitions

@@ -1,4 +1,4 @@
-"""The command `interlock` as a process of a laboratory: workers as their users start them."""
+"""The `interlock` command as a process of a laboratory: workers as users start them."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ from pathlib import Path
 from tests.crash.lab import ROOT, Lab, Process, until
 
 PROGRAM = "tests.crash.misbehaving_app:app"
-# Whatever becomes of the test, no process outlives it, not even one that stands still.
+# No process outlives its test, not even a frozen one.
 _RUN = "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(1, 9); sys.argv[0] = 'interlock'; runpy.run_module('interlock', run_name='__main__')"
 
 
 class Command(Process):
-    """`interlock worker`, with a process to itself. It stops nowhere by itself: it says where it is in its log only."""
+    """`interlock worker` in its own process. It does not stop at points and reports only in its log."""
 
     def __init__(self, name: str, arguments: list[str], environment: dict[str, str], log: Path) -> None:
         self.name = name
@@ -49,7 +49,7 @@ def start(
     url: str | None = None,
     **environment: str,
 ) -> Command:
-    """Start a worker; `url` is its own way to the database. Nobody waits for it here."""
+    """Start a worker and return at once; `url` replaces the database URL."""
     arguments = ["worker", "-A", program, "--name", name, "--queues", queues, "--slots", str(slots)]
     setting = replace(lab.setting, url=url or lab.setting.url)
     command = Command(
@@ -66,7 +66,7 @@ class Said:
 
 
 def say(lab: Lab, *arguments: str, **environment: str) -> Said:
-    """Run a command to its end."""
+    """Run a command and return its exit code and output."""
     done = subprocess.run(
         [sys.executable, "-m", "interlock", *arguments],
         cwd=ROOT,

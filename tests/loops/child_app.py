@@ -55,6 +55,17 @@ async def aadd(run: Run, a: int, b: int) -> Sum:
 
 
 @app.job(process=True)
+def add_without_run(a: int, b: int) -> Sum:
+    return Sum(a + b, os.getpid())
+
+
+@app.job(process=True)
+async def aadd_without_run(a: int, b: int) -> Sum:
+    await asyncio.sleep(0)
+    return Sum(a + b, os.getpid())
+
+
+@app.job(process=True)
 def surroundings(run: SyncRun) -> dict[str, Any]:
     print("a line on standard output")  # noqa: T201 - as users do
     sys.stdout.write("and one without an end")
@@ -162,7 +173,7 @@ def dying(run: SyncRun, how: int) -> None:
 
 @app.job(process=True)
 def forking(run: SyncRun) -> None:
-    """Dies, and leaves a process behind that holds its pipe for a while."""
+    """Exit while a forked process still holds the pipe for a while."""
     os.dup(int(sys.argv[-1]))
     if os.fork() == 0:
         os.closerange(0, 3)
@@ -173,7 +184,7 @@ def forking(run: SyncRun) -> None:
 
 @app.job(process=True)
 def disturbed(run: SyncRun) -> bool:
-    """Forks a process that would speak in its name, and hears the signals that a terminal sends to all."""
+    """Receive the signals that a terminal sends to all, and fork a process that tries to write in the handler's name."""
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
     pid = os.fork()
@@ -217,7 +228,7 @@ def after(run: SyncRun, how: str) -> None:
         threading.Event().wait()
 
 
-# ---------------------------------------------------------------- kinds that run apart only as suspects
+# ---------------------------------------------------------------- kinds that run in a child only as suspects
 met: dict[int, int] = {}
 all_met = asyncio.Event()
 
@@ -253,7 +264,7 @@ async def hanging(run: Run) -> None:
 
 @app.job()
 async def sweeping(run: Run, how: str) -> str:
-    """Ends all that it finds in its event loop."""
+    """Cancel all tasks of the event loop, stop it, or exit from it."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     if how == "stop":
         loop.stop()
@@ -280,7 +291,7 @@ async def deadly(run: Run) -> None:
 
 
 @app.job()
-async def non_expiring(run: Run) -> int:
+async def surviving(run: Run) -> int:
     await asyncio.sleep(1)
     return os.getpid()
 

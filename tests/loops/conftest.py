@@ -1,4 +1,4 @@
-"""An app on each of the two stores, whose time stands still."""
+"""Fixtures: an app on each of the two stores, with a frozen clock."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.loops.reconciler_bench import HandoverBench
 
 @pytest.fixture
 def bench(place: Place) -> Iterator[Bench]:
-    """An app without kinds, and a worker for it; at the end the whole database is verified."""
+    """An app without kinds, and a worker for it. The fixture verifies the whole database at the end."""
     bench = Bench(place)
     yield bench
     bench.close()
@@ -20,7 +20,7 @@ def bench(place: Place) -> Iterator[Bench]:
 
 @pytest.fixture
 def harbour(place: Place) -> Iterator[HandoverBench]:
-    """An app that hands its work over; at the end the whole database is verified."""
+    """An app that hands its work over. The fixture verifies the whole database at the end."""
     harbour = HandoverBench(place)
     yield harbour
     harbour.ready()

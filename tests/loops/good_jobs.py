@@ -23,7 +23,7 @@ def neighbour(bench: Bench) -> Kind[..., Any, Any]:
 
 
 def beside(bench: Bench, kind: Kind[..., Any, Any], neighbour: Kind[..., Any, Any]) -> Job:
-    """A bad job between two good ones: the good ones succeed, and the worker had no trouble of its own."""
+    """Run a bad job between two good ones; check that the good ones succeed and that the worker reports no error."""
     first, id, second = bench.add(neighbour), bench.add(kind), bench.add(neighbour)
     bench.run()
     assert [(bench.app.get(good).result, bench.app.get(good).attempt) for good in (first, second)] == [
@@ -35,7 +35,7 @@ def beside(bench: Bench, kind: Kind[..., Any, Any], neighbour: Kind[..., Any, An
 
 
 def beside_each(bench: Bench, kinds: dict[str, Kind[..., Any, Any]], neighbour: Kind[..., Any, Any]) -> dict[str, Job]:
-    """The same with a bad job of each of these kinds, which one worker carries out."""
+    """Do the same with one bad job of each of these kinds, all in one worker."""
     first, ids, second = (
         bench.add(neighbour),
         {name: bench.add(kind) for name, kind in kinds.items()},

@@ -20,7 +20,7 @@ DELIVERY, DOWNLOAD, IMAGE = (LIFECYCLES[name] for name in ("delivery", "download
 class Bench:
     """Declare kinds on `bench.app`; the first job migrates its database.
 
-    A second bench on the same place is another program, at the same time.
+    A second bench on the same place acts as another program that runs at the same time.
     """
 
     def __init__(self, place: Place, app: App[Any] | None = None) -> None:
@@ -36,7 +36,7 @@ class Bench:
 
     # ------------------------------------------------------------ making and running
     def add(self, kind: Kind[..., Any, Any], *args: Any, **kwargs: Any) -> str:
-        """Enqueue a job, and give its id."""
+        """Enqueue a job and return its id."""
         self.migrate()
         return kind.enqueue(*args, **kwargs).id
 
@@ -48,17 +48,17 @@ class Bench:
                 self.place.freeze()
 
     def run(self) -> int:
-        """Carry out all that is due."""
+        """Run all jobs that are due."""
         return self.worker.run_until_idle(timeout=30)
 
     def run_one(self, kind: Kind[..., Any, Any], *args: Any, **kwargs: Any) -> Job:
-        """Enqueue one job, carry out what is due, and look at it."""
+        """Enqueue one job, run all jobs that are due, and return it."""
         id = self.add(kind, *args, **kwargs)
         self.run()
         return self.app.get(id)
 
     def again(self, job: Job, after: float = 0.0) -> Job:
-        """Let time pass, carry out what is due, and look at the job."""
+        """Advance the clock, run all jobs that are due, and return the job."""
         if after:
             self.clock.advance(after)
         self.run()
@@ -83,7 +83,7 @@ class Bench:
         return [each.status for each in self.app.executions(job.id)]
 
     def walk(self, job: Job) -> list[str]:
-        """Every arrow of the job, as `event to`."""
+        """Return every transition of the job, as `event to`."""
         return [
             f"{entry.event} {entry.to_state}" for entry in self.app.history(job.id) if entry.n == 0 and entry.version
         ]
@@ -98,7 +98,7 @@ class Bench:
         return [event for event in self.seen if isinstance(event, kind)]
 
     def close(self) -> None:
-        """Whatever a test did, the database tells one story at its end."""
+        """Verify that the database is consistent, whatever the test did, and close the app."""
         if self._migrated:
             report = self.app.verify()
             assert report.ok, report

@@ -34,7 +34,7 @@ class SetWaits:
 
 
 class Bench:
-    """One app, its store, and as many maintenance as a test wants."""
+    """One app, its store, and any number of maintenance instances."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -46,19 +46,19 @@ class Bench:
         self.trusted_from: list[float] = []
         self.finish: Callable[[Lease, float], None] = self._finish
         self.room = 1000
-        """How many executions of others can be finished at once."""
+        """How many adopted executions can be finished at once."""
         self.up: float | None = None
         """For how long the server has been up."""
 
     # ------------------------------------------------------------ before
     def begin(self) -> OpenStore:
-        """The app has declared all: its database is made, and time stands still."""
+        """Migrate the database and freeze the clock, after all kinds are declared."""
         self.app.migrate()
         self.place.freeze()
         return self._open()
 
     def join(self, other: "Bench") -> OpenStore:
-        """The same on a database that another bench has begun, whose time is this one's too."""
+        """Do the same on the database of another bench, and share its clock."""
         self.app.migrate()
         self.sleeper = other.sleeper
         return self._open()
@@ -101,7 +101,7 @@ class Bench:
         return self.store.queue.claim(by, kind.claim_rules(kind.spec.version(self.store)), ["default"], limit)
 
     def held(self, kind: Kind[..., Any, Any], *args: Any, by: str = "ann") -> Lease:
-        """A new job of this kind in somebody's hand."""
+        """Return the lease of a new job of this kind."""
         kind.enqueue(*args)
         (lease,) = self.claim(kind, by=by)
         return lease
@@ -116,7 +116,7 @@ class Bench:
         )
 
     def committed(self, kind: Kind[..., Any, Any]) -> Lease:
-        """A job whose holder came past the commit boundary, and no further."""
+        """Return the lease of a job that is committed but not finished."""
         lease = self.held(kind)
         self.move(lease, Returned('"kept"', boundary=True))
         return lease
@@ -129,7 +129,7 @@ class Bench:
 
 
 class Timer(threading.Event):
-    """A worker's end that comes after so many pauses. Each is noted, and is time for something to happen."""
+    """A stop event that is set after a number of pauses. It records each pause and runs a function during it."""
 
     def __init__(self, rounds: int, meanwhile: Callable[[], None]) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ MINE = "w1#boot/reconciler"
 
 
 class ExternalWork:
-    """What it knows of each id, what it was asked and told, and what happens while it thinks."""
+    """A fake external system: it records its calls, and tests set its answers and what happens during a call."""
 
     def __init__(self) -> None:
         self.known: dict[str, Any] = {}
@@ -31,9 +31,9 @@ class ExternalWork:
         self.told: list[str] = []
         self.error: BaseException | None = None
         self.rubbish: object = None
-        """Answered in the place of what it knows."""
+        """Returned in place of the known answers."""
         self.meanwhile: list[Callable[[], Awaitable[None] | None]] = []
-        """Each happens once, in order: one while it answers a question, or hears that something is cancelled."""
+        """Functions that run once each, in order: one per `ask` or `cancel` call."""
 
     async def ask(self, ids: Sequence[str]) -> Mapping[str, Any]:
         self.asked.append(list(ids))
@@ -56,7 +56,7 @@ class ExternalWork:
 
 
 class _Here(Executor):
-    """No thread: what is sent here is done at once."""
+    """An executor without threads: it runs each function at once."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -85,7 +85,7 @@ class Ledger:
 
 
 class HandoverBench(Bench):
-    """An app whose kinds hand their work over. Declare what else a kind has before the first job is handed over."""
+    """An app whose kinds hand their work over. Declare a kind's other functions before the first job is handed over."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -106,7 +106,9 @@ class HandoverBench(Bench):
         outside: ExternalWork | None = None,
         **options: Any,
     ) -> Any:
-        """A kind that hands over what it is given, looked at in its own outside or in the common one."""
+        """Declare a kind that hands over its argument, and that is reconciled with its own external system or the
+        shared one.
+        """
 
         async def prepare(run: Run, name: str) -> External[str]:
             return External(name)
@@ -140,7 +142,7 @@ class HandoverBench(Bench):
 
     # ------------------------------------------------------------ jobs
     def hand(self, *names: str, kind: Kind[..., Any, Any] | None = None, check_in: float = 0.0) -> list[str]:
-        """Jobs of a worker that handed them over to the external system under these names; their first check is due."""
+        """Create jobs that a worker handed over to the external system under these names; return their ids."""
         self.ready()
         kind = kind or self.fetch
         self.app.enqueue_many([kind.request(name=name) for name in names])
@@ -171,7 +173,7 @@ class HandoverBench(Bench):
         assert self.store.transitions.move(moves) == []
 
     def once(self, reconciler: Reconciler | None = None, *, after: float = 0.0) -> int:
-        """Let time pass; then everything that is due is looked at once."""
+        """Advance the clock, then run the reconciler once."""
         if after:
             self.advance(after)
         return asyncio.run((reconciler or self.reconciler()).run_once())
@@ -187,7 +189,7 @@ class HandoverBench(Bench):
         return self.store.inspect.get(id).state
 
     def walk(self, id: str) -> list[str]:
-        """Every arrow of the job, as `event to`."""
+        """Return every transition of the job, as `event to`."""
         return [
             f"{entry.event} {entry.to_state}"
             for entry in self.store.inspect.history(id)
@@ -198,7 +200,7 @@ class HandoverBench(Bench):
         return [entry.event for entry in self.store.inspect.history(id) if entry.n and entry.event != "claim"]
 
     def next_check(self, id: str) -> float:
-        """Seconds until it is looked at again."""
+        """Return the seconds until the next check."""
         rests = self.last(id)
         assert (rests.lease_owner, rests.next_check_at) == (f"external:{rests.kind}", rests.lease_expires_at)
         return (rests.lease_expires_at - self.store.inspect.now()).total_seconds()
@@ -208,7 +210,7 @@ class HandoverBench(Bench):
 
 
 class Walking:
-    """Waits that let a harbour's time pass, and end its reconciler when it is over."""
+    """A sleeper that advances the harbour's clock, and stops its reconciler at a given time."""
 
     def __init__(self, harbour: HandoverBench, until: float) -> None:
         self.harbour, self.until = harbour, until
@@ -218,7 +220,7 @@ class Walking:
         return self.harbour.sleeper.monotonic()
 
     def sleep(self, seconds: float, /) -> None:
-        raise AssertionError("nobody sleeps in the event loop")
+        raise AssertionError("the event loop must not sleep synchronously")
 
     async def asleep(self, seconds: float, /) -> None:
         self.harbour.advance(seconds)

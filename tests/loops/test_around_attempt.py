@@ -14,7 +14,7 @@ from tests.loops.handler_bench import AT_ONCE, Bench
 
 
 class Around:
-    """Notes where it was entered and left, and by what."""
+    """A context manager that records the thread or task that entered and left it, and the error."""
 
     def __init__(self, app: App[Any]) -> None:
         self.entered: list[tuple[str, int]] = []
@@ -48,9 +48,9 @@ def around(bench: Bench) -> Around:
     return Around(bench.app)
 
 
-def test_every_function_of_a_job_is_surrounded_where_it_runs(bench: Bench, around: Around) -> None:
-    """The handler in its thread, a coroutine in its task, a step in the thread that runs it, the commit and its hooks
-    outside their transaction.
+def test_each_function_of_a_job_runs_inside_around_attempt(bench: Bench, around: Around) -> None:
+    """A handler enters it in its thread, a coroutine in its task, a step in its own thread, and a commit function
+    outside its transaction.
     """
     seen: list[tuple[str, tuple[str, int]]] = []
 
@@ -95,7 +95,7 @@ def test_every_function_of_a_job_is_surrounded_where_it_runs(bench: Bench, aroun
     ]
 
 
-def test_functions_that_follow_work_elsewhere_are_surrounded(bench: Bench, around: Around) -> None:
+def test_reconcile_function_runs_inside_around_attempt(bench: Bench, around: Around) -> None:
     inside: list[int] = []
 
     @bench.app.job(kind="handed", lease=60)
@@ -111,7 +111,7 @@ def test_functions_that_follow_work_elsewhere_are_surrounded(bench: Bench, aroun
     assert inside == [1]
 
 
-def test_hooks_and_admissions_of_the_maintenance_are_surrounded(bench: Bench, around: Around) -> None:
+def test_hooks_and_admit_in_maintenance_run_inside_around_attempt(bench: Bench, around: Around) -> None:
     inside: list[tuple[str, int]] = []
 
     @bench.app.job(kind="late")
@@ -137,7 +137,7 @@ def test_hooks_and_admissions_of_the_maintenance_are_surrounded(bench: Bench, ar
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), StopIteration(), Retry("later", after=0)], ids=repr)
-def test_error_passes_through_what_surrounds_the_function(
+def test_error_of_a_handler_passes_through_around_attempt(
     bench: Bench, around: Around, error: BaseException, is_async: bool
 ) -> None:
     @bench.app.job(kind="bad", tries=1)
@@ -157,10 +157,10 @@ def test_error_passes_through_what_surrounds_the_function(
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
 @pytest.mark.parametrize("when", ["made", "entered", "left"])
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3)], ids=repr)
-def test_error_of_what_surrounds_a_function_is_the_attempt_s(
+def test_error_of_around_attempt_fails_the_attempt(
     bench: Bench, when: str, error: BaseException, is_async: bool
 ) -> None:
-    """The job is tried again by its own policy."""
+    """The job is retried according to its error policy."""
     errors = [error]
 
     def breaks(at: str) -> None:
@@ -191,8 +191,8 @@ def test_error_of_what_surrounds_a_function_is_the_attempt_s(
     assert type(error).__name__ in (bench.app.executions(job.id)[0].error or "")
 
 
-def test_error_around_a_commit_is_the_attempt_s_unless_the_job_is_stored(bench: Bench) -> None:
-    """Before the commit it costs a try; after it the job has succeeded, and the log says so."""
+def test_error_around_a_commit_fails_the_attempt_only_before_the_commit(bench: Bench) -> None:
+    """An error before the commit costs a try. After the commit the job has succeeded, and the error is only logged."""
     plot = ["enter", "exit"]
 
     @bench.app.around_attempt
@@ -221,7 +221,7 @@ def test_error_around_a_commit_is_the_attempt_s_unless_the_job_is_stored(bench: 
     assert (job.state, job.attempt, job.result, written, plot) == ("SUCCEEDED", 2, 7, [7], [])
 
 
-def test_context_manager_that_suppresses_errors_hides_none(bench: Bench) -> None:
+def test_around_attempt_cannot_suppress_an_error(bench: Bench) -> None:
     @bench.app.around_attempt
     @contextmanager
     def hiding() -> Generator[None]:
@@ -237,7 +237,7 @@ def test_context_manager_that_suppresses_errors_hides_none(bench: Bench) -> None
     assert bench.run_one(bad).state == "FAILED"
 
 
-def test_several_are_entered_in_order_and_left_in_reverse(bench: Bench, place: Place) -> None:
+def test_several_context_managers_are_entered_in_order_and_left_in_reverse(bench: Bench, place: Place) -> None:
     said: list[str] = []
 
     def telling(name: str) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""Handlers that misbehave: each hurts its own job at most, never the worker and never another job."""
+"""Handlers that misbehave: each affects at most its own job, never the worker and never another job."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ def neighbour(bench: Bench) -> Any:
 
 
 def both(bench: Bench, kind: Any, neighbour: Any) -> Any:
-    """A bad job beside a good one: the good one succeeds, and the worker had no trouble of its own."""
+    """Run a bad job and a good one; check that the good one succeeds and that the worker reports no error."""
     id, good = bench.add(kind), bench.add(neighbour)
     bench.run()
     assert bench.app.get(good).result == "fine"
@@ -42,8 +42,8 @@ IDS = {
 
 
 @pytest.mark.parametrize(("id", "says"), IDS.values(), ids=IDS.keys())
-def test_an_external_id_that_cannot_be_kept_fails_the_job(bench: Bench, neighbour: Any, id: str, says: str) -> None:
-    """And nobody else's: no index of any database is asked to hold it."""
+def test_external_id_that_cannot_be_stored_fails_the_job(bench: Bench, neighbour: Any, id: str, says: str) -> None:
+    """Other jobs are not affected, because the id is checked before it is stored."""
 
     @bench.app.job(kind="bad")
     async def bad(run: Run) -> External[int]:
@@ -66,10 +66,10 @@ def test_an_external_id_that_cannot_be_kept_fails_the_job(bench: Bench, neighbou
     [(object(), "cannot be stored"), ("\0", "NUL"), ("\ud800", "surrogate")],
     ids=["object", "NUL", "surrogate"],
 )
-def test_a_value_that_json_cannot_hold_fails_the_job(
+def test_value_that_json_cannot_represent_fails_the_job(
     bench: Bench, neighbour: Any, value: Any, says: str, is_async: bool
 ) -> None:
-    """With the reason; trying again would not help."""
+    """The reason is stored. The job is not retried, because a retry would not help."""
 
     @bench.app.job(kind="bad")
     async def bad(run: Run) -> Any:
@@ -96,8 +96,8 @@ def test_nan_result_fails_the_job(bench: Bench, neighbour: Any) -> None:
     assert "nan is not a JSON number" in (job.last_error or "")
 
 
-def test_a_value_that_is_not_what_the_annotation_says_fails_the_job(bench: Bench, neighbour: Any) -> None:
-    """The handler broke its own promise."""
+def test_value_that_its_annotation_does_not_allow_fails_the_job(bench: Bench, neighbour: Any) -> None:
+    """The handler is annotated with `int` and returns a string."""
 
     @bench.app.job()
     async def bad(run: Run) -> int:
@@ -132,10 +132,10 @@ ENDING = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), Generato
 
 
 @pytest.mark.parametrize("error", ENDING, ids=repr)
-def test_what_would_end_a_program_inside_a_commit_ends_the_attempt(
+def test_system_exit_in_a_commit_function_ends_only_the_attempt(
     bench: Bench, neighbour: Any, error: BaseException
 ) -> None:
-    """It spends a try, as any other error of a commit function does."""
+    """It costs a try, like any other error of a commit function."""
 
     @bench.app.job(kind="bad", backoff=AT_ONCE, tries=2)
     async def bad(run: Run) -> int:
@@ -151,10 +151,8 @@ def test_what_would_end_a_program_inside_a_commit_ends_the_attempt(
 
 
 @pytest.mark.parametrize("error", ENDING, ids=repr)
-def test_what_would_end_a_program_inside_a_hook_is_an_error_of_the_hook(
-    bench: Bench, neighbour: Any, error: BaseException
-) -> None:
-    """The move is made when the hook lets it."""
+def test_system_exit_in_a_hook_is_reported_as_a_hook_error(bench: Bench, neighbour: Any, error: BaseException) -> None:
+    """The transition is stored as soon as the hook succeeds."""
     errors = [error]
 
     @bench.app.job(kind="bad", backoff=AT_ONCE)
@@ -172,9 +170,7 @@ def test_what_would_end_a_program_inside_a_hook_is_an_error_of_the_hook(
 
 
 @pytest.mark.parametrize("error", ENDING, ids=repr)
-def test_what_would_end_a_program_inside_a_hook_of_the_maintenance_ends_no_maintenance(
-    bench: Bench, neighbour: Any, error: BaseException
-) -> None:
+def test_system_exit_in_a_hook_does_not_end_maintenance(bench: Bench, neighbour: Any, error: BaseException) -> None:
     errors = [error]
 
     @bench.app.job(kind="bad")
@@ -200,10 +196,8 @@ def test_what_would_end_a_program_inside_a_hook_of_the_maintenance_ends_no_maint
 
 
 @pytest.mark.parametrize("error", ENDING, ids=repr)
-def test_what_would_end_a_program_inside_a_validator_ends_the_attempt(
-    bench: Bench, neighbour: Any, error: BaseException
-) -> None:
-    """It was content when the job was stored."""
+def test_system_exit_in_a_validator_ends_only_the_attempt(bench: Bench, neighbour: Any, error: BaseException) -> None:
+    """The validator accepted the payload when the job was stored."""
     armed: list[BaseException] = []
 
     class Strict(pydantic.BaseModel):
@@ -229,7 +223,7 @@ def test_what_would_end_a_program_inside_a_validator_ends_the_attempt(
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_endless_recursion_ends_the_attempt(bench: Bench, neighbour: Any, is_async: bool) -> None:
-    """And its long traceback is cut."""
+    """The stored traceback is truncated."""
 
     def deeper(n: int) -> int:
         return deeper(n + 1) + 1
@@ -250,7 +244,7 @@ def test_endless_recursion_ends_the_attempt(bench: Bench, neighbour: Any, is_asy
 
 class Sly(Exception):
     def __str__(self) -> str:
-        raise ValueError("not telling")
+        raise ValueError("no text")
 
 
 class Nul(Exception):
@@ -259,8 +253,8 @@ class Nul(Exception):
 
 
 @pytest.mark.parametrize("error", [Sly(), Nul()], ids=lambda error: type(error).__name__)
-def test_error_without_a_usable_text_is_stored(bench: Bench, neighbour: Any, error: Exception) -> None:
-    """At least its type is stored."""
+def test_error_with_unusable_text_is_stored_with_its_type(bench: Bench, neighbour: Any, error: Exception) -> None:
+    """Its type is stored."""
 
     @bench.app.job(tries=1)
     async def bad(run: Run) -> None:
@@ -271,8 +265,8 @@ def test_error_without_a_usable_text_is_stored(bench: Bench, neighbour: Any, err
     assert type(error).__name__ in (job.last_error or "")
 
 
-def test_what_a_handler_prints_is_printed(bench: Bench, neighbour: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing else happens."""
+def test_handler_may_print(bench: Bench, neighbour: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output appears on stdout, and the job succeeds."""
 
     @bench.app.job()
     def chatty(run: SyncRun) -> None:

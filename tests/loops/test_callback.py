@@ -1,4 +1,4 @@
-"""complete: a provider that calls back ends the job itself, as its reconciler would have."""
+"""`complete`: a provider's callback completes the job, as its reconciler would have."""
 
 import asyncio
 import threading
@@ -15,8 +15,8 @@ from tests.loops.handler_bench import DELIVERY, DOWNLOAD, Bench
 from tests.loops.reconciler_bench import HandoverBench
 
 
-class RecoveryGrace:
-    """Waits that take no time of ours, and let something happen instead."""
+class ScriptedSleeper:
+    """A sleeper that advances the clock instead of sleeping, and runs a function during each sleep."""
 
     def __init__(self, harbour: HandoverBench, *happens: Callable[[], object]) -> None:
         self.harbour, self.happens, self.slept = harbour, list(happens), 0.0
@@ -34,15 +34,17 @@ class RecoveryGrace:
         self.sleep(seconds)
 
 
-def call(harbour: HandoverBench, id: str, value: object, sleeper: RecoveryGrace) -> bool:
+def call(harbour: HandoverBench, id: str, value: object, sleeper: ScriptedSleeper) -> bool:
     spec = harbour.fetch.spec
     context = SettleContext("callback#1", lambda: harbour.store, {spec.name: spec}, sleeper=sleeper)
     return complete(context, spec, id, value)
 
 
 # ---------------------------------------------------------------- the call
-def test_what_the_provider_names_is_complete(harbour: HandoverBench) -> None:
-    """Whatever its next check, with its commit function, by both arrows; nobody is asked any more."""
+def test_callback_completes_the_named_job(harbour: HandoverBench) -> None:
+    """The callback does not wait for the next check. It runs the commit function and takes both transitions; the
+    reconciler does not ask about the job again.
+    """
     harbour.fetch.commit(harbour.ledger.write)
     named, other = harbour.hand("named", "other", check_in=600)
     assert harbour.fetch.complete("named", "film") is True
@@ -56,8 +58,8 @@ def test_what_the_provider_names_is_complete(harbour: HandoverBench) -> None:
     assert harbour.once(after=15) == 0
 
 
-def test_a_second_call_finds_nobody_and_changes_nothing(harbour: HandoverBench) -> None:
-    """Nor does one for what was never handed over."""
+def test_second_callback_changes_nothing(harbour: HandoverBench) -> None:
+    """A callback for an unknown id changes nothing either."""
     harbour.hand("a")
     assert harbour.fetch.complete("a", "first") is True
     before = harbour.place.raw.dump()
@@ -65,23 +67,23 @@ def test_a_second_call_finds_nobody_and_changes_nothing(harbour: HandoverBench) 
     assert harbour.place.raw.dump() == before
 
 
-def test_every_job_that_waits_for_one_piece_of_work_is_complete(harbour: HandoverBench) -> None:
-    """Two jobs, one id."""
+def test_callback_completes_every_job_with_the_same_external_id(harbour: HandoverBench) -> None:
+    """Two jobs wait for the same id."""
     ids = harbour.hand("same", "same", "other")
     assert harbour.fetch.complete("same", "film") is True
     assert [harbour.state(id) for id in ids] == ["completed", "completed", "queued"]
 
 
-def test_it_is_there_for_asyncio_too(harbour: HandoverBench) -> None:
+def test_callback_has_an_async_version(harbour: HandoverBench) -> None:
     (id,) = harbour.hand("a")
     assert asyncio.run(harbour.fetch.acomplete("a", "film")) is True
     assert harbour.state(id) == "completed"
 
 
-def test_a_call_takes_no_longer_than_it_must(harbour: HandoverBench) -> None:
-    """Where nobody holds the job there is nothing to wait for."""
+def test_callback_does_not_wait_if_the_job_is_not_leased(harbour: HandoverBench) -> None:
+    """No reconciler has leased the job, so the call never sleeps."""
     harbour.hand("a")
-    sleeper = RecoveryGrace(harbour)
+    sleeper = ScriptedSleeper(harbour)
     assert (call(harbour, "a", "film", sleeper), call(harbour, "a", "film", sleeper), sleeper.slept) == (
         True,
         False,
@@ -89,8 +91,8 @@ def test_a_call_takes_no_longer_than_it_must(harbour: HandoverBench) -> None:
     )
 
 
-# ---------------------------------------------------------------- what is refused
-def test_a_value_of_another_type_is_refused_and_changes_nothing(harbour: HandoverBench) -> None:
+# ---------------------------------------------------------------- refused callbacks
+def test_value_of_another_type_is_refused_and_changes_nothing(harbour: HandoverBench) -> None:
     harbour.hand("a")
     before = harbour.place.raw.dump()
     with pytest.raises(PayloadError):
@@ -98,8 +100,8 @@ def test_a_value_of_another_type_is_refused_and_changes_nothing(harbour: Handove
     assert harbour.place.raw.dump() == before
 
 
-def test_where_no_success_is_in_reach_the_job_stays_as_it_is(harbour: HandoverBench) -> None:
-    """A callback fails no job; it is looked at again."""
+def test_callback_is_refused_if_the_state_does_not_allow_succeed(harbour: HandoverBench) -> None:
+    """The job stays unchanged, and the reconciler checks it again."""
     kind = harbour.declare("deliver", DELIVERY)
     (id,) = harbour.hand("a", kind=kind)
     with pytest.raises(TransitionRefused, match="allows `succeed` only from"):
@@ -109,8 +111,8 @@ def test_where_no_success_is_in_reach_the_job_stays_as_it_is(harbour: HandoverBe
     assert harbour.once(harbour.reconciler(kind), after=5) == 1
 
 
-def test_what_the_commit_function_raises_goes_through_and_the_job_is_looked_at_again(harbour: HandoverBench) -> None:
-    """Nothing of it is written, and no try is spent."""
+def test_error_of_the_commit_function_is_raised_and_the_job_is_checked_again(harbour: HandoverBench) -> None:
+    """The transaction is rolled back, and the job keeps its tries."""
     errors = [ConnectionResetError("no disk")]
 
     @harbour.fetch.commit
@@ -129,17 +131,17 @@ def test_what_the_commit_function_raises_goes_through_and_the_job_is_looked_at_a
 
 
 # ---------------------------------------------------------------- beside a reconciler
-def test_a_reconciler_that_is_just_asking_is_waited_for(harbour: HandoverBench) -> None:
-    """It gives the job back, and the call goes on."""
+def test_callback_waits_for_a_reconciler_that_is_checking_the_job(harbour: HandoverBench) -> None:
+    """The reconciler returns the job, and the callback continues."""
     (id,) = harbour.hand("a")
     (lease,) = harbour.store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
-    sleeper = RecoveryGrace(harbour, lambda: None, lambda: harbour.move(lease, Looked(15.0, seen=True)))
+    sleeper = ScriptedSleeper(harbour, lambda: None, lambda: harbour.move(lease, Looked(15.0, seen=True)))
     assert call(harbour, "a", "film", sleeper) is True
     assert (harbour.get(id).result, sleeper.slept) == ("film", pytest.approx(0.025))
 
 
 def test_first_of_callback_and_reconciler_completes_the_job(harbour: HandoverBench) -> None:
-    """The reconciler heard it first."""
+    """Here the reconciler completes it first."""
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": Completed("asked")}
     answers: list[bool] = []
@@ -150,26 +152,26 @@ def test_first_of_callback_and_reconciler_completes_the_job(harbour: HandoverBen
     assert (answers, harbour.get(id).result) == ([False], "asked")
 
 
-def test_a_dead_reconciler_is_waited_for_until_its_lease_has_ended(harbour: HandoverBench) -> None:
+def test_callback_waits_for_a_dead_reconciler_until_its_lease_expires(harbour: HandoverBench) -> None:
     (id,) = harbour.hand("a")
     harbour.store.leases.adopt("dead", ["fetch"], 20.0, 9, external=True)
-    sleeper = RecoveryGrace(harbour)
+    sleeper = ScriptedSleeper(harbour)
     assert call(harbour, "a", "film", sleeper) is True
     assert (harbour.state(id), 20.0 <= sleeper.slept <= 20.5) == ("completed", True)
 
 
-def test_a_call_that_waits_in_vain_says_so(harbour: HandoverBench) -> None:
-    """It may come again; nothing was lost."""
+def test_callback_that_waits_too_long_raises_a_timeout(harbour: HandoverBench) -> None:
+    """The job is unchanged, so the provider can call again."""
     (id,) = harbour.hand("a")
     harbour.store.leases.adopt("busy", ["fetch"], 600.0, 9, external=True)
     with pytest.raises(TimeoutError, match="A reconciler has leased 'a' of fetch for more than 30 s"):
-        call(harbour, "a", "film", RecoveryGrace(harbour))
+        call(harbour, "a", "film", ScriptedSleeper(harbour))
     assert harbour.last(id).lease_owner == "busy"
 
 
 # ---------------------------------------------------------------- with a worker
 def fetching(bench: Bench, known: dict[str, Any]) -> tuple[Any, list[list[str]], list[str]]:
-    """A kind that hands over, has a finish, and is asked about in `known`; what was asked, and what was finished."""
+    """Declare a kind that hands over, reconciles with `known`, and has a finish; return it with its recorded calls."""
     asked, finished = list[list[str]](), list[str]()
 
     @bench.app.job(lifecycle=DOWNLOAD)
@@ -188,8 +190,8 @@ def fetching(bench: Bench, known: dict[str, Any]) -> tuple[Any, list[list[str]],
     return fetch, asked, finished
 
 
-def test_a_worker_that_runs_until_idle_reconciles_too(bench: Bench) -> None:
-    """What it handed over is asked about once, and what is complete is finished."""
+def test_run_until_idle_also_reconciles(bench: Bench) -> None:
+    """The worker asks once about each handed-over job, and finishes the completed ones."""
     fetch, asked, finished = fetching(bench, known := {"a": Completed("film"), "b": InProgress(1, 2)})
     first, second = bench.run_one(fetch, "a"), bench.run_one(fetch, "b")
     assert (first.state, second.state, finished, asked) == ("completed", "downloading", ["film"], [["a"], ["b"]])
@@ -200,8 +202,8 @@ def test_a_worker_that_runs_until_idle_reconciles_too(bench: Bench) -> None:
     assert (bench.last(second).holder, bench.store.inspect.history(second.id)[-1].reason) == (3, None)
 
 
-def test_what_follows_a_call_is_taken_up_by_a_worker(bench: Bench) -> None:
-    """The call itself has returned by then. Only the commit is the caller's."""
+def test_worker_runs_finish_after_a_callback(bench: Bench) -> None:
+    """The callback itself runs only the commit function."""
     fetch, _, finished = fetching(bench, {"a": InProgress()})
     job = bench.run_one(fetch, "a")
     assert fetch.complete("a", "film") is True

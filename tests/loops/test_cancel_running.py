@@ -1,4 +1,4 @@
-"""Asking a running job to stop, and a handler that runs too long."""
+"""Cancel requests for running jobs, and handlers that run too long."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ from tests.loops.handler_bench import AT_ONCE, DELIVERY, IMAGE, Bench
 
 
 def ask(bench: Bench, id: str, *, hears: bool = True) -> None:
-    """Someone asks for the end of a running job; its worker hears of it with its next beat."""
+    """Request the cancellation of a running job; its worker learns of it with its next heartbeat."""
     assert bench.app.cancel(id, by="ann", reason="enough").phase == "running"
     if hears:
         bench.worker.heartbeat()
@@ -37,8 +37,8 @@ async def for_ever() -> None:
 
 
 # ---------------------------------------------------------------- async handlers
-def test_a_running_async_handler_is_cancelled_where_it_waits(bench: Bench) -> None:
-    """Its `finally` runs, and the job ends as cancelled, by whoever asked."""
+def test_cancel_request_cancels_a_running_async_handler(bench: Bench) -> None:
+    """Its `finally` block runs, and the audit names the operator who requested the cancellation."""
     cleaned: list[bool] = []
 
     @bench.app.job()
@@ -54,8 +54,8 @@ def test_a_running_async_handler_is_cancelled_where_it_waits(bench: Bench) -> No
     assert bench.app.history(job.id)[-1].actor == "operator:ann"
 
 
-def test_the_verbs_of_a_job_that_was_asked_to_stop_raise(bench: Bench) -> None:
-    """A handler that does not wait hears it there, as `Cancelled`."""
+def test_run_methods_raise_after_a_cancel_request(bench: Bench) -> None:
+    """They raise `Cancelled`, so a handler that does not await anything learns of the request."""
     called, raised = list[int](), list[str]()
 
     @bench.app.job(lifecycle=DELIVERY)
@@ -74,13 +74,13 @@ def test_the_verbs_of_a_job_that_was_asked_to_stop_raise(bench: Bench) -> None:
             lambda: run.advance("STREAMING"),
             lambda: run.effect("b", on_doubt="skip")(called.append, 2),
         ):
-            # Kept outside: whatever is raised in a handler that was asked to stop, its job is cancelled.
+            # Record the type here: after a cancel request, any error in the handler cancels the job.
             with pytest.raises(InterlockError) as error:
                 verb()
             raised.append(type(error.value).__name__)
         run.step("c", called.append, 3)
 
-    # The step of the async one is awaited: the cancellation reaches it there.
+    # The async handler awaits its step, so the cancellation reaches it there.
     for kind in (work, work_sync):
         job = bench.run_one(kind)
         assert (job.state, called) == ("CANCELLED", [])
@@ -88,8 +88,8 @@ def test_the_verbs_of_a_job_that_was_asked_to_stop_raise(bench: Bench) -> None:
     assert raised == ["Cancelled"] * 3
 
 
-def test_a_job_that_was_asked_to_stop_may_still_succeed(bench: Bench) -> None:
-    """Its handler had the last word."""
+def test_job_with_a_cancel_request_may_still_succeed(bench: Bench) -> None:
+    """The handler returns a value despite the request."""
 
     @bench.app.job()
     async def work(run: Run) -> str:
@@ -110,8 +110,8 @@ def test_a_job_that_was_asked_to_stop_may_still_succeed(bench: Bench) -> None:
         assert (job.state, job.result) == ("SUCCEEDED", "saved")
 
 
-def test_a_job_past_its_commit_cannot_be_cancelled(bench: Bench) -> None:
-    """What is committed is finished."""
+def test_committed_job_cannot_be_cancelled(bench: Bench) -> None:
+    """The request is refused, and the job is finished."""
     refused: list[str] = []
 
     @bench.app.job()
@@ -128,8 +128,8 @@ def test_a_job_past_its_commit_cannot_be_cancelled(bench: Bench) -> None:
     assert "it has passed its commit" in refused[0]
 
 
-def test_a_lifecycle_without_cancel_refuses_it_while_the_job_runs(bench: Bench) -> None:
-    """With a sentence."""
+def test_cancel_request_is_refused_if_the_lifecycle_has_no_cancel(bench: Bench) -> None:
+    """The refusal names the missing transition."""
 
     @bench.app.job(lifecycle=IMAGE)
     async def paint(run: Run) -> None:
@@ -139,10 +139,10 @@ def test_a_lifecycle_without_cancel_refuses_it_while_the_job_runs(bench: Bench) 
     assert bench.run_one(paint).state == "completed"
 
 
-# ---------------------------------------------------------------- a request has a home
+# ---------------------------------------------------------------- jobs with a cancel request
 @pytest.mark.parametrize("error", [Retry("busy"), ValueError("odd"), Snooze("later", after=60)], ids=repr)
-def test_a_requested_job_that_would_wait_again_is_cancelled(bench: Bench, error: Exception) -> None:
-    """Also where its worker had not yet heard of the request."""
+def test_job_with_a_cancel_request_is_cancelled_instead_of_retried(bench: Bench, error: Exception) -> None:
+    """This also holds if its worker has not yet learned of the request."""
 
     @bench.app.job(backoff=AT_ONCE)
     async def work(run: Run) -> None:
@@ -154,8 +154,8 @@ def test_a_requested_job_that_would_wait_again_is_cancelled(bench: Bench, error:
     assert bench.app.history(job.id)[-1].actor == "operator:ann"
 
 
-def test_a_requested_job_whose_guard_cannot_say_is_cancelled(bench: Bench) -> None:
-    """A release is a way back, too."""
+def test_job_with_a_cancel_request_is_cancelled_if_its_guard_fails(bench: Bench) -> None:
+    """A guard error would return the job to its waiting state."""
 
     @bench.app.job(backoff=AT_ONCE)
     async def work(run: Run) -> None: ...
@@ -168,8 +168,8 @@ def test_a_requested_job_whose_guard_cannot_say_is_cancelled(bench: Bench) -> No
     assert bench.run_one(work).state == "CANCELLED"
 
 
-def test_a_requested_job_that_loses_its_lease_is_cancelled(bench: Bench) -> None:
-    """By whoever takes it over."""
+def test_job_with_a_cancel_request_is_cancelled_if_its_lease_is_lost(bench: Bench) -> None:
+    """The worker that adopts the execution cancels it."""
 
     @bench.app.job()
     async def work(run: Run) -> None:
@@ -180,8 +180,8 @@ def test_a_requested_job_that_loses_its_lease_is_cancelled(bench: Bench) -> None
     assert (job.state, job.lease_losses, bench.statuses(job)) == ("CANCELLED", 1, ["ABORTED"])
 
 
-def test_a_requested_job_that_fails_has_failed(bench: Bench) -> None:
-    """It does not wait again, so there is nothing to cancel."""
+def test_job_with_a_cancel_request_may_still_fail(bench: Bench) -> None:
+    """It does not return to a waiting state, so it is not cancelled."""
 
     @bench.app.job()
     async def work(run: Run) -> None:
@@ -191,8 +191,8 @@ def test_a_requested_job_that_fails_has_failed(bench: Bench) -> None:
     assert bench.run_one(work).state == "FAILED"
 
 
-def test_a_worker_that_was_told_to_stop_never_moves_what_another_holds_now(bench: Bench) -> None:
-    """Its own attempt is over; the next one has the same holder number, and is not its to give back."""
+def test_worker_with_a_cancel_request_never_moves_an_attempt_of_another_worker(bench: Bench) -> None:
+    """Its own attempt has ended. The next attempt has the same holder number, but belongs to another worker."""
     late = Lifecycle(
         "late",
         transitions=[
@@ -223,9 +223,9 @@ def test_a_worker_that_was_told_to_stop_never_moves_what_another_holds_now(bench
     assert (last.attempt, last.holder, last.lease_owner, last.status) == (2, 1, "other#1", "IN_PROGRESS")
 
 
-# ---------------------------------------------------------------- max_runtime, and trust
-def test_a_handler_that_runs_longer_than_max_runtime_is_stopped_and_tried_again(bench: Bench) -> None:
-    """With a sentence that names the limit."""
+# ---------------------------------------------------------------- max_runtime and expired leases
+def test_handler_that_exceeds_max_runtime_is_stopped_and_retried(bench: Bench) -> None:
+    """The stored error names the limit."""
 
     @bench.app.job(max_runtime=5, backoff=AT_ONCE, tries=2)
     async def work(run: Run) -> str:
@@ -239,8 +239,8 @@ def test_a_handler_that_runs_longer_than_max_runtime_is_stopped_and_tried_again(
     assert "it ran longer than its kind's max_runtime of 5 s" in (bench.app.executions(job.id)[0].error or "")
 
 
-def test_a_sync_handler_past_max_runtime_hears_it_from_its_verbs(bench: Bench) -> None:
-    """A thread cannot be stopped, so every verb raises."""
+def test_run_methods_of_a_sync_handler_raise_after_max_runtime(bench: Bench) -> None:
+    """A thread cannot be stopped, so every method of its run raises `LeaseLost`."""
     heard: list[str] = []
 
     @bench.app.job(max_runtime=5, tries=1)
@@ -259,8 +259,10 @@ def test_a_sync_handler_past_max_runtime_hears_it_from_its_verbs(bench: Bench) -
     assert "it ran longer than its kind's max_runtime" in heard[0]
 
 
-def test_a_worker_that_stood_still_stops_its_handlers_before_others_take_over(bench: Bench) -> None:
-    """Its trust ends on its own clock; nobody took the job, so it is given back, and no try is spent."""
+def test_frozen_worker_stops_its_handlers_before_their_leases_expire(bench: Bench) -> None:
+    """The worker stops trusting the lease by its own clock. No other worker took the job, so it returns it with all
+    tries.
+    """
     stopped: list[bool] = []
 
     @bench.app.job()

@@ -49,7 +49,7 @@ def test_rule_23_started_write_completes_if_its_handler_is_cancelled(shop: Inter
 
     id = asyncio.run(scene())
     receipts = [(one.name, one.applied) for one in shop.app.database.store().receipts.for_job(id)]
-    # A claim that was under way may have taken it once more: then it was sent there.
+    # A claim in progress may have taken the job once more; then that attempt made the call.
     sent = when == "record_effect" or len(shop.app.executions(id)) == 2
     assert (receipts, called) == (([("send", True)], [1]) if sent else ([], []))
     assert shop.app.get(id).phase in ("pending", "succeeded")
@@ -87,7 +87,7 @@ def test_rule_23_queued_receipt_is_written_if_its_handler_is_cancelled(
             await busy.aenqueue()
             await asyncio.to_thread(held.wait, 30)
             shop.go.set()
-            for _ in range(20):  # turns of the loop in which the answer comes to the ledger
+            for _ in range(20):  # loop iterations in which the answer reaches the ledger
                 await asyncio.sleep(0)
             worker.stop()
             worker.release()

@@ -1,4 +1,4 @@
-"""Handlers that changed since a job was stored, or that leave something behind."""
+"""Handlers that changed after a job was stored, or that leave tasks behind."""
 
 import asyncio
 from typing import Any
@@ -11,10 +11,8 @@ from tests.loops.test_bad_handlers import both, neighbour
 __all__ = ["neighbour"]
 
 
-def test_a_stored_payload_that_no_longer_fits_fails_the_job_with_its_reason(
-    bench: Bench, neighbour: Any, place: Place
-) -> None:
-    """The code has changed since it was stored; the handler is not called."""
+def test_stored_payload_that_no_longer_fits_fails_the_job(bench: Bench, neighbour: Any, place: Place) -> None:
+    """The handler's signature has changed. The handler is not called, and the error names the missing field."""
     called: list[Any] = []
 
     @bench.app.job(kind="greet")
@@ -41,8 +39,8 @@ async def _fine(run: Run) -> str:
     return "fine"
 
 
-def test_a_new_parameter_with_a_default_fits_old_payloads(bench: Bench, place: Place) -> None:
-    """So a kind can grow while jobs wait."""
+def test_new_parameter_with_a_default_fits_old_payloads(bench: Bench, place: Place) -> None:
+    """A kind can get new parameters while jobs wait."""
 
     @bench.app.job(kind="greet")
     async def greet(run: Run, name: str) -> str:
@@ -60,8 +58,8 @@ def test_a_new_parameter_with_a_default_fits_old_payloads(bench: Bench, place: P
     changed.app.close()
 
 
-def test_a_kind_that_the_worker_does_not_know_is_left_alone(bench: Bench, neighbour: Any, place: Place) -> None:
-    """Whoever knows it will run it; also its lost lease is not ours to judge."""
+def test_worker_ignores_jobs_of_unknown_kinds(bench: Bench, neighbour: Any, place: Place) -> None:
+    """It neither claims such a job nor recovers its expired lease."""
     other = Bench(place)
 
     @other.app.job(kind="strange")
@@ -77,8 +75,8 @@ def test_a_kind_that_the_worker_does_not_know_is_left_alone(bench: Bench, neighb
     other.app.close()
 
 
-def test_a_handler_that_leaves_tasks_behind_does_not_hold_the_worker_up(bench: Bench, neighbour: Any) -> None:
-    """They end with the event loop."""
+def test_tasks_left_by_a_handler_do_not_block_the_worker(bench: Bench, neighbour: Any) -> None:
+    """Such tasks end with the event loop."""
     left: list[asyncio.Task[None]] = []
 
     @bench.app.job()
@@ -91,8 +89,8 @@ def test_a_handler_that_leaves_tasks_behind_does_not_hold_the_worker_up(bench: B
     assert both(bench, bad, neighbour).state == "SUCCEEDED"
 
 
-def test_a_run_that_outlives_its_attempt_can_write_nothing(bench: Bench, neighbour: Any) -> None:
-    """A task left behind finds its fence gone."""
+def test_run_cannot_write_after_its_attempt(bench: Bench, neighbour: Any) -> None:
+    """A task that still uses the run gets `LeaseLost`."""
     kept: list[Run] = []
 
     @bench.app.job()

@@ -1,4 +1,4 @@
-"""The start of a child process has one time-out for all of its steps."""
+"""The start of a child process has one timeout for all of its steps."""
 
 import asyncio
 from typing import Any
@@ -9,8 +9,8 @@ from interlock.worker.subprocess import child_process as process
 from interlock.worker.subprocess.child_process import CannotStart, Child
 
 
-def test_child_whose_process_never_starts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its suspects then run elsewhere; they do not wait until their longest run time is over."""
+def test_child_that_does_not_start_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suspects then run elsewhere; they do not wait until their maximum run time is over."""
 
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()

@@ -1,6 +1,4 @@
-"""Handlers in processes of their own: the same as in the worker, and whatever becomes of the process, only its own job
-ends.
-"""
+"""Handlers in child processes behave as in the worker, and the death of a child ends only its own job."""
 
 import asyncio
 import json
@@ -36,8 +34,8 @@ from tests.loops import child_app
 TARGET = "tests.loops.child_app:app"
 
 
-class RecoveryGrace(SystemSleeper):
-    """Lets no time pass, until a test says that it has passed."""
+class EndlessSleeper(SystemSleeper):
+    """A sleeper whose sleeps never end, unless a test sets `over`."""
 
     def __init__(self) -> None:
         self.over = False
@@ -50,11 +48,11 @@ class RecoveryGrace(SystemSleeper):
 
 
 class Bench:
-    """A worker's own things, with one child for heavy kinds."""
+    """The parts of a worker, with one child for kinds with `process=True`."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
-        self.sleeper = RecoveryGrace()
+        self.sleeper = EndlessSleeper()
         self.heard: list[Event] = []
         self.begun = asyncio.Event()
         self.beginnings = asyncio.Semaphore(0)
@@ -76,9 +74,9 @@ class Bench:
             self.begun.set()
             self.beginnings.release()
 
-    # ------------------------------------------------------------ sentences
+    # ------------------------------------------------------------ steps of a test
     def hold(self, call: JobRequest) -> HeldExecution:
-        """A fresh job in our hand, begun."""
+        """Enqueue, claim and start a job."""
         id = child_app.app.enqueue_many([call])[0].id
         spec, store = call.spec, self.context.store
         (lease,) = store.queue.claim("ann#1", spec.claim_rules(spec.version(store)), ["default"], 1)
@@ -102,7 +100,7 @@ class Bench:
         return self.prepare(self.hold(call))[0]
 
     def committed(self, how: str, kind: Any = child_app.ending) -> HeldExecution:
-        """A job past its commit, whose handler returned `how`."""
+        """Return the execution of a committed job whose handler returned `how`."""
         execution = self.hold(kind.request(how))
         self.settler.settle_one(
             Settlement(execution, Returned(json.dumps(how), boundary=True), on_settled=lambda _: None)
@@ -111,13 +109,13 @@ class Bench:
         return execution
 
     def pid(self) -> int:
-        """The child that runs heavy kinds now."""
+        """Return the process id of the child that runs kinds with `process=True`."""
         _, value = self.prepare(self.hold(child_app.add.request(1, 1)))
         found: int = value.pid
         return found
 
     async def stopped(self, execution: HeldExecution, why: Any) -> Outcome:
-        """Stop the handler once it has begun."""
+        """Stop the handler after it has started."""
         self.begun.clear()
         running = asyncio.ensure_future(self.children.prepare(execution, self.ledger(execution)))
         await self.begun.wait()
@@ -151,9 +149,11 @@ def bench(shared: Bench) -> Iterator[Bench]:
     assert (shared.children.busy, shared.children.quarantined) == (0, False)
 
 
-# ---------------------------------------------------------------- what comes back
-@pytest.mark.parametrize("kind", [child_app.add, child_app.aadd], ids=["def", "async def"])
-def test_a_value_comes_back_as_the_handlers_own_type(bench: Bench, kind: Any) -> None:
+# ---------------------------------------------------------------- results and errors
+@pytest.mark.parametrize(
+    "kind", [child_app.add, child_app.aadd, child_app.add_without_run, child_app.aadd_without_run], ids=lambda k: k.name
+)
+def test_value_keeps_the_type_of_the_handlers_annotation(bench: Bench, kind: Any) -> None:
     outcome, value = bench.prepare(bench.hold(kind.request(2, 3)))
     assert isinstance(value, child_app.Sum)
     assert value.total == 5
@@ -161,7 +161,7 @@ def test_a_value_comes_back_as_the_handlers_own_type(bench: Bench, kind: Any) ->
     assert outcome == Returned(json.dumps({"pid": value.pid, "total": 5}, separators=(",", ":")), boundary=False)
 
 
-def test_a_child_is_used_again(bench: Bench) -> None:
+def test_child_is_reused(bench: Bench) -> None:
     assert bench.pid() == bench.pid()
 
 
@@ -171,18 +171,18 @@ def test_a_child_is_used_again(bench: Bench) -> None:
     ("reject", Rejected("no")),
     ("snooze", Snoozed(9.0, "hush")),
 ])  # fmt: skip
-def test_an_answer_means_the_same_as_in_the_worker(bench: Bench, what: str, outcome: Outcome) -> None:
+def test_retry_fail_reject_and_snooze_work_as_in_the_worker(bench: Bench, what: str, outcome: Outcome) -> None:
     assert bench.outcome(child_app.raising.request(what)) == outcome
 
 
-def test_a_snooze_until_is_measured_by_the_clock_of_the_database(bench: Bench) -> None:
+def test_snooze_until_is_measured_by_the_clock_of_the_database(bench: Bench) -> None:
     execution = bench.hold(child_app.raising.request("snooze until"))
     outcome, _ = bench.prepare(execution)
     assert isinstance(outcome, Snoozed)
     assert outcome.after == 30.0
 
 
-def test_an_exception_is_judged_and_told_where_it_was_raised(bench: Bench) -> None:
+def test_exception_is_classified_and_shows_where_it_was_raised(bench: Bench) -> None:
     outcome = bench.outcome(child_app.raising.request("value"))
     assert isinstance(outcome, Errored)
     assert outcome.retryable
@@ -197,7 +197,7 @@ def test_an_exception_is_judged_and_told_where_it_was_raised(bench: Bench) -> No
 @pytest.mark.parametrize(
     "call", [child_app.raising.request("exit"), child_app.araising.request(), child_app.raising.request("stop")]
 )
-def test_what_would_end_a_thread_or_a_loop_ends_the_attempt_only(bench: Bench, call: JobRequest) -> None:
+def test_system_exit_and_stop_iteration_end_only_the_attempt(bench: Bench, call: JobRequest) -> None:
     before = bench.pid()
     outcome = bench.outcome(call)
     assert isinstance(outcome, Errored)
@@ -205,21 +205,21 @@ def test_what_would_end_a_thread_or_a_loop_ends_the_attempt_only(bench: Bench, c
     assert bench.pid() == before
 
 
-def test_a_value_that_its_annotation_does_not_allow_fails_the_job(bench: Bench) -> None:
+def test_value_that_its_annotation_does_not_allow_fails_the_job(bench: Bench) -> None:
     outcome = bench.outcome(child_app.unfit.request())
     assert isinstance(outcome, FailedFinally)
     assert "unfit returned a value that its annotation does not allow" in outcome.reason
 
 
-# ---------------------------------------------------------------- what it finds there
-def test_a_child_has_the_workers_surroundings_and_its_app_is_alive(
+# ---------------------------------------------------------------- environment
+def test_child_has_the_workers_environment_and_enters_the_lifespan(
     bench: Bench,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Environment, directories and database are the worker's, the lifespan was entered once, and what is printed goes
-    where the worker's own lines go.
+    """Environment variables, directories and database are those of the worker. The child enters the lifespan once, and
+    its output goes to the worker's stdout.
     """
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -233,7 +233,7 @@ def test_a_child_has_the_workers_surroundings_and_its_app_is_alive(
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- the verbs
+# ---------------------------------------------------------------- methods of a run
 @pytest.mark.parametrize("kind", [child_app.stepping, child_app.astepping], ids=["def", "async def"])
 def test_steps_and_effects_are_remembered_across_attempts(bench: Bench, kind: Any) -> None:
     execution = bench.hold(kind.request())
@@ -245,7 +245,7 @@ def test_steps_and_effects_are_remembered_across_attempts(bench: Bench, kind: An
     ]
 
 
-def test_an_effect_whose_process_died_is_in_doubt(bench: Bench) -> None:
+def test_effect_whose_process_died_is_in_doubt(bench: Bench) -> None:
     execution = bench.hold(child_app.doubting.request())
     assert isinstance(bench.prepare(execution)[0], Errored)
     outcome, _ = bench.prepare(execution)
@@ -256,17 +256,17 @@ def test_an_effect_whose_process_died_is_in_doubt(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "call", [child_app.delivering.request("STREAMING"), child_app.adelivering.request()], ids=["def", "async def"]
 )
-def test_a_stage_is_advanced_by_the_worker(bench: Bench, call: JobRequest) -> None:
+def test_stage_is_advanced_by_the_worker(bench: Bench, call: JobRequest) -> None:
     execution = bench.hold(call)
     assert bench.prepare(execution)[1] == "advanced"
     assert execution.job.state == bench.context.store.inspect.get(execution.job.id).state == "STREAMING"
 
 
-def test_an_error_of_a_verb_is_raised_in_the_child_as_what_it_is(bench: Bench) -> None:
+def test_error_of_a_run_method_keeps_its_type_in_the_child(bench: Bench) -> None:
     assert bench.prepare(bench.hold(child_app.delivering.request("DELIVERED")))[1] == "refused"
 
 
-def test_a_write_under_a_lost_fence_is_refused_and_ends_the_attempt(bench: Bench) -> None:
+def test_write_of_a_stale_worker_is_refused_and_ends_the_attempt(bench: Bench) -> None:
     execution = bench.hold(child_app.stepping.request())
     execution.holder += 1
     outcome, _ = bench.prepare(execution)
@@ -275,15 +275,15 @@ def test_a_write_under_a_lost_fence_is_refused_and_ends_the_attempt(bench: Bench
     assert bench.context.store.receipts.for_job(execution.job.id) == []
 
 
-def test_progress_and_measures_arrive_before_the_end_none_of_them_lost(bench: Bench) -> None:
+def test_all_progress_and_measures_arrive_before_the_result(bench: Bench) -> None:
     execution = bench.hold(child_app.counting.request(5000))
     bench.prepare(execution)
     assert execution.progress_and_usage() == ('[5000.0,5000.0,"counted"]', '{"beans":10000.0}')
     assert sum(event.value for event in bench.heard if isinstance(event, Measured)) == 10_000
 
 
-def test_a_run_is_of_no_use_after_its_handler(bench: Bench) -> None:
-    """Though the child goes on to another job: a thread that was left behind must not write in that one's name."""
+def test_run_cannot_be_used_after_its_handler(bench: Bench) -> None:
+    """The child continues with another job; a thread of the previous handler must not write for that job."""
     bench.prepare(bench.hold(child_app.keeping.request()))
     execution = bench.hold(child_app.misusing.request())
     assert "This attempt has ended" in bench.prepare(execution)[1]

@@ -25,10 +25,8 @@ __all__ = ["bench", "shared"]
 
 # ---------------------------------------------------------------- stopping
 @pytest.mark.parametrize("kind", [child_app.waiting, child_app.looking], ids=["async def", "def"])
-@pytest.mark.parametrize(("why", "kept"), [("cancel", CancelRequested), ("release", Released)])
-def test_a_handler_that_is_asked_to_stop_stops_and_its_child_lives_on(
-    bench: Bench, kind: Any, why: str, kept: type
-) -> None:
+@pytest.mark.parametrize(("why", "kept"), [("cancel", CancelRequested), ("shutdown", Released)])
+def test_child_survives_a_handler_that_stops_when_asked(bench: Bench, kind: Any, why: str, kept: type) -> None:
     before, execution = bench.pid(), bench.hold(kind.request())
     assert isinstance(bench.run(bench.stopped(execution, why)), kept)
     assert bench.context.store.receipts.for_job(execution.job.id) == []
@@ -36,7 +34,7 @@ def test_a_handler_that_is_asked_to_stop_stops_and_its_child_lives_on(
     assert bench.pid() == before
 
 
-def test_a_handler_that_does_not_stop_is_killed_when_time_limit_ends(bench: Bench) -> None:
+def test_child_of_a_handler_that_does_not_stop_is_killed_after_the_limit(bench: Bench) -> None:
     before, execution = bench.pid(), bench.hold(child_app.stubborn.request())
     bench.sleeper.over = True
     assert isinstance(bench.run(bench.stopped(execution, "cancel")), CancelRequested)
@@ -45,14 +43,14 @@ def test_a_handler_that_does_not_stop_is_killed_when_time_limit_ends(bench: Benc
 
 
 @pytest.mark.parametrize(("why", "outcome"), [("lost", Released), ("runtime", Errored)])
-def test_where_lease_or_time_is_over_the_child_is_killed_at_once(bench: Bench, why: str, outcome: type) -> None:
+def test_child_is_killed_at_once_after_a_lost_lease_or_max_runtime(bench: Bench, why: str, outcome: type) -> None:
     before, execution = bench.pid(), bench.hold(child_app.stubborn.request())
     assert isinstance(bench.run(bench.stopped(execution, why)), outcome)
     assert bench.sleeper.asked == []
     assert bench.pid() != before
 
 
-def test_what_waits_for_a_child_can_be_stopped(bench: Bench) -> None:
+def test_job_that_waits_for_a_child_can_be_stopped(bench: Bench) -> None:
     first, second = bench.hold(child_app.waiting.request()), bench.hold(child_app.add.request(1, 1))
 
     async def crowd() -> tuple[Outcome, Outcome]:
@@ -62,7 +60,7 @@ def test_what_waits_for_a_child_can_be_stopped(bench: Bench) -> None:
         assert bench.children.busy == 1
         queued = asyncio.ensure_future(bench.children.prepare(second, bench.ledger(second)))
         await asyncio.sleep(0)
-        second.halt("release")
+        second.halt("shutdown")
         left = (await queued)[0]
         first.halt("cancel")
         return (await running)[0], left
@@ -71,11 +69,11 @@ def test_what_waits_for_a_child_can_be_stopped(bench: Bench) -> None:
     assert (type(ran), type(left)) == (CancelRequested, Released)
 
 
-# ---------------------------------------------------------------- dying
+# ---------------------------------------------------------------- death
 @pytest.mark.parametrize(
     ("how", "said"), [(7, "exit code 7"), (0, "exit code 0"), (-9, "signal 9 (SIGKILL)"), (-11, "signal 11 (SIGSEGV)")]
 )
-def test_a_process_that_dies_spends_a_try_of_its_own_job_and_is_replaced(bench: Bench, how: int, said: str) -> None:
+def test_death_of_a_child_costs_its_job_a_try_and_the_child_is_replaced(bench: Bench, how: int, said: str) -> None:
     outcome = bench.outcome(child_app.dying.request(how))
     assert isinstance(outcome, Errored)
     assert outcome.retryable
@@ -83,15 +81,15 @@ def test_a_process_that_dies_spends_a_try_of_its_own_job_and_is_replaced(bench: 
     assert isinstance(bench.outcome(child_app.add.request(1, 1)), Returned)
 
 
-def test_a_death_is_noticed_though_another_process_holds_the_pipe(bench: Bench) -> None:
+def test_death_is_noticed_even_if_another_process_holds_the_pipe(bench: Bench) -> None:
     outcome = bench.outcome(child_app.forking.request())
     assert isinstance(outcome, Errored)
     assert outcome.error.startswith("the process died: exit code 3")
     assert outcome.crashed
 
 
-def test_a_child_that_has_lost_its_worker_ends_whatever_it_is_doing(bench: Bench) -> None:
-    """Where the pipe is all that tells it so."""
+def test_child_exits_when_its_worker_is_gone(bench: Bench) -> None:
+    """The closed pipe is its only sign, and its handler is blocked."""
     children, execution = bench.open(TARGET), bench.hold(child_app.stubborn.request())
 
     async def hang_up() -> Outcome:
@@ -107,21 +105,21 @@ def test_a_child_that_has_lost_its_worker_ends_whatever_it_is_doing(bench: Bench
     assert "exit code 1;" in outcome.error
 
 
-def test_signals_of_the_terminal_and_forked_processes_do_not_disturb_a_child(bench: Bench) -> None:
-    """A process that its handler forks cannot write for it, and can be terminated as any other."""
+def test_child_ignores_terminal_signals_and_forked_processes_cannot_write(bench: Bench) -> None:
+    """A process that the handler forks cannot write for the job, and SIGTERM ends it."""
     before, execution = bench.pid(), bench.hold(child_app.disturbed.request())
     assert bench.prepare(execution)[1] is True
     assert bench.context.store.receipts.for_job(execution.job.id) == []
     assert bench.pid() == before
 
 
-def test_a_child_that_died_idle_costs_no_job_a_try(bench: Bench) -> None:
+def test_death_of_an_idle_child_costs_no_try(bench: Bench) -> None:
     os.kill(bench.pid(), 9)
     assert isinstance(bench.outcome(child_app.add.request(1, 1)), Returned)
 
 
 class SlowLedger(StoreLedger):
-    """A database that takes its time."""
+    """A ledger whose database is slow."""
 
     def __init__(self, bench: Bench, execution: HeldExecution) -> None:
         super().__init__(bench.context, bench.settler, execution)
@@ -133,8 +131,8 @@ class SlowLedger(StoreLedger):
         super().record_step(name, args_hash, value)
 
 
-def test_a_death_is_told_only_after_what_was_asked_before_is_written(bench: Bench) -> None:
-    """Else the end of the attempt would be decided from where the job no longer is."""
+def test_death_is_reported_after_pending_writes_are_stored(bench: Bench) -> None:
+    """Otherwise the end of the attempt would be decided from an outdated state of the job."""
     execution = bench.hold(child_app.stepping.request())
 
     async def die_early() -> Outcome:

@@ -1,4 +1,4 @@
-"""Child processes for suspects and for what follows a commit, and kinds that need none."""
+"""Child processes for suspects and for `finish`, and jobs for which no child can start."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def settle_batch(bench: Bench, *executions: HeldExecution) -> list[tuple[O
 
 
 def test_suspects_run_together_in_a_few_children(bench: Bench) -> None:
-    """Which are others than that of heavy kinds, and are used again."""
+    """These children are reused, and differ from the child for kinds with `process=True`."""
     executions = suspects(bench, *(child_app.named.request() for _ in range(12)))
     first, second = (Counter(value for _, value in bench.run(settle_batch(bench, *executions))) for _ in range(2))
     assert len(first) == bench.children.most_alone
@@ -56,14 +56,14 @@ def test_suspects_run_together_in_a_few_children(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", [child_app.meeting, child_app.ameeting], ids=["def", "async def"])
 def test_suspects_of_one_child_run_at_the_same_time(bench: Bench, kind: Any) -> None:
-    """Each waits there until all are there."""
+    """Each handler waits until all of its group have started."""
     count = 3 * bench.children.most_alone
     executions = suspects(bench, *(kind.request(3) for _ in range(count)))
     assert [value for _, value in bench.run(settle_batch(bench, *executions))] == ["met"] * count
 
 
-def test_a_death_in_a_group_costs_no_try_yet_and_clears_the_other_groups(bench: Bench) -> None:
-    """The dead group's members lose no try, and run alone from then on."""
+def test_death_in_a_group_costs_no_try_and_leaves_other_groups_alone(bench: Bench) -> None:
+    """The members of the dead group keep their tries and run alone from then on."""
     groups = bench.children.most_alone
     executions = suspects(
         bench, *(child_app.hanging.request() for _ in range(2 * groups - 1)), child_app.deadly.request()
@@ -88,8 +88,8 @@ def test_a_death_in_a_group_costs_no_try_yet_and_clears_the_other_groups(bench: 
 
 
 @pytest.mark.parametrize("how", ["cancel", "stop", "exit"])
-def test_a_suspect_that_ends_all_of_its_event_loop_ends_neither_its_group_nor_itself(bench: Bench, how: str) -> None:
-    """As in a worker, which only refuses: a handler that succeeds there must not fail here."""
+def test_suspect_that_cancels_all_tasks_ends_neither_its_group_nor_itself(bench: Bench, how: str) -> None:
+    """A worker ignores such calls too, so a handler that succeeds there must not fail here."""
     children = bench.open(TARGET)
     children._groups.most = 1
     innocent, sweeper = suspects(bench, child_app.hanging.request(), child_app.sweeping.request(how))
@@ -109,15 +109,15 @@ def test_a_suspect_that_ends_all_of_its_event_loop_ends_neither_its_group_nor_it
     assert isinstance(left, CancelRequested)
 
 
-def test_a_handler_that_cancels_all_tasks_stops_no_child_that_starts_for_suspects(bench: Bench) -> None:
-    """They would be left to their leases, and be charged a second loss."""
+def test_handler_that_cancels_all_tasks_does_not_stop_a_starting_child(bench: Bench) -> None:
+    """Otherwise the suspects would lose their leases and be charged a second loss."""
     children = bench.open(TARGET)
     (execution,) = suspects(bench, child_app.named.request())
 
     async def scene() -> Outcome:
         ours = asyncio.all_tasks()
         slot = protected(children.prepare(execution, bench.ledger(execution)))
-        while not children._living:  # noqa: ASYNC110 - a child that starts says so to nobody
+        while not children._living:  # noqa: ASYNC110 - a starting child sends no signal
             await asyncio.sleep(0)
 
         async def hostile() -> None:
@@ -134,12 +134,12 @@ def test_a_handler_that_cancels_all_tasks_stops_no_child_that_starts_for_suspect
 
 
 @pytest.mark.parametrize(("losses", "tries_left"), [(2, 3), (1, 1)], ids=["second loss", "last try"])
-def test_a_suspect_with_a_second_loss_or_one_try_left_runs_alone(bench: Bench, losses: int, tries_left: int) -> None:
-    """Several do so at once, each in a child of its own; a death is then its own."""
+def test_suspect_with_a_second_loss_or_one_try_left_runs_alone(bench: Bench, losses: int, tries_left: int) -> None:
+    """Several run at once, each in its own child; a death is then charged to its own job."""
     executions = suspects(
         bench,
         child_app.deadly.request(),
-        *(child_app.non_expiring.request() for _ in range(bench.children.most_alone - 1)),
+        *(child_app.surviving.request() for _ in range(bench.children.most_alone - 1)),
         losses=losses,
     )
     for execution in executions:
@@ -151,7 +151,7 @@ def test_a_suspect_with_a_second_loss_or_one_try_left_runs_alone(bench: Bench, l
     assert len({value for _, value in others}) == len(others)
 
 
-def test_a_child_that_is_ended_because_of_one_job_gives_the_others_of_its_group_back(bench: Bench) -> None:
+def test_child_killed_for_one_job_returns_the_other_jobs_of_its_group(bench: Bench) -> None:
     """The other jobs keep their tries."""
     children = bench.open(TARGET)
     children._groups.most = 1
@@ -175,7 +175,7 @@ def test_a_child_that_is_ended_because_of_one_job_gives_the_others_of_its_group_
     assert (ended.crashed, left) == (False, Released("the worker ended its process because of another job"))
 
 
-def test_an_idle_child_ends_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_child_exits_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.worker.subprocess.children.IDLE", 0.0)
     children, (execution,) = bench.open(TARGET), suspects(bench, child_app.named.request())
 
@@ -186,7 +186,7 @@ def test_an_idle_child_ends_after_a_while(bench: Bench, monkeypatch: pytest.Monk
     bench.run(scene())
 
 
-def test_what_was_adopted_past_its_commit_is_finished_in_quarantine(bench: Bench) -> None:
+def test_finish_after_a_crash_runs_in_quarantine(bench: Bench) -> None:
     execution = bench.committed("wait", child_app.light)
     execution.crashes = 1
     bench.sleeper.over = True
@@ -204,7 +204,7 @@ def test_what_was_adopted_past_its_commit_is_finished_in_quarantine(bench: Bench
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_death_of_what_follows_a_commit_says_whether_it_was_alone(bench: Bench, alone: bool) -> None:
+def test_death_in_finish_reports_whether_the_job_ran_alone(bench: Bench, alone: bool) -> None:
     execution = bench.committed("die", child_app.light)
     execution.crashes, execution.shared_crash = 1, alone
     with pytest.raises(Died) as death:
@@ -213,27 +213,27 @@ def test_a_death_of_what_follows_a_commit_says_whether_it_was_alone(bench: Bench
 
 
 # ---------------------------------------------------------------- finish
-def test_what_follows_the_commit_runs_in_a_child(bench: Bench) -> None:
+def test_finish_runs_in_a_child(bench: Bench) -> None:
     execution = bench.committed("well")
     bench.run(bench.children.finish(execution, bench.ledger(execution)))
     assert [event.name for event in bench.heard if isinstance(event, Measured)] == ["begun"]
 
 
-def test_what_it_raises_is_raised_and_names_its_place(bench: Bench) -> None:
+def test_error_of_finish_in_a_child_names_the_file(bench: Bench) -> None:
     execution = bench.committed("raise")
     with pytest.raises(RaisedInChild, match="ValueError: what follows is broken") as raised:
         bench.run(bench.children.finish(execution, bench.ledger(execution)))
     assert "child_app.py" in raised.value.__notes__[0]
 
 
-def test_its_death_is_raised_too(bench: Bench) -> None:
+def test_death_of_a_child_in_finish_is_raised(bench: Bench) -> None:
     execution = bench.committed("die")
     with pytest.raises(Died, match="exit code 9"):
         bench.run(bench.children.finish(execution, bench.ledger(execution)))
 
 
 @pytest.mark.parametrize(("why", "error"), [("lost", LeaseLost), ("cancel", CancelledError)])
-def test_a_stop_of_it_is_raised_as_such(bench: Bench, why: Any, error: type[Exception]) -> None:
+def test_stopped_finish_raises_the_reason(bench: Bench, why: Any, error: type[Exception]) -> None:
     execution = bench.committed("wait")
     bench.sleeper.over = True
 
@@ -248,15 +248,13 @@ def test_a_stop_of_it_is_raised_as_such(bench: Bench, why: Any, error: type[Exce
         bench.run(stop())
 
 
-# ---------------------------------------------------------------- no child
+# ---------------------------------------------------------------- no child can start
 @pytest.mark.parametrize(("target", "said"), [
     ("tests.loops.nowhere:app", "There is no module tests.loops.nowhere here"),
     ("tests.loops.child_app:delivery", "not an interlock.App"),
     (None, "the app cannot be imported by name"),
 ])  # fmt: skip
-def test_where_no_child_can_start_the_job_comes_back_later_and_no_try_is_spent(
-    bench: Bench, target: str | None, said: str
-) -> None:
+def test_job_is_snoozed_without_cost_if_no_child_can_start(bench: Bench, target: str | None, said: str) -> None:
     execution, children = bench.hold(child_app.add.request(1, 1)), bench.open(target)
     assert children.importable == (target is not None)
     outcome, _ = bench.run(children.prepare(execution, bench.ledger(execution)))
@@ -266,7 +264,7 @@ def test_where_no_child_can_start_the_job_comes_back_later_and_no_try_is_spent(
     assert [event.where for event in bench.heard if isinstance(event, WorkerError)] == ["child"]
 
 
-def test_closing_lets_an_idle_child_leave_its_lifespan(
+def test_idle_child_leaves_its_lifespan_when_closed(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("APART_FAREWELL", str(tmp_path / "farewell"))
@@ -279,7 +277,7 @@ def test_closing_lets_an_idle_child_leave_its_lifespan(
     assert isinstance(bench.run(children.prepare(execution, bench.ledger(execution)))[0], Released)
 
 
-def test_closing_kills_a_busy_child_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_child_is_killed_at_once_when_closed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.worker.subprocess.child_process.KILL_AFTER", 600.0)
     children, execution = bench.open(TARGET), bench.hold(child_app.stubborn.request())
 

@@ -1,4 +1,4 @@
-"""The functions that run inside a job's transactions, before them and after them: commit, guard, on_enter, finish."""
+"""Commit functions, which run in the transaction of a success, and finish functions, which run after it."""
 
 import sqlite3
 from collections.abc import Callable
@@ -40,8 +40,8 @@ class Order(pydantic.BaseModel):
 
 
 def ordering(bench: Bench, *raised: BaseException, **options: Any) -> tuple[Any, list[int], Callable[[], Ledger]]:
-    """A kind with a commit function that writes to the user's table and then raises these errors, one per call; and the
-    attempts of its handler.
+    """Declare a kind with a commit function that writes to the user's table and then raises these errors, one per call;
+    return it with the recorded attempts of its handler.
     """
     errors, prepared, made = list(raised), list[int](), list[Ledger]()
 
@@ -64,16 +64,16 @@ def ordering(bench: Bench, *raised: BaseException, **options: Any) -> tuple[Any,
 
 
 # ---------------------------------------------------------------- commit
-def test_what_a_commit_function_writes_is_there_exactly_once(bench: Bench) -> None:
-    """With the value and the payload of its job, in the transaction that moves it."""
+def test_writes_of_a_commit_function_are_stored_exactly_once(bench: Bench) -> None:
+    """They are stored in the transaction that moves the job."""
     order, prepared, make = ordering(bench)
     ledger = make()
     job = bench.run_one(order, 7)
     assert (job.state, job.result, prepared, ledger.rows) == ("SUCCEEDED", {"number": 7}, [1], ["7"])
 
 
-def test_an_error_of_a_commit_function_rolls_back_and_follows_the_error_policy(bench: Bench) -> None:
-    """As if the handler had raised it: another try, from the beginning."""
+def test_error_of_a_commit_function_rolls_back_and_follows_the_error_policy(bench: Bench) -> None:
+    """The retry runs the handler again, as if the handler had raised the error."""
     order, prepared, make = ordering(bench, ConnectionResetError("lost"))
     ledger = make()
     job = bench.run_one(order)
@@ -92,10 +92,10 @@ def test_an_error_of_a_commit_function_rolls_back_and_follows_the_error_policy(b
     ],
     ids=repr,
 )
-def test_a_commit_function_may_answer_as_a_handler_does(
+def test_commit_function_may_raise_retry_fail_reject_or_snooze(
     bench: Bench, error: Exception, state: str, wait: float
 ) -> None:
-    """Nothing of it is stored."""
+    """Its writes are rolled back."""
     order, _, make = ordering(bench, error)
     ledger = make()
     job = bench.run_one(order)
@@ -103,8 +103,8 @@ def test_a_commit_function_may_answer_as_a_handler_does(
     assert wait == (bench.wait_of(job) if wait else 0)
 
 
-def test_a_deadlock_runs_the_commit_function_again_and_not_the_handler(bench: Bench) -> None:
-    """Nothing of it had happened."""
+def test_deadlock_reruns_the_commit_function_but_not_the_handler(bench: Bench) -> None:
+    """The transaction was rolled back, so the rows are written once."""
     busy = sqlite3.OperationalError("database is locked")
     busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
     contested = busy if isinstance(bench.place.raw, SqliteRaw) else psycopg.errors.DeadlockDetected()
@@ -114,10 +114,10 @@ def test_a_deadlock_runs_the_commit_function_again_and_not_the_handler(bench: Be
     assert (job.state, job.attempt, prepared, ledger.rows) == ("SUCCEEDED", 1, [1], ["7"])
 
 
-def test_a_commit_function_that_takes_too_long_is_rolled_back_and_says_so(
+def test_commit_function_that_exceeds_its_timeout_is_rolled_back_and_retried(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`commit_timeout` is in the sentence; the error may pass, so the job is tried again."""
+    """The stored error names `commit_timeout`."""
     spent = [0.0]
     monkeypatch.setattr("interlock.store.commit_boundary.monotonic", lambda: spent[0])
 
@@ -136,8 +136,8 @@ def test_a_commit_function_that_takes_too_long_is_rolled_back_and_says_so(
     assert (bench.again(job, 10).state, ledger.rows) == ("SUCCEEDED", ["2"])
 
 
-def test_a_commit_of_a_stolen_job_stores_nothing_and_leaves_a_remark(bench: Bench) -> None:
-    """The user's writes are rolled back with it; the next attempt stores its own, once."""
+def test_commit_of_a_stale_worker_is_rolled_back_and_recorded(bench: Bench) -> None:
+    """The user's writes are rolled back too. The next attempt stores its own, once."""
     order, prepared, make = ordering(bench)
     ledger = make()
     bench.worker.lose_lease(Failpoint.BEFORE_COMMIT)
@@ -146,8 +146,8 @@ def test_a_commit_of_a_stolen_job_stores_nothing_and_leaves_a_remark(bench: Benc
     assert [event for event, _ in bench.remarks(job)] == ["refused"]
 
 
-def test_a_crash_in_the_commit_leaves_nothing_of_it(bench: Bench) -> None:
-    """And after it everything: no attempt runs again then."""
+def test_crash_in_the_commit_stores_nothing_and_after_it_everything(bench: Bench) -> None:
+    """After a crash behind the commit, the handler does not run again."""
     order, prepared, make = ordering(bench)
     ledger = make()
     id = bench.add(order)
@@ -161,8 +161,8 @@ def test_a_crash_in_the_commit_leaves_nothing_of_it(bench: Bench) -> None:
     assert (bench.app.get(id).state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7"])
 
 
-def test_the_transaction_is_closed_to_its_user(bench: Bench) -> None:
-    """It offers `execute`, and refuses what would end it: the job fails, with a sentence that says so."""
+def test_commit_function_cannot_end_its_transaction(bench: Bench) -> None:
+    """Its `tx` offers only `connection` and `execute`. COMMIT fails the job with a clear error."""
 
     @bench.app.job()
     async def order(run: Run) -> None: ...
@@ -174,11 +174,11 @@ def test_the_transaction_is_closed_to_its_user(bench: Bench) -> None:
 
     job = bench.run_one(order)
     assert (job.state, job.attempt) == ("FAILED", 1)
-    assert "this transaction is ended by Interlock" in (job.last_error or "")
+    assert "Interlock ends this transaction" in (job.last_error or "")
 
 
-def test_the_next_job_of_a_chain_is_enqueued_in_the_same_transaction(bench: Bench) -> None:
-    """It is there exactly if the commit is."""
+def test_job_enqueued_by_a_commit_function_is_part_of_its_transaction(bench: Bench) -> None:
+    """It exists if and only if the commit succeeded."""
     errors = [ValueError("after the enqueue")]
 
     @bench.app.job(backoff=STEADY)
@@ -203,7 +203,7 @@ def test_the_next_job_of_a_chain_is_enqueued_in_the_same_transaction(bench: Benc
 # ---------------------------------------------------------------- the app's own transaction
 @pytest.fixture
 def session_bench(place: Place) -> Any:
-    """A bench whose app opens sessions of SQLAlchemy."""
+    """A bench whose app opens SQLAlchemy sessions."""
     engine = create_engine(place.url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
     bench = Bench(place, App(place.url, schema=place.schema, transaction=sessionmaker(engine).begin))
     yield bench
@@ -211,8 +211,8 @@ def session_bench(place: Place) -> Any:
     engine.dispose()
 
 
-def test_a_commit_function_gets_the_users_own_session(session_bench: Bench) -> None:
-    """What it adds lands with the commit, or not at all; so do the hooks, and `admit`."""
+def test_commit_function_hooks_and_admit_get_the_users_session(session_bench: Bench) -> None:
+    """Their writes are stored with the commit or not at all."""
     bench, errors = session_bench, [ValueError("odd")]
     order, prepared, make = ordering(bench)
     kinds: list[str] = []
@@ -235,8 +235,8 @@ def test_a_commit_function_gets_the_users_own_session(session_bench: Bench) -> N
     assert (job.state, prepared, ledger.rows, set(kinds)) == ("SUCCEEDED", [1, 2], ["7", "entered"], {"Session"})
 
 
-def test_a_session_that_is_committed_inside_is_found_out(session_bench: Bench) -> None:
-    """The job is not moved by that attempt, and the reason is told."""
+def test_commit_function_that_commits_its_session_fails_the_job(session_bench: Bench) -> None:
+    """The stored error gives the reason."""
     bench = session_bench
 
     @bench.app.job(tries=1)
@@ -253,7 +253,7 @@ def test_a_session_that_is_committed_inside_is_found_out(session_bench: Bench) -
 
 # ---------------------------------------------------------------- finish
 def finishing(bench: Bench, *raised: BaseException, is_async: bool = True, tries: int = 3) -> tuple[Any, list[Any]]:
-    """A kind whose finish raises these errors, one per call; and what happened in which order."""
+    """Declare a kind whose finish raises these errors, one per call; return it with the recorded calls in order."""
     errors, seen = list(raised), list[Any]()
 
     @bench.app.job(tries=tries, backoff=STEADY)
@@ -278,7 +278,7 @@ def finishing(bench: Bench, *raised: BaseException, is_async: bool = True, tries
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_finish_runs_after_the_commit_with_the_committed_value(bench: Bench, is_async: bool) -> None:
-    """The job has not succeeded before it returns."""
+    """The job is still running until finish returns."""
     order, seen = finishing(bench, is_async=is_async)
     job = bench.run_one(order)
     assert seen == ["prepare", (Order(number=7), "COMMITTED", "running")]
@@ -286,7 +286,7 @@ def test_finish_runs_after_the_commit_with_the_committed_value(bench: Bench, is_
 
 
 def test_finish_never_runs_before_a_commit(bench: Bench) -> None:
-    """A commit function that raises leaves nothing to finish."""
+    """If the commit function raises, finish does not run."""
     order, prepared, make = ordering(bench, ValueError("odd"))
     finished: list[int] = []
 
@@ -301,10 +301,8 @@ def test_finish_never_runs_before_a_commit(bench: Bench) -> None:
     assert (prepared, finished) == ([1, 2], [2])
 
 
-def test_a_finish_that_raises_is_tried_again_with_its_own_backoff_and_spends_no_try(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """10, then 20 seconds; the handler does not run again."""
+def test_failed_finish_is_retried_with_backoff_and_costs_no_try(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses are 10 and 20 seconds. The handler does not run again."""
     slept: list[float] = []
     asleep = bench.worker.sleeper.asleep
 
@@ -319,8 +317,8 @@ def test_a_finish_that_raises_is_tried_again_with_its_own_backoff_and_spends_no_
     assert [event.failures for event in bench.heard(FinishFailed)] == [1, 2]
 
 
-def test_a_finish_that_never_succeeds_is_given_up_and_shown(bench: Bench) -> None:
-    """After as many failures as the kind has tries; the job has succeeded all the same."""
+def test_finish_that_always_fails_is_given_up_and_recorded(bench: Bench) -> None:
+    """The worker gives up after as many failures as the kind has tries. The job has still succeeded."""
     order, seen = finishing(bench, *[ValueError("odd")] * 9, tries=4)
     job = bench.run_one(order)
     assert (job.state, len(seen), bench.statuses(job)) == ("SUCCEEDED", 5, ["DONE"])
@@ -328,8 +326,8 @@ def test_a_finish_that_never_succeeds_is_given_up_and_shown(bench: Bench) -> Non
     assert bench.app.history(job.id)[-1].reason == "finish_failed"
 
 
-def test_a_crash_after_the_commit_leads_to_finish_alone(bench: Bench) -> None:
-    """Whoever adopts the execution does not repeat what was committed."""
+def test_after_a_crash_behind_the_commit_only_finish_runs(bench: Bench) -> None:
+    """The worker that adopts the execution does not run the handler or the commit again."""
     order, seen = finishing(bench)
     id = bench.add(order)
     for point in (Failpoint.AFTER_COMMIT, Failpoint.IN_FINISH):

@@ -1,4 +1,4 @@
-"""Concurrent writers never fail a job, and users' transactions do not cost it an attempt."""
+"""Concurrent writers never fail a job, and users' transactions cost no attempt."""
 
 import asyncio
 import threading
@@ -16,8 +16,8 @@ from tests.loops.handler_bench import Bench
 from tests.loops.worker_doubles import EventRecorder
 
 
-def test_report_that_collides_with_a_rival_does_not_fail_its_job(bench: Bench) -> None:
-    """Only data that cannot be stored fails a job: this one keeps its tries, and its lease recovers it."""
+def test_report_that_collides_with_another_writer_does_not_fail_its_job(bench: Bench) -> None:
+    """Only data that cannot be stored fails a job. This job keeps its tries and is recovered when its lease expires."""
 
     @bench.app.job(tries=5)
     async def work(run: Run) -> int:
@@ -41,7 +41,7 @@ def test_report_that_collides_with_a_rival_does_not_fail_its_job(bench: Bench) -
 
 
 def test_users_inside_transactions_do_not_starve_renewal(place: Place) -> None:
-    """A healthy handler runs once, while as many threads as a store has connections are inside `app.transaction()`."""
+    """A healthy handler runs once while as many threads as the store has connections are inside `app.transaction()`."""
     app: App[Any] = App(place.url, schema=place.schema)
     begun, go, over = asyncio.Event(), asyncio.Event(), threading.Event()
 
@@ -52,7 +52,7 @@ def test_users_inside_transactions_do_not_starve_renewal(place: Place) -> None:
         return "once"
 
     app.migrate()
-    # One writer at a time on SQLite: there the users take turns, and all of them together take longer than a lease.
+    # SQLite has one writer at a time, so the users take turns; together they take longer than a lease.
     turn = 0.1 if place.url.startswith("sqlite") else None
 
     def use() -> None:

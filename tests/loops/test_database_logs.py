@@ -1,4 +1,4 @@
-"""An outage of the database in the log: one line at its start, few meanwhile, one when it is over."""
+"""A database outage in the log: one line at its start, a few during it, and one at its end."""
 
 import logging
 
@@ -9,7 +9,7 @@ from interlock.telemetry import logs
 from interlock.telemetry.events import DatabaseReachable, Events, WorkerError
 
 
-def test_an_outage_is_logged_when_it_starts_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_at_its_start_and_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock")
     events = Events()
     end = logs.attach(events)
@@ -25,7 +25,7 @@ def test_an_outage_is_logged_when_it_starts_and_when_it_is_over(caplog: pytest.L
     )
 
 
-def test_a_second_outage_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_second_outage_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "interlock")
     events = Events()
     end = logs.attach(events)

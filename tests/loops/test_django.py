@@ -1,6 +1,4 @@
-"""Django in a handler's thread: its connection breaks, as when the server restarts, and what surrounds each attempt
-mends it.
-"""
+"""Django in a handler's thread: `around_attempt` replaces a connection that broke when the server restarted."""
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
@@ -28,14 +26,14 @@ class Shop:
         self.place = place
         connection = django_connection(place.url)
         self.alias = connection.alias
-        # A connection is kept for as long as it works, as in production.
+        # Keep a connection for as long as it works, as in production.
         connections.settings[self.alias]["CONN_MAX_AGE"] = None
         connection.close()
         del connections[self.alias]
         self._made: list[Any] = []
 
     def pid(self) -> int:
-        """The server's process behind this thread's connection."""
+        """Return the id of the server process behind this thread's connection."""
         from django.db import connections
 
         with connections[self.alias].cursor() as cursor:
@@ -44,7 +42,7 @@ class Shop:
             return int(cursor.fetchone()[0])
 
     def close(self) -> None:
-        """What the threads of ended workers have left open."""
+        """Close the connections that the threads of ended workers left open."""
         for connection in self._made:
             connection.close()
 
@@ -62,7 +60,7 @@ class Shop:
         return app
 
     def end(self, pid: int) -> None:
-        """The server ends this connection, as it does all when it restarts."""
+        """Make the server terminate this connection, as a restart would."""
         with psycopg.connect(self.place.url, autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
             while connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchall():
@@ -71,7 +69,7 @@ class Shop:
 
 @contextmanager
 def hygiene() -> Generator[None]:
-    """What Django itself does around a request."""
+    """Do what Django itself does around a request."""
     from django.db import close_old_connections
 
     close_old_connections()
@@ -89,7 +87,7 @@ def shop(place: Place) -> Iterator[Shop]:
 
 
 def run_twice(app: App[Any], kind: Kind[..., int, Any], between: Callable[[int], None]) -> list[Job]:
-    """Two jobs, one after the other in the same worker, whose `def` handlers have one thread."""
+    """Run two jobs one after the other, in a worker with one handler thread."""
 
     async def both() -> list[Job]:
         jobs: list[Job] = []
@@ -110,9 +108,9 @@ def run_twice(app: App[Any], kind: Kind[..., int, Any], between: Callable[[int],
 
 
 @pytest.mark.parametrize("mends", [True, False])
-def test_connection_of_a_handler_s_thread_is_mended_around_its_attempts(shop: Shop, mends: bool) -> None:
-    """Without it, no attempt in that thread ever succeeds again: Django looks at its connections between requests
-    only.
+def test_broken_connection_of_a_handler_thread_is_replaced(shop: Shop, mends: bool) -> None:
+    """Without `around_attempt`, no later attempt in that thread succeeds, because Django checks its connections only
+    between requests.
     """
     app = shop.app(mends=mends)
 
@@ -133,8 +131,8 @@ def test_connection_of_a_handler_s_thread_is_mended_around_its_attempts(shop: Sh
     assert second.result != first.result
 
 
-def test_connection_of_a_commit_s_thread_is_mended_around_each_try(shop: Shop) -> None:
-    """The transaction is Django's own; the commit function runs once, and no try is spent."""
+def test_broken_connection_of_a_commit_thread_is_replaced(shop: Shop) -> None:
+    """The transaction is Django's own. The commit function runs once per job, and no try is spent."""
     app, pids = shop.app(mends=True, transaction=shop.transaction), list[int]()
 
     @app.job(tries=1)

@@ -1,4 +1,4 @@
-"""An effect in doubt that the next attempt calls with other arguments: no policy answers for another call."""
+"""Effects in doubt that the next attempt calls with other arguments: no doubt policy applies to another call."""
 
 from typing import Any
 
@@ -37,8 +37,8 @@ class Shop:
 
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("on_doubt", ["retry", "skip"])
-def test_retry_and_skip_fail_the_job_and_keep_the_doubt(bench: Bench, on_doubt: str, is_async: bool) -> None:
-    """The other call is neither made under the old key nor skipped in its place."""
+def test_retry_and_skip_policies_fail_the_job_and_keep_the_doubt(bench: Bench, on_doubt: str, is_async: bool) -> None:
+    """The new call is neither made under the old key nor skipped."""
     shop = Shop(bench, on_doubt, is_async=is_async)
     job = shop.run()
     assert (job.state, job.attempt, shop.calls) == ("FAILED", 2, [100])
@@ -53,10 +53,10 @@ def test_retry_and_skip_fail_the_job_and_keep_the_doubt(bench: Bench, on_doubt: 
 @pytest.mark.parametrize(
     ("found_out", "state", "calls"), [("happened", "FAILED", [100]), ("did_not", "SUCCEEDED", [100, 300])]
 )
-def test_hold_asks_an_operator_who_learns_of_the_other_arguments(
+def test_hold_policy_tells_the_operator_about_the_other_arguments(
     bench: Bench, found_out: Any, state: str, calls: list[int]
 ) -> None:
-    """A call that did not happen is made with the new arguments; one that happened has a receipt for the old ones."""
+    """If the old call did not happen, the new one is made. If it happened, its receipt is for the old arguments."""
     shop = Shop(bench, "hold")
     job = shop.run()
     assert (job.held_at is not None, shop.calls) == (True, [100])
@@ -67,7 +67,7 @@ def test_hold_asks_an_operator_who_learns_of_the_other_arguments(
 
 
 def test_lookup_that_finds_the_old_call_keeps_its_receipt_and_fails_the_job(bench: Bench) -> None:
-    """The old call's result is not returned for the new one, and is not lost."""
+    """The result of the old call is not returned for the new call, and is not lost."""
 
     async def look_up(key: str) -> str | None:
         return "paid 100"

@@ -1,4 +1,4 @@
-"""Steps and outside calls: what is remembered, and what is done in doubt."""
+"""Effects: which calls are recorded, and what happens if it is unknown whether a call happened."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from tests.loops.handler_bench import AT_ONCE, Bench
 
 
 class ExternalWork:
-    """The external system: it counts its calls, and each may be told to go wrong."""
+    """A fake external system that records its calls and raises the errors that a test sets."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -40,7 +40,7 @@ def sending(
     then: BaseException | None = None,
     is_async: bool = True,
 ) -> Any:
-    """A kind that makes one outside call, and at its first attempts raises `then`."""
+    """Declare a kind that makes one external call; its first attempt then raises `then`."""
     keys: list[str] = []
 
     @bench.app.job(kind="send", backoff=AT_ONCE)
@@ -62,25 +62,25 @@ def sending(
     return send if is_async else send_sync
 
 
-# ---------------------------------------------------------------- effects: once
+# ---------------------------------------------------------------- recorded calls
 @pytest.mark.parametrize("is_async", [True, False])
-def test_an_applied_effect_is_never_called_again(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
-    """Whatever attempt asks."""
+def test_applied_effect_is_never_called_again(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
+    """The next attempt returns the stored result."""
     job = bench.run_one(sending(bench, outside, then=ValueError("after it"), is_async=is_async))
     assert (job.state, job.attempt, len(outside.calls)) == ("SUCCEEDED", 2, 1)
     assert (job.result[0] if is_async else job.result) == "receipt-1"
 
 
-def test_an_effects_key_is_the_same_in_every_attempt(bench: Bench, outside: ExternalWork) -> None:
-    """Made of the job and the effect's name, for the external system to know it by."""
+def test_effect_has_the_same_key_in_every_attempt(bench: Bench, outside: ExternalWork) -> None:
+    """The key consists of the job id and the effect's name, so that the external system can detect duplicates."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside))
     assert job.attempt == 2
     assert job.result == ["receipt-2", f"{job.id}:send"]
 
 
-def test_what_was_asked_is_written_before_the_call(bench: Bench) -> None:
-    """So that a crash in the call leaves a doubt, not nothing."""
+def test_effect_is_recorded_before_the_call(bench: Bench) -> None:
+    """A crash during the call therefore leaves a doubt."""
     found: list[Any] = []
 
     @bench.app.job()
@@ -97,17 +97,19 @@ def test_what_was_asked_is_written_before_the_call(bench: Bench) -> None:
     assert (receipt.applied, receipt.decided_by, receipt.kind) == (True, "worker", "effect")
 
 
-# ---------------------------------------------------------------- effects: doubt
+# ---------------------------------------------------------------- doubt
 def test_doubt_with_retry_calls_again(bench: Bench, outside: ExternalWork) -> None:
-    """At least once."""
+    """The call happens at least once."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside, "retry"))
     assert (job.state, len(outside.calls)) == ("SUCCEEDED", 2)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_doubt_with_skip_never_calls_again_and_gives_none(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
-    """At most once."""
+def test_doubt_with_skip_never_calls_again_and_returns_none(
+    bench: Bench, outside: ExternalWork, is_async: bool
+) -> None:
+    """The call happens at most once."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside, "skip", is_async=is_async))
     assert (job.state, len(outside.calls), job.result[0] if is_async else job.result) == ("SUCCEEDED", 1, None)
@@ -117,8 +119,8 @@ def test_doubt_with_skip_never_calls_again_and_gives_none(bench: Bench, outside:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_doubt_with_hold_asks_an_operator(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
-    """The job waits, held, until someone decides; no try is spent by the hold."""
+def test_doubt_with_hold_holds_the_job_for_an_operator(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
+    """The job waits until an operator decides. The hold costs no try."""
     outside.errors = [TimeoutError("slow")]
     job = bench.run_one(sending(bench, outside, "hold", is_async=is_async))
     assert (job.phase, job.tries_left, len(outside.calls)) == ("pending", 2, 1)
@@ -127,10 +129,10 @@ def test_doubt_with_hold_asks_an_operator(bench: Bench, outside: ExternalWork, i
 
 
 @pytest.mark.parametrize("truth", ["found-it", None])
-def test_doubt_with_a_lookup_asks_for_the_truth_by_its_key(
+def test_doubt_with_a_lookup_function_is_resolved_by_its_key(
     bench: Bench, outside: ExternalWork, truth: str | None
 ) -> None:
-    """What it finds is the receipt; if it finds nothing, the call is made."""
+    """If the lookup finds the call, its result is the receipt. If it finds nothing, the call is made."""
     asked: list[str] = []
     outside.errors = [TimeoutError("slow")]
 
@@ -146,8 +148,8 @@ def test_doubt_with_a_lookup_asks_for_the_truth_by_its_key(
     assert receipt.decided_by == ("lookup" if truth else "worker")
 
 
-def test_a_lookup_needs_an_async_handler(bench: Bench, outside: ExternalWork) -> None:
-    """And `on_doubt` one of the words it knows: both fail the job with a sentence."""
+def test_lookup_function_needs_an_async_handler(bench: Bench, outside: ExternalWork) -> None:
+    """In a sync handler the job fails with a clear error."""
 
     async def look_up(key: str) -> None: ...
 
@@ -156,8 +158,8 @@ def test_a_lookup_needs_an_async_handler(bench: Bench, outside: ExternalWork) ->
     assert (job.state, outside.calls) == ("FAILED", [])
 
 
-def test_a_doubt_that_is_none_of_the_words_fails_the_job(bench: Bench, outside: ExternalWork) -> None:
-    """Nothing is called."""
+def test_invalid_on_doubt_fails_the_job(bench: Bench, outside: ExternalWork) -> None:
+    """The external system is not called."""
     job = bench.run_one(sending(bench, outside, "maybe"))
     assert "on_doubt is 'maybe'. Set it to one of retry, hold, skip" in (job.last_error or "")
     assert outside.calls == []
@@ -172,25 +174,25 @@ class HttpError(Exception):
 @pytest.mark.parametrize(
     "error", [NotApplied("never sent"), ConnectionRefusedError("refused"), HttpError(429)], ids=repr
 )
-def test_an_error_that_proves_it_did_not_happen_removes_the_doubt(
+def test_error_that_proves_the_call_did_not_happen_removes_the_doubt(
     bench: Bench, outside: ExternalWork, error: Exception
 ) -> None:
-    """Even `skip` then calls again: there is nothing to skip."""
+    """Even with `skip`, the next attempt calls again."""
     outside.errors = [error]
     job = bench.run_one(sending(bench, outside, "skip"))
     assert (job.state, job.result[0], len(outside.calls)) == ("SUCCEEDED", "receipt-2", 2)
 
 
-def test_a_refused_request_leaves_no_doubt_behind_the_failed_job(bench: Bench, outside: ExternalWork) -> None:
-    """HTTP 403 fails the job, and nobody wonders what happened."""
+def test_refused_request_leaves_no_doubt(bench: Bench, outside: ExternalWork) -> None:
+    """HTTP 403 fails the job, and no receipt is stored."""
     outside.errors = [HttpError(403)]
     job = bench.run_one(sending(bench, outside, "hold"))
     assert (job.state, bench.receipt(job, "send")) == ("FAILED", None)
 
 
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("reset"), HttpError(502)], ids=repr)
-def test_an_error_that_proves_nothing_leaves_the_doubt(bench: Bench, outside: ExternalWork, error: Exception) -> None:
-    """It was asked for, and nobody knows."""
+def test_ambiguous_error_leaves_the_doubt(bench: Bench, outside: ExternalWork, error: Exception) -> None:
+    """The call was started, and it is unknown whether it happened."""
     outside.errors = [error]
     job = bench.run_one(sending(bench, outside, "hold"))
     receipt = bench.receipt(job, "send")
@@ -199,8 +201,8 @@ def test_an_error_that_proves_nothing_leaves_the_doubt(bench: Bench, outside: Ex
 
 
 @pytest.mark.parametrize("point", [Failpoint.BEFORE_COMMIT, Failpoint.IN_PREPARE])
-def test_a_crash_keeps_what_is_known(bench: Bench, outside: ExternalWork, point: Failpoint) -> None:
-    """After the call its receipt is there; before it nothing was asked."""
+def test_crash_before_or_after_the_call_makes_it_once(bench: Bench, outside: ExternalWork, point: Failpoint) -> None:
+    """After the call, the receipt is stored. Before it, no call was recorded."""
     from interlock.testing import Crashed
 
     id = bench.add(sending(bench, outside, "hold"))
@@ -212,16 +214,16 @@ def test_a_crash_keeps_what_is_known(bench: Bench, outside: ExternalWork, point:
     assert (bench.app.get(id).state, len(outside.calls)) == ("SUCCEEDED", 1)
 
 
-# ---------------------------------------------------------------- effects: true knowledge is never refused
+# ---------------------------------------------------------------- effects and lost leases
 def stolen(bench: Bench, id: str) -> None:
-    """Time stands still for this worker, and another takes its job and gives it back to the queue."""
+    """Let the lease expire; another worker adopts the job and returns it to the queue."""
     bench.clock.advance(31)
     (lease,) = bench.store.leases.adopt("thief#1", [bench.app.get(id).kind], 30.0, 1)
     assert bench.store.transitions.move([decided(lease, Lost())]) == []
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, is_async: bool) -> None:
+def test_receipt_is_stored_even_if_the_lease_was_lost_during_the_call(bench: Bench, is_async: bool) -> None:
     """The next attempt does not call again."""
     calls, thefts = list[int](), list[Lease]()
 
@@ -231,7 +233,7 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
             bench.clock.advance(31)
             thefts.extend(bench.store.leases.adopt("thief#1", [bench.app.get(id).kind], 30.0, 1))
             if not is_async:
-                # A thread goes on although it was told to stop.
+                # A thread continues although it was told to stop.
                 bench.worker.heartbeat()
         return f"paid-{len(calls)}"
 
@@ -248,7 +250,7 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
         return run.effect("pay", on_doubt="hold")(pay, run.job_id)
 
     id = bench.run_one(work if is_async else work_sync).id
-    # Not before: whoever runs the job meanwhile finds a doubt, and is right.
+    # The adopter settles only now: an attempt that ran before the receipt was stored would correctly find a doubt.
     assert [receipt.applied for receipt in bench.store.receipts.for_job(id)] == [True]
     assert bench.store.transitions.move([decided(thefts[0], Lost())]) == []
     bench.run()
@@ -256,8 +258,8 @@ def test_a_receipt_is_written_although_the_lease_ended_meanwhile(bench: Bench, i
     assert (job.state, job.attempt, job.result, len(calls)) == ("SUCCEEDED", 2, "paid-1", 1)
 
 
-def test_a_call_that_is_cancelled_in_the_middle_leaves_its_doubt(bench: Bench) -> None:
-    """The external system may have done it: an operator is asked, and nothing is called again unasked."""
+def test_call_that_is_cancelled_midway_leaves_a_doubt(bench: Bench) -> None:
+    """The external system may have acted, so the job is held for an operator and the call is not repeated."""
     calls: list[int] = []
 
     async def pay(id: str) -> str:
@@ -274,8 +276,8 @@ def test_a_call_that_is_cancelled_in_the_middle_leaves_its_doubt(bench: Bench) -
     assert (job.attempt, job.held_at is not None, len(calls)) == (2, True, 1)
 
 
-def test_nothing_is_asked_once_the_lease_is_lost(bench: Bench, outside: ExternalWork) -> None:
-    """Writing `asked` is fenced as a move is, so the external system is not called by a loser."""
+def test_no_call_is_made_after_the_lease_is_lost(bench: Bench, outside: ExternalWork) -> None:
+    """The record before the call is fenced like a transition, so a stale worker does not call the external system."""
 
     @bench.app.job()
     async def work(run: Run) -> str:
@@ -287,8 +289,8 @@ def test_nothing_is_asked_once_the_lease_is_lost(bench: Bench, outside: External
     assert (job.state, job.attempt, len(outside.calls)) == ("SUCCEEDED", 2, 1)
 
 
-def test_a_value_that_cannot_be_kept_still_leaves_its_receipt(bench: Bench) -> None:
-    """It happened, whatever it answered: the job fails, and a redrive does not call again."""
+def test_call_with_an_unstorable_result_still_has_a_receipt(bench: Bench) -> None:
+    """The job fails, and a redrive does not call again."""
     calls: list[int] = []
 
     def pay() -> Any:
@@ -309,7 +311,7 @@ def test_a_value_that_cannot_be_kept_still_leaves_its_receipt(bench: Bench) -> N
 
 
 def test_steps_and_effects_belong_to_their_job(bench: Bench, outside: ExternalWork) -> None:
-    """Another job of the kind makes its own."""
+    """Another job of the same kind has its own steps and effects."""
 
     @bench.app.job()
     async def work(run: Run) -> list[str]:
@@ -319,8 +321,8 @@ def test_steps_and_effects_belong_to_their_job(bench: Bench, outside: ExternalWo
     assert bench.run_one(work).result == ["receipt-3", "receipt-4"]
 
 
-def test_what_follows_the_commit_may_use_them_too(bench: Bench, outside: ExternalWork) -> None:
-    """A finish that is tried again does not send again."""
+def test_finish_can_use_effects(bench: Bench, outside: ExternalWork) -> None:
+    """A retry of finish does not repeat the call."""
 
     @bench.app.job(backoff=AT_ONCE)
     async def work(run: Run) -> None:
@@ -338,8 +340,8 @@ def test_what_follows_the_commit_may_use_them_too(bench: Bench, outside: Externa
     assert (job.state, len(outside.calls)) == ("SUCCEEDED", 2)
 
 
-def test_an_error_of_the_handler_after_an_effect_is_its_own(bench: Bench, outside: ExternalWork) -> None:
-    """Failing after a call does not undo what is known of it."""
+def test_error_after_an_effect_keeps_its_receipt(bench: Bench, outside: ExternalWork) -> None:
+    """The job fails with the handler's error, and the call stays recorded."""
     job = bench.run_one(sending(bench, outside, then=Fail("no")))
     receipt = bench.receipt(job, "send")
     assert receipt is not None

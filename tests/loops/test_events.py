@@ -1,4 +1,4 @@
-"""What happens is told to whoever listens, and no listener can hurt the work."""
+"""Events reach their listeners, and no listener can affect the worker."""
 
 import dataclasses
 import logging
@@ -16,14 +16,14 @@ BATCH = Batch("settle", 1, 0.1)
 
 
 def test_every_kind_of_event_has_an_example() -> None:
-    """The examples that the other tests walk through leave none out, nor does the list of kinds."""
+    """The examples of the other tests and the list of event types are complete."""
     declared = {
         one for one in vars(events).values() if isinstance(one, type) and issubclass(one, Event) and one is not Event
     }
     assert {type(one) for one in ONE_OF_EACH} == set(EVENT_TYPES) == declared
 
 
-def test_a_listener_hears_what_it_asked_for_until_it_ends() -> None:
+def test_listener_receives_its_event_types_until_it_unsubscribes() -> None:
     told, all_of_it, claims = Events(), list[Event](), list[Claimed]()
     end_all = told.subscribe(all_of_it.append)
     end_claims = told.subscribe(claims.append, Claimed)
@@ -37,7 +37,7 @@ def test_a_listener_hears_what_it_asked_for_until_it_ends() -> None:
     assert (all_of_it, claims) == ([CLAIMED, BATCH], [CLAIMED, CLAIMED])
 
 
-def test_what_nobody_wants_need_not_be_built() -> None:
+def test_events_without_listeners_are_not_wanted() -> None:
     """`wants` and `active` follow the listeners."""
     told = Events()
     assert not told.active
@@ -51,7 +51,7 @@ def test_what_nobody_wants_need_not_be_built() -> None:
     assert not told.wants(Claimed)
 
 
-def test_a_listener_that_subscribes_twice_is_told_twice_and_each_is_ended_alone() -> None:
+def test_listener_that_subscribes_twice_has_two_independent_subscriptions() -> None:
     told, heard = Events(), list[Event]()
     hear = heard.append
     end = told.subscribe(hear)
@@ -63,10 +63,8 @@ def test_a_listener_that_subscribes_twice_is_told_twice_and_each_is_ended_alone(
     assert heard == [CLAIMED, CLAIMED, BATCH]
 
 
-def test_a_listener_that_raises_hurts_nobody_and_stays(caplog: pytest.LogCaptureFixture) -> None:
-    """The emitter and the other listeners go on; it is logged once for each kind of event; and it hears the next
-    one.
-    """
+def test_listener_that_raises_stays_subscribed_and_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """The error is logged once per event type, and the listener receives the next event."""
     told, before, after = Events(), list[Event](), list[Event]()
 
     def broken(event: Event) -> None:
@@ -83,8 +81,8 @@ def test_a_listener_that_raises_hurts_nobody_and_stays(caplog: pytest.LogCapture
     assert "Batch" in caplog.messages[1]
 
 
-def test_what_ends_the_process_is_no_listeners_error() -> None:
-    """A keyboard interrupt that arrives within a listener goes on."""
+def test_keyboard_interrupt_in_a_listener_is_raised() -> None:
+    """It does not count as an error of the listener."""
     told = Events()
 
     def interrupted(event: Event) -> None:
@@ -96,7 +94,7 @@ def test_what_ends_the_process_is_no_listeners_error() -> None:
 
 
 class Meddling(type):
-    """A kind of event that lets another thread in at the moment when it is looked up."""
+    """An event type that lets another thread run while it is looked up."""
 
     meddle: Callable[[], None] | None = None
 
@@ -105,17 +103,17 @@ class Meddling(type):
         if meddle:
             thread = threading.Thread(target=meddle)
             thread.start()
-            # A meddler that has to wait for us is let go: it has its turn after ours.
+            # If the other thread has to wait for this one, continue; it runs afterwards.
             thread.join(0.1)
         return super().__hash__()
 
 
 class Odd(Event, metaclass=Meddling):
-    """An event of that kind."""
+    """An event of that type."""
 
 
 @pytest.mark.parametrize("ending", [False, True], ids=["coming", "going"])
-def test_two_that_come_or_go_at_the_same_moment_do_not_undo_each_other(ending: bool) -> None:
+def test_concurrent_subscriptions_are_all_kept(ending: bool) -> None:
     told, heard, there = Events(), list[Event](), threading.Event()
     end = told.subscribe(lambda _: None, Odd)
 
@@ -133,8 +131,8 @@ def test_two_that_come_or_go_at_the_same_moment_do_not_undo_each_other(ending: b
     assert heard == [CLAIMED]
 
 
-def test_listeners_come_and_go_while_many_threads_emit() -> None:
-    """A listener that stays misses nothing, and none that ended is told."""
+def test_listeners_can_change_while_many_threads_emit() -> None:
+    """A listener that stays misses no event, and an unsubscribed listener receives none."""
     told, heard = Events(), list[Event]()
     told.subscribe(heard.append, Claimed)
     start = threading.Barrier(5)
@@ -158,8 +156,8 @@ def test_listeners_come_and_go_while_many_threads_emit() -> None:
     assert not told.wants(Batch)
 
 
-def test_an_event_cannot_be_changed() -> None:
-    """All are frozen and have no room for more."""
+def test_event_cannot_be_changed() -> None:
+    """All event types are frozen and have slots."""
     for one in ONE_OF_EACH:
         name = dataclasses.fields(one)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):

@@ -1,4 +1,4 @@
-"""Time to live, retention, and the rounds in which both are looked after."""
+"""Time to live, retention, and the maintenance rounds that apply them."""
 
 import itertools
 from typing import Any
@@ -22,8 +22,8 @@ def away(*_: Any, **__: Any) -> Any:
 
 
 # ---------------------------------------------------------------- time to live
-def test_a_job_whose_time_to_live_has_ended_expires(shop: Shop) -> None:
-    """Together with others like it; one that has time stays."""
+def test_job_expires_after_its_time_to_live(shop: Shop) -> None:
+    """One round expires many jobs. A job with time left stays."""
     old = [shop.mail.using(ttl=10).enqueue().id for _ in range(130)]
     young = shop.mail.using(ttl=60).enqueue().id
     shop.advance(11)
@@ -33,8 +33,8 @@ def test_a_job_whose_time_to_live_has_ended_expires(shop: Shop) -> None:
     assert shop.store.inspect.history(old[0])[-1].actor == "w1#boot/maintenance"
 
 
-def test_the_hook_of_the_end_runs_in_the_transaction_of_the_expiry(shop: Shop) -> None:
-    """With the job as it is there."""
+def test_hook_runs_in_the_transaction_of_the_expiry(shop: Shop) -> None:
+    """The hook gets the job in its expired state."""
     id = shop.paint.using(ttl=10).enqueue().id
     shop.advance(11)
     assert shop.maintenance().run_once() == 1
@@ -42,8 +42,8 @@ def test_the_hook_of_the_end_runs_in_the_transaction_of_the_expiry(shop: Shop) -
     assert shop.entered == [(id, "expired")]
 
 
-def test_an_expiry_whose_hook_raises_is_tried_again_ever_later_and_stops_no_other(shop: Shop) -> None:
-    """Rule 27: the move is not made meanwhile, and shown once."""
+def test_expiry_with_a_failing_hook_is_retried_and_stops_no_other(shop: Shop) -> None:
+    """Rule 27: the job does not expire until its hook succeeds. The pauses grow, and one failure is recorded."""
     shop.broken = True
     id, other = shop.paint.using(ttl=10).enqueue().id, shop.mail.using(ttl=11).enqueue().id
     shop.advance(11)
@@ -63,8 +63,8 @@ def test_an_expiry_whose_hook_raises_is_tried_again_ever_later_and_stops_no_othe
     assert [entry.event for entry in shop.store.inspect.history(id) if entry.n] == ["hook_failed"]
 
 
-def test_expiry_whose_hook_cannot_use_a_database_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The maintenance's own database is reachable: the error belongs to the hook, and does not count as an outage."""
+def test_expiry_whose_hook_cannot_reach_a_database_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance's own database is reachable, so the error counts as a hook error and not as an outage."""
 
     def enter(job: Job) -> None:
         raise Unavailable("the other server is unreachable")
@@ -76,8 +76,8 @@ def test_expiry_whose_hook_cannot_use_a_database_stops_no_other(shop: Shop, monk
     assert (shop.store.inspect.get(id).state, shop.store.inspect.get(other).state) == ("queued", "EXPIRED")
 
 
-def test_a_ttl_needs_an_expire_wherever_the_job_may_wait(place: Place) -> None:
-    """Past its TTL a job is never claimed: one that rests where no `expire` is allowed would stay there for ever."""
+def test_ttl_needs_an_expire_transition_from_every_waiting_state(place: Place) -> None:
+    """A job past its TTL is never claimed. Without an `expire` transition it would stay there forever."""
     bench = Bench(place)
     arrows = [
         (arrow.source, arrow.event, arrow.target)
@@ -93,8 +93,8 @@ def test_a_ttl_needs_an_expire_wherever_the_job_may_wait(place: Place) -> None:
 
 
 # ---------------------------------------------------------------- retention
-def test_rule_34_what_succeeded_goes_in_time_and_what_failed_is_kept(shop: Shop) -> None:
-    """The audit stays."""
+def test_rule_34_retention_deletes_old_successes_and_keeps_failures(shop: Shop) -> None:
+    """The audit of deleted jobs stays."""
     good, bad = shop.held(shop.mail), shop.held(shop.mail)
     shop.move(good, Returned("null", boundary=False))
     shop.move(bad, FailedFinally("broken"))
@@ -106,8 +106,10 @@ def test_rule_34_what_succeeded_goes_in_time_and_what_failed_is_kept(shop: Shop)
     assert shop.store.inspect.history(good.job.id)
 
 
-def test_pruning_is_once_a_minute_and_goes_on_while_there_is_more(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bounded part of a round, however much there is."""
+def test_pruning_runs_once_a_minute_and_continues_while_jobs_are_left(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round deletes a limited number of jobs."""
     asked: list[float] = []
     left = [25_000]
 
@@ -127,8 +129,8 @@ def test_pruning_is_once_a_minute_and_goes_on_while_there_is_more(shop: Shop, mo
     assert len(asked) == 10 + 10 + 6 + 1
 
 
-def test_a_worker_that_went_without_a_word_is_forgotten_after_a_day(shop: Shop) -> None:
-    """And not before."""
+def test_worker_without_a_heartbeat_is_deleted_after_a_day(shop: Shop) -> None:
+    """It is not deleted before."""
     shop.store.workers.report(WorkerFacts("w0#old", "host", 1, "Idle", 1, 0, ("mail",), ("default",)))
     shop.advance(DAY - 1)
     maintenance = shop.maintenance()
@@ -140,8 +142,8 @@ def test_a_worker_that_went_without_a_word_is_forgotten_after_a_day(shop: Shop) 
 
 
 # ---------------------------------------------------------------- rounds
-def test_rule_33_the_maintenance_has_its_own_timer(shop: Shop) -> None:
-    """A round at once, then one a second, jittered, until its worker ends; no loop takes part."""
+def test_rule_33_maintenance_has_its_own_timer(shop: Shop) -> None:
+    """A round runs at once, then every second with jitter, until the worker stops. The event loop takes no part."""
     shop.held(shop.mail)
     shop.advance(1)
     shop.held(shop.mail)
@@ -161,8 +163,8 @@ def test_rule_33_the_maintenance_has_its_own_timer(shop: Shop) -> None:
     assert len(set(timer.pauses)) > 1
 
 
-def test_a_part_that_fails_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told, and tried again in the next round."""
+def test_failing_task_of_maintenance_stops_no_other_task(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is reported, and the task runs again in the next round."""
     waiting = shop.mail.using(ttl=5).enqueue().id
     shop.advance(6)
     monkeypatch.setattr(shop.store.leases, "adopt", lambda *_, **__: 1 / 0)
@@ -176,8 +178,10 @@ def test_a_part_that_fails_stops_no_other(shop: Shop, monkeypatch: pytest.Monkey
     assert maintenance.recover() == 0
 
 
-def test_a_database_that_is_away_is_told_and_gives_the_others_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timer's round survives it; the loop's sweep says so, since the loop must wait."""
+def test_database_outage_is_reported_and_delays_recovery(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timer round reports the outage. The sweep of the loop raises it, because the loop must wait. After the outage,
+    live workers get time to renew their leases.
+    """
     shop.held(shop.mail)
     shop.advance(31)
     maintenance = shop.maintenance()
@@ -195,10 +199,10 @@ def test_a_database_that_is_away_is_told_and_gives_the_others_time(shop: Shop, m
     assert (maintenance.run_once(), other.run_once()) == (1, 0)
 
 
-def test_rule_03_short_leases_too_leave_the_others_time_to_reconnect(
+def test_rule_03_short_leases_also_leave_workers_time_to_reconnect(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A third of their lease may be over before a live worker has noticed that the database is back."""
+    """A live worker may notice only after a third of its lease that the database is reachable again."""
     bench = Bench(place)
 
     @bench.app.job(lease=3)
@@ -219,8 +223,8 @@ def test_rule_03_short_leases_too_leave_the_others_time_to_reconnect(
     assert seen == [0, 0, 0, 1, 0]
 
 
-def test_the_loops_sweep_is_skipped_where_one_was_just_made(shop: Shop) -> None:
-    """A busy loop passes Recovery many times a second."""
+def test_sweep_of_the_loop_is_skipped_within_a_second_of_the_last(shop: Shop) -> None:
+    """A busy loop enters Recovery many times per second."""
     maintenance = shop.maintenance()
     shop.held(shop.mail)
     assert maintenance.recover() == 0
@@ -235,8 +239,8 @@ def test_the_loops_sweep_is_skipped_where_one_was_just_made(shop: Shop) -> None:
     assert asked == ["adopt"]
 
 
-def test_the_loop_does_not_wait_for_a_sweep_that_the_timer_makes(shop: Shop) -> None:
-    """Two sweeps of one maintenance are never made at once."""
+def test_sweep_of_the_loop_does_not_wait_for_a_sweep_of_the_timer(shop: Shop) -> None:
+    """One maintenance instance never runs two sweeps at once."""
     shop.held(shop.mail)
     shop.advance(31)
     maintenance = shop.maintenance()
@@ -251,7 +255,7 @@ def test_the_loop_does_not_wait_for_a_sweep_that_the_timer_makes(shop: Shop) -> 
     assert inside == [0]
 
 
-def test_what_has_not_begun_is_recovered_like_what_has(place: Place) -> None:
+def test_leased_job_that_did_not_start_is_recovered(place: Place) -> None:
     """Its worker died between claim and start."""
     bench = Bench(place)
 

@@ -1,4 +1,4 @@
-"""Hooks that raise: they block no thread of other jobs, and a stopping worker does not retry them."""
+"""Hooks that raise block no thread of other jobs, and a stopping worker does not retry them."""
 
 import asyncio
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_failing_hooks_block_no_thread_of_other_jobs(shop: InterceptedApp) -> No
 
     @good.commit
     def commit(tx: Tx, job: Any, value: int) -> None:
-        """Needs a thread of the commits."""
+        """Occupy a commit thread."""
 
     class Slow(InstantSleeper):
         async def asleep(self, seconds: float, /) -> None:
@@ -60,7 +60,7 @@ def test_failing_hooks_block_no_thread_of_other_jobs(shop: InterceptedApp) -> No
 
 @pytest.mark.parametrize("pause", [0.0, 900.0])
 def test_rule_29_failing_hook_is_not_retried_while_the_worker_stops(shop: InterceptedApp, pause: float) -> None:
-    """The job stays as it is for its adopter; the worker does not wait for a backoff."""
+    """The job stays unchanged until another worker adopts it. The stopping worker does not wait for the backoff."""
     calls: list[str] = []
 
     @shop.app.job(backoff=Backoff(pause, jitter=False))

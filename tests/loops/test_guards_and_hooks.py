@@ -1,4 +1,4 @@
-"""Guards, which run before an attempt, and hooks, which run inside the transaction of a move."""
+"""Guards, which run before an attempt, and hooks, which run in the transaction of a transition."""
 
 from typing import Any
 
@@ -15,8 +15,10 @@ from tests.loops.test_commit_functions import Ledger, ordering
 @pytest.mark.parametrize(
     ("error", "state"), [(Reject("no credit"), "REJECTED"), (Fail("no credit"), "FAILED")], ids=repr
 )
-def test_a_guard_turns_a_job_away_before_it_runs(bench: Bench, error: Exception, state: str, is_async: bool) -> None:
-    """With the job and its payload in hand."""
+def test_guard_can_reject_or_fail_a_job_before_it_runs(
+    bench: Bench, error: Exception, state: str, is_async: bool
+) -> None:
+    """The guard gets the job and its payload."""
     order, prepared, _ = ordering(bench)
     seen: list[Any] = []
 
@@ -32,8 +34,8 @@ def test_a_guard_turns_a_job_away_before_it_runs(bench: Bench, error: Exception,
     assert (job.state, job.last_error, prepared, seen) == (state, "no credit", [], [("order", "LEASED", 9)])
 
 
-def test_a_guard_that_cannot_say_releases_the_job_and_no_try_is_spent(bench: Bench) -> None:
-    """It comes back after the backoff, ever later."""
+def test_guard_that_raises_returns_the_job_with_all_its_tries(bench: Bench) -> None:
+    """The job is due again after a growing backoff."""
     order, prepared, make = ordering(bench)
     make()
     errors: list[Exception] = [
@@ -59,8 +61,8 @@ def test_a_guard_that_cannot_say_releases_the_job_and_no_try_is_spent(bench: Ben
     )
 
 
-def test_a_guard_runs_where_work_begins(bench: Bench) -> None:
-    """A delivery is CLAIMED there; where no rejection is allowed, it fails."""
+def test_guard_runs_in_the_state_after_the_claim(bench: Bench) -> None:
+    """A delivery is CLAIMED there. Its lifecycle has no `reject`, so a rejection fails it."""
 
     @bench.app.job(lifecycle=DELIVERY)
     async def deliver(run: Run) -> None:
@@ -76,8 +78,8 @@ def test_a_guard_runs_where_work_begins(bench: Bench) -> None:
 
 
 # ---------------------------------------------------------------- on_enter
-def test_a_hook_on_the_way_to_success_that_raises_makes_the_attempt_fail_by_the_error_policy(bench: Bench) -> None:
-    """Nothing of the commit is stored with it."""
+def test_error_of_a_hook_on_success_fails_the_attempt(bench: Bench) -> None:
+    """The commit is rolled back, and the error policy decides."""
     order, prepared, make = ordering(bench)
     errors = [ValueError("odd")]
 
@@ -94,8 +96,8 @@ def test_a_hook_on_the_way_to_success_that_raises_makes_the_attempt_fail_by_the_
     assert (job.state, prepared, ledger.rows) == ("SUCCEEDED", [1, 2], ["7", "SUCCEEDED"])
 
 
-def test_a_hook_elsewhere_that_raises_is_tried_again_and_shown(bench: Bench) -> None:
-    """The move is not made until it succeeds; each failure is an event, and the first a remark."""
+def test_failing_hook_on_another_state_is_retried_and_recorded(bench: Bench) -> None:
+    """The transition is not stored until the hook succeeds. Each failure is an event, and the first is recorded."""
     errors = [ValueError("odd"), ValueError("odd")]
     runs: list[int] = []
 
@@ -117,8 +119,8 @@ def test_a_hook_elsewhere_that_raises_is_tried_again_and_shown(bench: Bench) -> 
     assert bench.remarks(job) == [("hook_failed", "the hook for FAILED raised ValueError: odd; the worker retries it")]
 
 
-def test_both_arrows_of_a_path_run_their_hooks(bench: Bench) -> None:
-    """In their order, each with the job as it enters that state."""
+def test_each_transition_of_a_path_runs_its_hook(bench: Bench) -> None:
+    """The hooks run in order, each with the job in the state it enters."""
 
     @bench.app.job(lifecycle=IMAGE, tries=1)
     async def paint(run: Run) -> None:
@@ -136,8 +138,8 @@ def test_both_arrows_of_a_path_run_their_hooks(bench: Bench) -> None:
     assert (bench.run_one(paint).state, ledger.rows) == ("dead_letter", ["failed", "dead_letter"])
 
 
-def test_a_hook_on_a_state_that_a_claim_walks_through_is_refused(bench: Bench) -> None:
-    """No function runs there: also not on the first of the two arrows by which a claim ends a rest."""
+def test_hook_on_a_state_that_a_claim_enters_is_refused(bench: Bench) -> None:
+    """A claim runs no functions. This includes the waiting state that a claim of a resting job passes through."""
 
     @bench.app.job(lifecycle=IMAGE)
     async def paint(run: Run) -> None: ...
@@ -147,8 +149,8 @@ def test_a_hook_on_a_state_that_a_claim_walks_through_is_refused(bench: Bench) -
             paint.on_enter(state)
 
 
-def test_a_hook_runs_when_a_job_waits_again(bench: Bench) -> None:
-    """A retry enters the waiting state; being enqueued does not."""
+def test_hook_runs_when_a_retry_enters_the_waiting_state(bench: Bench) -> None:
+    """Enqueueing a job does not run the hook."""
     entered: list[tuple[str, int]] = []
 
     @bench.app.job(backoff=STEADY)

@@ -1,4 +1,4 @@
-"""What a handler may answer, and what becomes of its job."""
+"""What a handler can return or raise, and how its job ends."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ class Parcel(pydantic.BaseModel):
 
 
 class HttpError(Exception):
-    """As HTTP libraries raise it."""
+    """An error as HTTP libraries raise it."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__(f"HTTP {status}")
@@ -42,7 +42,7 @@ class HttpError(Exception):
 
 
 def raising(bench: Bench, error: BaseException, **options: Any) -> Any:
-    """A kind whose handler raises this."""
+    """Declare a kind whose handler raises this error."""
 
     @bench.app.job(**{"backoff": STEADY, **options})
     async def work(run: Run) -> None:
@@ -51,9 +51,9 @@ def raising(bench: Bench, error: BaseException, **options: Any) -> Any:
     return work
 
 
-# ---------------------------------------------------------------- what it returns
-def test_what_an_async_handler_returns_is_the_jobs_result(bench: Bench) -> None:
-    """Typed by its signature, both ways."""
+# ---------------------------------------------------------------- results
+def test_return_value_of_an_async_handler_is_the_result_of_the_job(bench: Bench) -> None:
+    """Arguments and result have the types of the signature."""
 
     @bench.app.job()
     async def pack(run: Run, parcel: Parcel) -> Parcel:
@@ -64,8 +64,8 @@ def test_what_an_async_handler_returns_is_the_jobs_result(bench: Bench) -> None:
     assert pack.result(job.id) == Parcel(to="ANN", grams=5)
 
 
-def test_a_sync_handler_runs_beside_the_loop_and_returns_the_same_way(bench: Bench) -> None:
-    """In a thread of its own, with the facts of its attempt."""
+def test_sync_handler_runs_in_a_thread_and_returns_the_result(bench: Bench) -> None:
+    """Its run has the job id, the attempt and the payload."""
 
     @bench.app.job()
     def pack(run: SyncRun, grams: int) -> str:
@@ -74,8 +74,8 @@ def test_a_sync_handler_runs_beside_the_loop_and_returns_the_same_way(bench: Ben
     assert bench.run_one(pack, 5).result == "True 1 {'grams': 5} False"
 
 
-def test_the_result_is_waited_for_in_both_colours(bench: Bench) -> None:
-    """`result` and `aresult` give the value."""
+def test_result_and_aresult_return_the_value(bench: Bench) -> None:
+    """The value is the same."""
 
     @bench.app.job()
     async def add(run: Run, a: int, b: int) -> int:
@@ -85,8 +85,8 @@ def test_the_result_is_waited_for_in_both_colours(bench: Bench) -> None:
     assert add.result(job.id) == asyncio.run(add.aresult(job.id)) == 5
 
 
-def test_the_result_of_a_failed_job_raises_it(bench: Bench) -> None:
-    """With the job, and the reason in its sentence."""
+def test_result_of_a_failed_job_raises_job_failed(bench: Bench) -> None:
+    """The error contains the job and the reason."""
     work = raising(bench, Fail("no such user"))
     job = bench.run_one(work)
     for ask in (lambda: work.result(job.id), lambda: asyncio.run(work.aresult(job.id))):
@@ -95,8 +95,8 @@ def test_the_result_of_a_failed_job_raises_it(bench: Bench) -> None:
         assert caught.value.job.id == job.id
 
 
-def test_a_result_that_does_not_come_in_time_is_a_timeout(bench: Bench) -> None:
-    """The job goes on; another kind's job is not found."""
+def test_result_that_takes_too_long_raises_a_timeout(bench: Bench) -> None:
+    """The job continues. The result of a job of another kind is not found."""
     work, other = raising(bench, Fail("never run")), bench.app.job(kind="other")(_none)
     id = bench.add(work)
     for ask in (lambda: work.result(id, timeout=0), lambda: asyncio.run(work.aresult(id, timeout=0))):
@@ -110,16 +110,16 @@ def test_a_result_that_does_not_come_in_time_is_a_timeout(bench: Bench) -> None:
 async def _none(run: Run) -> None: ...
 
 
-# ---------------------------------------------------------------- answers
-def test_retry_spends_a_try_and_waits_as_long_as_it_says(bench: Bench) -> None:
-    """`after` goes before the kind's backoff."""
+# ---------------------------------------------------------------- Retry, Fail, Reject, Snooze
+def test_retry_costs_a_try_and_waits_for_its_delay(bench: Bench) -> None:
+    """`after` takes precedence over the kind's backoff."""
     job = bench.run_one(raising(bench, Retry("busy", after=timedelta(minutes=7))))
     assert (job.state, job.phase, job.tries_left, bench.wait_of(job)) == ("PENDING", "pending", 2, 420)
     assert job.last_error == "busy"
 
 
 def test_retry_without_a_delay_waits_for_the_backoff(bench: Bench) -> None:
-    """10, then 20 seconds; with the last try the job fails."""
+    """The waits are 10 and 20 seconds. After its last try the job fails."""
     job = bench.run_one(raising(bench, Retry("busy")))
     assert bench.wait_of(job) == 10
     job = bench.again(job, 9)
@@ -130,38 +130,38 @@ def test_retry_without_a_delay_waits_for_the_backoff(bench: Bench) -> None:
     assert (job.state, job.attempt, job.tries_left) == ("FAILED", 3, 0)
 
 
-def test_full_jitter_spreads_the_delay_below_the_ceiling(bench: Bench) -> None:
-    """Never above it, and not all the same."""
+def test_jitter_spreads_the_delay_below_the_cap(bench: Bench) -> None:
+    """The delays differ, and none exceeds the cap."""
     from interlock import Backoff
 
     work = raising(bench, Retry("busy"), backoff=Backoff(first=1000, cap=1000))
     jobs = [bench.add(work) for _ in range(8)]
     bench.run()
-    sleeper = {bench.wait_of(bench.app.get(id)) for id in jobs}
-    assert all(0 <= wait <= 1000 for wait in sleeper)
-    assert len(sleeper) > 1
+    waits = {bench.wait_of(bench.app.get(id)) for id in jobs}
+    assert all(0 <= wait <= 1000 for wait in waits)
+    assert len(waits) > 1
 
 
 def test_fail_ends_the_job_at_once(bench: Bench) -> None:
-    """Whatever tries are left."""
+    """The remaining tries are not used."""
     job = bench.run_one(raising(bench, Fail("no such user")))
     assert (job.state, job.tries_left, job.last_error) == ("FAILED", 3, "no such user")
 
 
-def test_reject_ends_the_job_where_that_is_drawn(bench: Bench) -> None:
-    """As rejected, and never again."""
+def test_reject_ends_the_job_as_rejected(bench: Bench) -> None:
+    """The job is not retried."""
     job = bench.run_one(raising(bench, Reject("not allowed")))
     assert (job.state, job.phase, job.last_error) == ("REJECTED", "failed", "not allowed")
 
 
-def test_reject_fails_the_job_where_it_is_not_drawn(bench: Bench) -> None:
-    """A delivery knows no rejection."""
+def test_reject_fails_the_job_if_its_lifecycle_has_no_reject(bench: Bench) -> None:
+    """The delivery lifecycle has no `reject` transition."""
     job = bench.run_one(raising(bench, Reject("not allowed"), lifecycle=DELIVERY))
     assert (job.state, job.last_error) == ("FAILED", "not allowed")
 
 
-def test_snooze_comes_back_after_a_while_and_spends_no_try(bench: Bench) -> None:
-    """However often."""
+def test_snoozed_job_is_due_after_the_delay_and_keeps_its_tries(bench: Bench) -> None:
+    """This holds for any number of snoozes."""
     job = bench.run_one(raising(bench, Snooze("not yet", after=90)))
     for attempt in (1, 2, 3, 4, 5):
         assert (job.phase, job.attempt, job.tries_left, bench.wait_of(job)) == ("pending", attempt, 3, 90)
@@ -169,8 +169,8 @@ def test_snooze_comes_back_after_a_while_and_spends_no_try(bench: Bench) -> None
     assert job.last_error is None
 
 
-def test_snooze_until_a_moment_comes_back_then(bench: Bench) -> None:
-    """By the clock of the store; a moment that has passed is now, after the others."""
+def test_job_snoozed_until_a_time_is_due_at_that_time(bench: Bench) -> None:
+    """The clock of the store counts. If the time has passed, the job is due at once."""
     naps = [timedelta(hours=3), timedelta(hours=-1)]
 
     @bench.app.job()
@@ -191,34 +191,34 @@ def test_snooze_until_a_moment_comes_back_then(bench: Bench) -> None:
     [TimeoutError("slow"), ConnectionResetError("gone"), HttpError(503), HttpError(429), ValueError("who knows")],
     ids=repr,
 )
-def test_errors_that_may_pass_are_tried_again(bench: Bench, error: Exception) -> None:
-    """After the backoff, with the error told."""
+def test_temporary_errors_are_retried(bench: Bench, error: Exception) -> None:
+    """The retry waits for the backoff, and the error is stored."""
     job = bench.run_one(raising(bench, error))
     assert (job.phase, job.tries_left, bench.wait_of(job)) == ("pending", 2, 10)
     assert type(error).__name__ in (job.last_error or "")
 
 
 @pytest.mark.parametrize("error", [HttpError(403), HttpError(404), HttpError(413), TransitionRefused("no")], ids=repr)
-def test_errors_that_will_not_pass_fail_the_job(bench: Bench, error: Exception) -> None:
-    """At the first attempt."""
+def test_permanent_errors_fail_the_job(bench: Bench, error: Exception) -> None:
+    """The job fails at its first attempt."""
     job = bench.run_one(raising(bench, error))
     assert (job.state, job.attempt) == ("FAILED", 1)
 
 
-@pytest.mark.parametrize(("asked", "sleeper"), [("77", 77), ("9", 10), ("0", 10)])
-def test_retry_after_is_honoured_and_never_shortens_the_backoff(bench: Bench, asked: str, sleeper: float) -> None:
-    """Else a server that says "at once" would have every try spent in a moment."""
+@pytest.mark.parametrize(("asked", "wait"), [("77", 77), ("9", 10), ("0", 10)])
+def test_retry_after_header_is_respected_but_never_shortens_the_backoff(bench: Bench, asked: str, wait: float) -> None:
+    """Otherwise a server that asks for an immediate retry would use up all tries at once."""
     job = bench.run_one(raising(bench, HttpError(429, Retry_After=asked)))
-    assert bench.wait_of(job) == sleeper
+    assert bench.wait_of(job) == wait
 
 
-def test_what_the_handler_itself_says_holds_in_place_of_the_backoff(bench: Bench) -> None:
+def test_delay_of_retry_replaces_the_backoff(bench: Bench) -> None:
     job = bench.run_one(raising(bench, Retry("soon", after=7)))
     assert (job.phase, bench.wait_of(job)) == ("pending", 7)
 
 
-def test_a_kinds_own_error_policy_has_the_first_word(bench: Bench) -> None:
-    """And leaves what it does not know to the default."""
+def test_error_policy_of_a_kind_precedes_the_default(bench: Bench) -> None:
+    """The default decides about errors that the kind's policy does not know."""
 
     def judge(error: Exception) -> RetryDecision | None:
         return {KeyError: RetryDecision(retryable=False), HttpError: RetryDecision(retryable=True, after=5)}.get(
@@ -233,8 +233,8 @@ def test_a_kinds_own_error_policy_has_the_first_word(bench: Bench) -> None:
     assert (unknown.phase, bench.wait_of(unknown)) == ("pending", 10)
 
 
-def test_an_error_is_told_with_the_users_own_frames(bench: Bench) -> None:
-    """And none of the engine's."""
+def test_stored_error_contains_only_the_users_frames(bench: Bench) -> None:
+    """The traceback contains no frames of the engine."""
     job = bench.run_one(raising(bench, ValueError("odd")))
     text = job.last_error or ""
     assert text.endswith("ValueError: odd")
@@ -242,8 +242,8 @@ def test_an_error_is_told_with_the_users_own_frames(bench: Bench) -> None:
     assert "worker/attempt.py" not in text
 
 
-def test_no_error_is_retried_where_no_retry_is_drawn(bench: Bench) -> None:
-    """A lifecycle without a way back fails at once."""
+def test_error_fails_the_job_if_its_lifecycle_has_no_retry(bench: Bench) -> None:
+    """The job fails at its first attempt."""
     once = Lifecycle(
         "once",
         transitions=[

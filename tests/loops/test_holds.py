@@ -1,4 +1,4 @@
-"""Held jobs: nobody runs them until an operator has decided."""
+"""Held jobs: no worker runs them until an operator decides."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.loops.handler_bench import AT_ONCE, Bench
 
 
 class Till:
-    """An outside that takes money, and whose first answer is lost."""
+    """An external payment system whose first answer is lost."""
 
     def __init__(self, bench: Bench) -> None:
         self.charged = 0
@@ -38,22 +38,22 @@ def till(bench: Bench) -> Till:
 
 @pytest.fixture
 def held(bench: Bench, till: Till) -> Job:
-    """A job that is held for a doubt."""
+    """A job that is held because of a doubt."""
     job = bench.run_one(till.kind)
     assert job.held_at is not None
     return job
 
 
-def test_a_held_job_is_never_claimed(bench: Bench, till: Till, held: Job) -> None:
-    """It waits, however long, and says why."""
+def test_held_job_is_never_claimed(bench: Bench, till: Till, held: Job) -> None:
+    """It waits indefinitely, and its hold reason says what to do."""
     assert (held.phase, held.state) == ("pending", "PENDING")
     assert 'release the job with effect="happened" or effect="did_not"' in (held.held_reason or "")
     later = bench.again(held, 86_400)
     assert (later.attempt, till.charged) == (held.attempt, 1)
 
 
-def test_released_as_happened_it_goes_on_with_the_operators_receipt(bench: Bench, till: Till, held: Job) -> None:
-    """The call is not made again."""
+def test_job_released_as_happened_uses_the_operators_receipt(bench: Bench, till: Till, held: Job) -> None:
+    """The call is not repeated."""
     bench.app.release(held.id, by="ann", reason="asked the bank", effect="happened", receipt="slip-9")
     job = bench.again(held)
     assert (job.state, job.result, till.charged, job.held_at) == ("SUCCEEDED", "got slip-9", 1, None)
@@ -62,29 +62,29 @@ def test_released_as_happened_it_goes_on_with_the_operators_receipt(bench: Bench
     assert receipt.decided_by == "operator:ann"
 
 
-def test_released_as_happened_without_a_receipt_its_value_is_none(bench: Bench, till: Till, held: Job) -> None:
-    """The operator knows that it happened, and nothing more."""
+def test_effect_released_as_happened_without_a_receipt_returns_none(bench: Bench, till: Till, held: Job) -> None:
+    """The call is not repeated."""
     bench.app.release(held.id, by="ann", reason="asked the bank", effect="happened")
     job = bench.again(held)
     assert (job.result, till.charged) == ("got None", 1)
 
 
-def test_released_as_not_happened_the_call_is_made(bench: Bench, till: Till, held: Job) -> None:
-    """As if it had never been asked for."""
+def test_job_released_as_not_happened_makes_the_call(bench: Bench, till: Till, held: Job) -> None:
+    """The call is made as if it had never been tried."""
     bench.app.release(held.id, by="ann", reason="asked the bank", effect="did_not")
     job = bench.again(held)
     assert (job.result, till.charged) == ("got receipt-2", 2)
 
 
-def test_released_without_a_decision_the_doubt_holds_it_again(bench: Bench, till: Till, held: Job) -> None:
-    """Nobody has said what happened."""
+def test_job_released_without_a_decision_is_held_again(bench: Bench, till: Till, held: Job) -> None:
+    """The doubt remains."""
     bench.app.release(held.id, by="ann", reason="hm")
     job = bench.again(held)
     assert (job.held_at is not None, till.charged) == (True, 1)
 
 
-def test_a_release_is_remarked_and_needs_a_hold(bench: Bench, held: Job) -> None:
-    """Who, and why; what is not held is not released; a receipt belongs to what happened."""
+def test_release_is_recorded_and_needs_a_held_job(bench: Bench, held: Job) -> None:
+    """The audit has the reason. A receipt is accepted only for an effect that happened."""
     bench.app.release(held.id, by="ann", reason="asked the bank", effect="did_not")
     assert ("release", "asked the bank") in bench.remarks(held)
     assert "hold" in [event for event, _ in bench.remarks(held)]
@@ -94,13 +94,13 @@ def test_a_release_is_remarked_and_needs_a_hold(bench: Bench, held: Job) -> None
         bench.app.release(held.id, by="ann", reason="x", effect="did_not", receipt=1)
 
 
-def test_a_held_job_can_be_cancelled(bench: Bench, held: Job) -> None:
-    """It waits, so it can be carried out."""
+def test_held_job_can_be_cancelled(bench: Bench, held: Job) -> None:
+    """The cancellation takes effect at once, because the job is waiting."""
     assert bench.app.cancel(held.id, by="ann").state == "CANCELLED"
 
 
-def test_a_lost_lease_holds_a_kind_that_wants_it(bench: Bench) -> None:
-    """`on_lost_lease="hold"`: an operator looks before it runs again."""
+def test_lost_lease_holds_the_job_if_configured(bench: Bench) -> None:
+    """With `on_lost_lease="hold"`, an operator releases the job before it runs again."""
     runs: list[int] = []
 
     @bench.app.job(on_lost_lease="hold")
@@ -114,8 +114,8 @@ def test_a_lost_lease_holds_a_kind_that_wants_it(bench: Bench) -> None:
     assert (bench.again(job).state, runs) == ("SUCCEEDED", [1, 2])
 
 
-def test_a_lost_lease_fails_a_kind_that_wants_it(bench: Bench) -> None:
-    """`on_lost_lease="fail"`."""
+def test_lost_lease_fails_the_job_if_configured(bench: Bench) -> None:
+    """With `on_lost_lease="fail"`, the job is not retried."""
 
     @bench.app.job(on_lost_lease="fail")
     async def work(run: Run) -> None: ...

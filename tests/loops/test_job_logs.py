@@ -1,4 +1,4 @@
-"""What is logged for a job: by its own functions, with the job's id; and at its end, with what was raised."""
+"""Logs of a job: its functions log with the job's id, and its end is logged with its error."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ def lines(out: io.StringIO) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------- by the job's functions
 def test_every_function_of_a_job_logs_with_its_id(bench: Bench, out: io.StringIO) -> None:
-    """Also in the threads that asyncio makes for it; and what is logged elsewhere has none."""
+    """This includes threads that asyncio starts for the job. Lines logged outside a job have no id."""
 
     @bench.app.job(kind="talk", tries=2, backoff=AT_ONCE)
     async def talk(run: Run) -> int:
@@ -75,7 +75,7 @@ def test_every_function_of_a_job_logs_with_its_id(bench: Bench, out: io.StringIO
     ]
 
 
-def test_jobs_side_by_side_log_each_with_its_own_id(bench: Bench, out: io.StringIO) -> None:
+def test_concurrent_jobs_log_each_with_its_own_id(bench: Bench, out: io.StringIO) -> None:
     @bench.app.job(kind="async_talk")
     async def async_talk(run: Run) -> None:
         for _ in range(3):
@@ -93,7 +93,7 @@ def test_jobs_side_by_side_log_each_with_its_own_id(bench: Bench, out: io.String
     assert (len(mine), [line for line in mine if line["job_id"] != line["event"]]) == (16, [])
 
 
-def test_loggers_of_structlog_carry_the_job_s_id_too(bench: Bench, out: io.StringIO) -> None:
+def test_structlog_loggers_have_the_job_id(bench: Bench, out: io.StringIO) -> None:
     said: list[Any] = []
     before = structlog.get_config()
 
@@ -115,8 +115,8 @@ def test_loggers_of_structlog_carry_the_job_s_id_too(bench: Bench, out: io.Strin
     assert said == [{"event": "hello", "job_id": id, "kind": "mine", "attempt": 1}, {"event": "elsewhere"}]
 
 
-def test_fields_that_a_record_has_already_are_its_own(bench: Bench, out: io.StringIO) -> None:
-    """A handler may give `job_id` or `kind` itself."""
+def test_existing_fields_of_a_record_are_kept(bench: Bench, out: io.StringIO) -> None:
+    """A handler may set `job_id` or `kind` itself."""
 
     @bench.app.job(kind="talk")
     def talk(run: SyncRun) -> None:
@@ -127,7 +127,7 @@ def test_fields_that_a_record_has_already_are_its_own(bench: Bench, out: io.Stri
     assert (line["job_id"], line["kind"], line["attempt"]) == ("theirs", "theirs", 1)
 
 
-def test_handlers_of_a_program_that_set_up_logging_can_show_the_job_s_id(bench: Bench) -> None:
+def test_log_handlers_of_a_program_can_show_the_job_id(bench: Bench) -> None:
     with bare():
         stream = io.StringIO()
         handler = logging.StreamHandler(stream)
@@ -151,7 +151,7 @@ def test_handlers_of_a_program_that_set_up_logging_can_show_the_job_s_id(bench: 
     ("level", "shown"),
     [("debug", ["debug", "info", "warning"]), ("info", ["info", "warning"]), ("warning", ["warning"])],
 )
-def test_log_level_of_the_worker_is_that_of_its_handlers(level: str, shown: list[str]) -> None:
+def test_log_level_of_the_worker_applies_to_its_handlers(level: str, shown: list[str]) -> None:
     with bare():
         stream = io.StringIO()
         logs.configure(json=True, level=level, stream=stream)
@@ -160,7 +160,7 @@ def test_log_level_of_the_worker_is_that_of_its_handlers(level: str, shown: list
         assert [line["event"] for line in lines(stream)] == shown
 
 
-def test_log_that_cannot_be_written_ends_no_job(bench: Bench) -> None:
+def test_job_succeeds_even_if_its_log_cannot_be_written(bench: Bench) -> None:
     with bare():
         stream = io.StringIO()
         logs.configure(level="debug", stream=stream)
@@ -180,10 +180,8 @@ def ended(out: io.StringIO) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
-def test_traceback_is_logged_when_the_job_has_failed_and_not_before(
-    bench: Bench, out: io.StringIO, is_async: bool
-) -> None:
-    """A retry is one line with its error."""
+def test_traceback_is_logged_only_for_the_final_failure(bench: Bench, out: io.StringIO, is_async: bool) -> None:
+    """A retry is logged as one line with its error."""
 
     def pay() -> None:
         raise ValueError("no money")
@@ -203,7 +201,7 @@ def test_traceback_is_logged_when_the_job_has_failed_and_not_before(
     assert "in pay" in failure["exception"]
 
 
-def test_job_that_fails_by_its_own_word_needs_no_traceback(bench: Bench, out: io.StringIO) -> None:
+def test_fail_is_logged_without_a_traceback(bench: Bench, out: io.StringIO) -> None:
     @bench.app.job(kind="bad")
     def bad(run: SyncRun) -> None:
         raise Fail("sold out")
@@ -213,8 +211,8 @@ def test_job_that_fails_by_its_own_word_needs_no_traceback(bench: Bench, out: io
     assert (failure["error"], "exception" in failure) == ("sold out", False)
 
 
-def test_wrong_call_of_a_verb_is_logged_with_the_line_that_made_it(bench: Bench, out: io.StringIO) -> None:
-    """The traceback begins in the user's code, in the log as in the job's last error."""
+def test_wrong_enqueue_is_logged_with_the_line_that_made_it(bench: Bench, out: io.StringIO) -> None:
+    """The traceback starts in the user's code, both in the log and in the job's last error."""
 
     @bench.app.job(kind="bad")
     def bad(run: SyncRun) -> None: ...
@@ -230,8 +228,8 @@ def test_wrong_call_of_a_verb_is_logged_with_the_line_that_made_it(bench: Bench,
         assert "cannot be enqueued like this" in told.splitlines()[-1]
 
 
-def test_end_of_an_attempt_carries_the_exception_itself(bench: Bench) -> None:
-    """So that a listener can hand it to whoever collects errors."""
+def test_attempt_ended_event_contains_the_exception(bench: Bench) -> None:
+    """A listener can send it to an error tracker."""
     error, in_commit = ValueError("no money"), KeyError("no row")
 
     @bench.app.job(kind="bad", tries=2, backoff=AT_ONCE)

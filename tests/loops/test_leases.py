@@ -1,4 +1,4 @@
-"""Leases in a worker: kept by list, trusted for no longer than they last, and given back in good order."""
+"""Leases in a worker: renewed in one statement, trusted only while they last, and returned when the worker stops."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ class SetWaits(InstantSleeper):
 
 
 class Hand:
-    """A worker's hand: the store, a clock, and executions on what was claimed."""
+    """The parts of a worker that hold leases: a store, a clock, and claimed executions."""
 
     def __init__(self, store: OpenStore) -> None:
         app: App[Tx] = App("sqlite:///nowhere.db")
@@ -72,8 +72,8 @@ def hand(store: OpenStore) -> Hand:
     return Hand(store)
 
 
-# ---------------------------------------------------------------- renewing
-def test_rule_6_all_that_is_due_is_renewed_in_one_statement(hand: Hand, store: OpenStore) -> None:
+# ---------------------------------------------------------------- renewal
+def test_rule_6_all_due_leases_are_renewed_in_one_statement(hand: Hand, store: OpenStore) -> None:
     executions = [hand.held(store) for _ in range(5)]
     sent: list[int] = []
     renew = store.leases.renew
@@ -100,14 +100,14 @@ class _With:
         return _With(value, **self._verbs) if name in PARTS else self._verbs.get(name) or value
 
 
-def test_a_short_job_is_never_renewed(hand: Hand, store: OpenStore) -> None:
+def test_short_job_is_never_renewed(hand: Hand, store: OpenStore) -> None:
     execution = hand.held(store)
     asked = execution.asked_at
     hand.leases.heartbeat()
     assert execution.asked_at == asked
 
 
-def test_an_execution_that_another_has_taken_is_told_to_stop(hand: Hand, store: OpenStore, clock: object) -> None:
+def test_execution_taken_by_another_worker_is_stopped(hand: Hand, store: OpenStore, clock: object) -> None:
     execution = hand.held(store)
     clock.advance(31)  # type: ignore[attr-defined]
     store.leases.adopt("another", [execution.job.kind], 30, 10)
@@ -120,8 +120,8 @@ def test_an_execution_that_another_has_taken_is_told_to_stop(hand: Hand, store: 
         execution.check()
 
 
-def test_what_is_just_being_reported_is_not_taken_for_lost(hand: Hand, store: OpenStore, clock: object) -> None:
-    """Its own report has ended it, or will say what has."""
+def test_execution_that_is_being_reported_is_not_treated_as_lost(hand: Hand, store: OpenStore, clock: object) -> None:
+    """Its own report has ended it, or will learn why it was refused."""
     execution = hand.held(store)
     clock.advance(31)  # type: ignore[attr-defined]
     store.leases.adopt("another", [execution.job.kind], 30, 10)
@@ -131,7 +131,7 @@ def test_what_is_just_being_reported_is_not_taken_for_lost(hand: Hand, store: Op
     assert execution.stop is None
 
 
-def test_a_request_to_stop_comes_back_with_the_renewal(hand: Hand, store: OpenStore) -> None:
+def test_renewal_returns_a_cancel_request(hand: Hand, store: OpenStore) -> None:
     held = hand.held(store)
     store.control.request_cancel(held.job.id, by="operator:anna", reason=None)
     hand.sleeper.now += 25
@@ -139,7 +139,7 @@ def test_a_request_to_stop_comes_back_with_the_renewal(hand: Hand, store: OpenSt
     assert held.stop == "cancel"
 
 
-def test_what_a_handler_has_to_show_travels_with_the_renewal(hand: Hand, store: OpenStore) -> None:
+def test_renewal_stores_progress_and_measures(hand: Hand, store: OpenStore) -> None:
     held = hand.held(store)
     held.progress(1, 4, "one of four")
     held.measure("bytes", 3)
@@ -150,7 +150,7 @@ def test_what_a_handler_has_to_show_travels_with_the_renewal(hand: Hand, store: 
     assert (execution.progress, execution.usage) == ((1.0, 4.0, "one of four"), {"bytes": 7.0})
 
 
-def test_a_worker_that_cannot_renew_says_so_until_it_can(hand: Hand, store: OpenStore) -> None:
+def test_renewal_is_marked_as_failing_until_it_succeeds(hand: Hand, store: OpenStore) -> None:
     hand.held(store)
     hand.store.before["renew"] = once(away())
     hand.sleeper.now += 25
@@ -160,9 +160,9 @@ def test_a_worker_that_cannot_renew_says_so_until_it_can(hand: Hand, store: Open
     assert not hand.leases.failing
 
 
-# ---------------------------------------------------------------- trust
-def test_a_handler_is_stopped_before_its_lease_ends(hand: Hand, store: OpenStore) -> None:
-    """Trust is measured on the monotonic clock, from the moment of asking."""
+# ---------------------------------------------------------------- when a lease is trusted
+def test_handler_is_stopped_before_its_lease_expires(hand: Hand, store: OpenStore) -> None:
+    """The time is measured by the monotonic clock, from the moment the lease was requested."""
     execution = hand.held(store)
     hand.sleeper.now += 28.9
     hand.watch.check()
@@ -173,9 +173,7 @@ def test_a_handler_is_stopped_before_its_lease_ends(hand: Hand, store: OpenStore
     assert hand.sleeper.now < execution.asked_at + 30
 
 
-def test_rule_3_an_execution_that_no_worker_took_is_renewed_after_trust_has_ended(
-    hand: Hand, store: OpenStore, clock: object
-) -> None:
+def test_rule_3_expired_lease_that_no_worker_took_is_renewed(hand: Hand, store: OpenStore, clock: object) -> None:
     """The database was unreachable for longer than a lease. The handler has stopped; the worker still owns the job."""
     execution, taken = hand.held(store), hand.held(store)
     hand.sleeper.now += 31
@@ -191,9 +189,7 @@ def test_rule_3_an_execution_that_no_worker_took_is_renewed_after_trust_has_ende
     assert store.leases.adopt("another", [execution.job.kind], 30, 9) == []
 
 
-def test_rule_32_past_its_max_runtime_an_execution_is_stopped_and_no_longer_renewed(
-    hand: Hand, store: OpenStore
-) -> None:
+def test_rule_32_execution_past_max_runtime_is_stopped_and_not_renewed(hand: Hand, store: OpenStore) -> None:
     execution = hand.held(store)
     hand.sleeper.now += 101
     execution.asked_at, hand.answered = hand.sleeper.now - 1, hand.sleeper.now
@@ -205,9 +201,7 @@ def test_rule_32_past_its_max_runtime_an_execution_is_stopped_and_no_longer_rene
     assert execution.asked_at == asked
 
 
-def test_rule_32_an_event_loop_that_does_not_answer_keeps_its_leases_for_a_while_and_then_no_longer(
-    hand: Hand, store: OpenStore
-) -> None:
+def test_rule_32_blocked_event_loop_keeps_its_leases_only_until_the_hang_timeout(hand: Hand, store: OpenStore) -> None:
     execution = hand.held(store)
     hand.sleeper.now += 59
     hand.watch.check()
@@ -217,10 +211,10 @@ def test_rule_32_an_event_loop_that_does_not_answer_keeps_its_leases_for_a_while
     assert (hand.hung, execution.renews) == ([61.0], False)
 
 
-def test_the_first_reason_to_stop_holds_but_a_loss_outweighs_it(hand: Hand, store: OpenStore) -> None:
+def test_first_stop_reason_is_kept_unless_the_lease_is_lost(hand: Hand, store: OpenStore) -> None:
     execution = hand.held(store)
     assert execution.halt("cancel")
-    assert not execution.halt("release")
+    assert not execution.halt("shutdown")
     assert execution.stop == "cancel"
     execution.halt("lost")
     assert execution.stop == "lost"

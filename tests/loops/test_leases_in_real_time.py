@@ -1,4 +1,4 @@
-"""Leases of a whole worker in real time, and room for the threads that renew them."""
+"""The claim capacity of a worker, and the leases of a whole worker in real time."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ from tests.loops.worker_doubles import EventRecorder, InstantSleeper, Intercepte
 __all__ = ["hand"]
 
 
-# ---------------------------------------------------------------- room
+# ---------------------------------------------------------------- capacity
 class _Room:
     def __init__(self, *, importable: bool = True, warm: bool = True) -> None:
         self.importable, self.warm, self.most, self.most_alone = importable, warm, 2, 3
@@ -47,15 +47,15 @@ def _kinds() -> App[Tx]:
 
     @app.job()
     async def quick(run: Run) -> None:
-        """In the loop."""
+        """Run in the event loop."""
 
     @app.job()
     def slow(run: SyncRun) -> None:
-        """In a thread."""
+        """Run in a thread."""
 
     @app.job(process=True)
     def heavy(run: SyncRun) -> None:
-        """In a process."""
+        """Run in a process."""
 
     return app
 
@@ -64,14 +64,14 @@ def _claim_rules(app: App[Tx]) -> list[ClaimRule]:
     return [rule for kind in app.kinds.values() for rule in kind.claim_rules(1)]
 
 
-def test_one_statement_claims_for_all_where_there_is_room_for_all() -> None:
+def test_one_statement_claims_all_kinds_if_there_is_capacity_for_all() -> None:
     app = _kinds()
     specs = {name: kind.spec for name, kind in app.kinds.items() if name != "heavy"}
     claim_rules = [rule for rule in _claim_rules(app) if rule.kind != "heavy"]
     assert Capacity(specs, _Busy(), _Room(), threads=32).split(claim_rules, 10) == [(claim_rules, 10)]
 
 
-def test_no_more_functions_are_claimed_than_there_are_threads_for_them() -> None:
+def test_sync_jobs_are_claimed_only_for_free_threads() -> None:
     app = _kinds()
     capacity = Capacity({name: kind.spec for name, kind in app.kinds.items()}, _Busy(), _Room(), threads=4)
     assert [
@@ -83,8 +83,8 @@ def test_no_more_functions_are_claimed_than_there_are_threads_for_them() -> None
     ]
 
 
-def test_sorts_of_kinds_take_turns_where_there_is_not_room_for_all() -> None:
-    """Else one of them could take every slot that comes free."""
+def test_async_sync_and_process_kinds_take_turns_if_capacity_is_short() -> None:
+    """Otherwise one of them could take every slot that becomes free."""
     app = _kinds()
     capacity = Capacity({name: kind.spec for name, kind in app.kinds.items()}, _Busy(), _Room(), threads=4)
     assert [capacity.split(_claim_rules(app), 10)[0][0][0].kind for _ in range(4)] == [
@@ -95,8 +95,10 @@ def test_sorts_of_kinds_take_turns_where_there_is_not_room_for_all() -> None:
     ]
 
 
-def test_rule_31_no_more_suspects_are_claimed_than_could_all_run_alone(hand: Hand, store: OpenStore) -> None:
-    """Those that share a process do not count. Where no place is left, only such come."""
+def test_rule_31_suspects_are_claimed_only_if_all_could_run_alone(hand: Hand, store: OpenStore) -> None:
+    """Suspects that share a process do not count. If no process is free for a suspect that must run alone, only those
+    that may share one are claimed.
+    """
     executions = [hand.held(store) for _ in range(4)]
     capacity = Capacity({}, _Busy(*executions), _Room(), threads=1)
     assert capacity.suspects(50) == (3, True)
@@ -118,10 +120,8 @@ def test_rule_31_one_suspect_is_claimed_until_a_process_for_suspects_runs(hand: 
     assert capacity.suspects(50) == (0, True)
 
 
-def test_rule_31_where_the_app_cannot_be_imported_a_suspect_has_the_worker_to_itself(
-    hand: Hand, store: OpenStore
-) -> None:
-    """One that may share a process runs there as any other; for one that must run alone nothing else is claimed."""
+def test_rule_31_suspect_of_an_app_that_cannot_be_imported_has_the_worker_alone(hand: Hand, store: OpenStore) -> None:
+    """A suspect that may share a process runs as any other job. While one that must run alone runs, nothing is claimed."""
     app, execution = _kinds(), hand.held(store)
     specs = {name: kind.spec for name, kind in app.kinds.items()}
     capacity = Capacity(specs, _Busy(execution), _Room(importable=False), threads=1)
@@ -133,7 +133,7 @@ def test_rule_31_where_the_app_cannot_be_imported_a_suspect_has_the_worker_to_it
 
 # ---------------------------------------------------------------- a whole worker, in real time
 class Shop:
-    """An app whose handlers wait until they are let go."""
+    """An app whose handlers wait until a test lets them continue."""
 
     def __init__(self, place: Place) -> None:
         self.app: App[Tx] = App(place.url, schema=place.schema)
@@ -163,8 +163,8 @@ def shop(place: Place) -> Shop:
     return Shop(place)
 
 
-def test_what_finishes_while_a_batch_is_written_forms_the_next(shop: Shop) -> None:
-    """Natural group commit: the more there is to report, the larger the batches."""
+def test_jobs_that_end_during_a_batch_write_form_the_next_batch(shop: Shop) -> None:
+    """This is group commit: the more jobs end, the larger the batches."""
     shop.app.enqueue_many(shop.quick.request(n) for n in range(300))
 
     async def scene() -> EventRecorder:
@@ -180,8 +180,8 @@ def test_what_finishes_while_a_batch_is_written_forms_the_next(shop: Shop) -> No
     assert max(event.count for event in witness.seen if isinstance(event, Claimed)) == 300
 
 
-def test_rule_10_a_report_whose_reply_was_lost_is_sent_again(shop: Shop) -> None:
-    """The move was stored; the same move again finds that it was."""
+def test_rule_10_report_without_a_reply_is_sent_again(shop: Shop) -> None:
+    """The transition was stored. The repeated report finds it and counts as done."""
     real, lost = shop.intercepted.store.transitions.move, [True]
 
     def deaf(moves: object) -> object:
@@ -202,7 +202,7 @@ def test_rule_10_a_report_whose_reply_was_lost_is_sent_again(shop: Shop) -> None
     assert len(shop.app.executions(job.id)) == 1
 
 
-def test_rule_6_a_claim_whose_reply_was_lost_is_given_back_and_spends_no_try(shop: Shop) -> None:
+def test_rule_6_job_of_a_claim_without_a_reply_is_returned_with_all_its_tries(shop: Shop) -> None:
     real, lost = shop.intercepted.store.queue.claim, [True]
 
     def deaf(*args: object, **kwargs: object) -> object:
@@ -224,7 +224,7 @@ def test_rule_6_a_claim_whose_reply_was_lost_is_given_back_and_spends_no_try(sho
     assert shop.app.get(job.id).lease_losses == 0
 
 
-def test_a_worker_that_cannot_renew_claims_nothing(shop: Shop) -> None:
+def test_worker_that_cannot_renew_claims_no_jobs(shop: Shop) -> None:
     async def scene() -> None:
         async with run_worker(shop.plan(sleeper=InstantSleeper())) as worker:
             witness = EventRecorder(shop.app.events)
@@ -251,12 +251,12 @@ def test_a_worker_that_cannot_renew_claims_nothing(shop: Shop) -> None:
 
 
 async def _idles(witness: EventRecorder) -> None:
-    """The worker has claimed its one job, looked again, and found nothing."""
+    """Wait until the worker has claimed its one job and found no other."""
     claimed = await witness.until(Claimed, lambda event: event.count == 1)
     await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=witness.seen.index(claimed))
 
 
-def test_a_worker_that_stops_lets_what_runs_end(shop: Shop) -> None:
+def test_stopping_worker_lets_its_running_jobs_finish(shop: Shop) -> None:
     async def scene() -> None:
         async with run_worker(shop.plan()) as worker:
             witness = EventRecorder(shop.app.events)
@@ -272,7 +272,7 @@ def test_a_worker_that_stops_lets_what_runs_end(shop: Shop) -> None:
     asyncio.run(scene())
 
 
-def test_rule_29_what_does_not_end_in_time_is_given_back_and_spends_no_try(shop: Shop) -> None:
+def test_rule_29_job_that_does_not_stop_in_time_is_returned_with_all_its_tries(shop: Shop) -> None:
     async def scene() -> str:
         async with run_worker(shop.plan()) as worker:
             witness = EventRecorder(shop.app.events)
@@ -289,8 +289,8 @@ def test_rule_29_what_does_not_end_in_time_is_given_back_and_spends_no_try(shop:
     assert (shop.app.get(id).state, shop.app.get(id).tries_left) == ("PENDING", 3)
 
 
-def test_rule_28_a_wish_to_stop_that_comes_just_before_the_report_is_heard(shop: Shop) -> None:
-    """The handler asked for another try; the job was asked to stop after it was read and before that was stored."""
+def test_rule_28_cancel_request_just_before_the_report_is_respected(shop: Shop) -> None:
+    """The handler raised `Retry`. The cancel request came after the job was read and before the retry was stored."""
 
     @shop.app.job(lease=3)
     async def again(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Events in the log: with their fields, at sensible levels, and without a single secret."""
+"""Events in the log have their fields, a fitting level, and no secrets."""
 
 import io
 import json
@@ -29,7 +29,7 @@ SECRET = "hunter2"
 
 
 def raised(error: Exception) -> Exception:
-    """An error with the traceback of having been raised."""
+    """Raise the error and return it with its traceback."""
     try:
         raise error
     except type(error) as caught:
@@ -38,7 +38,7 @@ def raised(error: Exception) -> Exception:
 
 @pytest.fixture
 def attached(caplog: pytest.LogCaptureFixture) -> Iterator[Events]:
-    """Events that go to a log of all levels."""
+    """Events that are logged at all levels."""
     caplog.set_level(logging.DEBUG, "interlock")
     events = Events()
     end = logs.attach(events)
@@ -48,7 +48,7 @@ def attached(caplog: pytest.LogCaptureFixture) -> Iterator[Events]:
 
 @contextmanager
 def bare() -> Iterator[None]:
-    """As in a process whose logging nobody has set up: not even pytest."""
+    """Remove all logging handlers, including those of pytest."""
     root, own = logging.getLogger(), logging.getLogger("interlock")
     handlers, level, root_level, bound = root.handlers[:], own.level, root.level, user_code.binders[:]
     root.handlers[:] = []
@@ -67,7 +67,7 @@ def bare() -> Iterator[None]:
 def test_every_event_is_a_record_with_its_fields(
     event: Event, attached: Events, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`record.interlock` has them for programs, and the message for people."""
+    """`record.interlock` has the fields for programs, and the message has them for people."""
     attached.emit(event)
     (record,) = caplog.records
     fields = record.__dict__["interlock"]
@@ -93,12 +93,12 @@ def test_every_event_is_a_record_with_its_fields(
         (WorkerError(WORKER, "claim", "x"), logging.ERROR),
     ],
 )
-def test_levels_follow_how_much_an_event_matters(event: Event, level: int) -> None:
+def test_each_event_has_its_log_level(event: Event, level: int) -> None:
     assert logs.level(event) == level
 
 
-def test_what_the_level_shuts_out_is_not_even_built(caplog: pytest.LogCaptureFixture) -> None:
-    """And nothing is once it has ended."""
+def test_events_below_the_log_level_are_not_built(caplog: pytest.LogCaptureFixture) -> None:
+    """No event is built after the log is detached."""
     caplog.set_level(logging.INFO, "interlock")
     events = Events()
     end = logs.attach(events)
@@ -119,9 +119,7 @@ def test_what_the_level_shuts_out_is_not_even_built(caplog: pytest.LogCaptureFix
     assert not events.active
 
 
-def test_an_unexpected_error_brings_its_traceback_and_a_sentence_of_ours_does_not(
-    attached: Events, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_unexpected_errors_are_logged_with_a_traceback(attached: Events, caplog: pytest.LogCaptureFixture) -> None:
     attached.emit(WorkerError(WORKER, "claim", raised(ValueError(f"bad password={SECRET}"))))
     attached.emit(WorkerError(WORKER, "claim", raised(Unavailable("The database cannot be reached."))))
     unexpected, ours = (record.__dict__["interlock"] for record in caplog.records)
@@ -160,10 +158,10 @@ def test_an_unexpected_error_brings_its_traceback_and_a_sentence_of_ours_does_no
     [SECRET, 4711, [SECRET], {"a": SECRET}, SECRET.encode()],
     ids=["text", "number", "list", "mapping", "bytes"],
 )
-def test_what_goes_by_a_secret_name_is_never_logged(
+def test_field_with_a_secret_name_is_never_logged(
     name: str, value: object, attached: Events, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever it is, and however deep it lies."""
+    """This holds for any type of value and any depth."""
     attached.emit(Notice(WORKER, "x", {name: value, "deep": [{"er": {name: value}}]}))
     (record,) = caplog.records
     assert record.__dict__["interlock"] == {
@@ -197,8 +195,8 @@ def test_what_goes_by_a_secret_name_is_never_logged(
         "x " * 3_990 + "postgresql://u:" + SECRET * 4_000 + "@h",
     ],
 )
-def test_a_secret_within_a_text_is_never_logged(text: str, attached: Events, caplog: pytest.LogCaptureFixture) -> None:
-    """In a sentence, a field, an error or its traceback."""
+def test_secret_in_a_text_is_never_logged(text: str, attached: Events, caplog: pytest.LogCaptureFixture) -> None:
+    """The text may be a message, a field, an error or a traceback."""
     attached.emit(Notice(WORKER, text, {"note": text, text: 1}))
     attached.emit(WorkerError(WORKER, text, raised(RuntimeError(text))))
     for record in caplog.records:
@@ -210,18 +208,16 @@ def test_a_secret_within_a_text_is_never_logged(text: str, attached: Events, cap
     "text",
     ["http://host:8080/path", "passwordless login", "a: b = c", ID, "mail user@example.org", "tok-en", "12:30:01"],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_text_is_not_redacted(text: str) -> None:
     assert redact.text(text) == text
 
 
-def test_a_count_of_tokens_is_no_secret() -> None:
+def test_number_of_tokens_is_not_redacted() -> None:
     assert redact.fields({"input_tokens": 12, "tokens": ["abc"]}) == {"input_tokens": 12, "tokens": "***"}
 
 
-def test_lengths_are_bounded() -> None:
-    """However long a text, wide a collection or deep a nest, what is shown is short, and nothing that holds itself is
-    walked for ever.
-    """
+def test_logged_values_have_a_maximum_size() -> None:
+    """Long texts, large collections and deep nesting are truncated, and a list that contains itself ends."""
     itself: list[object] = []
     itself.append(itself)
     shown = json.dumps(
@@ -233,8 +229,8 @@ def test_lengths_are_bounded() -> None:
     assert len(redact.fields({str(n): n for n in range(1000)})) == redact.ITEMS + 1
 
 
-def test_a_terminal_is_not_obeyed() -> None:
-    """Control characters and line breaks are taken out: what was stored cannot forge a line."""
+def test_control_characters_are_removed() -> None:
+    """Stored text cannot forge a log line or control a terminal."""
     assert redact.text("a\x1b[31mb\r\nc\u202ed") == "a\ufffd[31mb c\ufffdd"
 
 
@@ -267,7 +263,7 @@ def test_json_lines_have_the_fields_and_no_secrets() -> None:
         assert SECRET not in out.getvalue()
 
 
-def test_lines_for_people_have_the_same() -> None:
+def test_text_lines_have_the_fields_and_no_secrets() -> None:
     with bare():
         out = io.StringIO()
         logs.configure(stream=out)
@@ -290,8 +286,8 @@ def test_configuring_again_does_not_write_twice() -> None:
         assert len(second.getvalue().splitlines()) == 1
 
 
-def test_a_program_that_set_up_logging_by_itself_is_left_alone() -> None:
-    """Its handlers get the records, and only the level of `interlock` is set."""
+def test_configured_logging_of_a_program_is_not_changed() -> None:
+    """Its handlers receive the records. Only the level of the `interlock` logger is set."""
     with bare():
         theirs, ours = io.StringIO(), io.StringIO()
         logging.getLogger().addHandler(logging.StreamHandler(theirs))
@@ -301,13 +297,13 @@ def test_a_program_that_set_up_logging_by_itself_is_left_alone() -> None:
         assert ours.getvalue() == ""
 
 
-def test_a_level_that_does_not_exist_is_one_sentence() -> None:
+def test_unknown_log_level_is_refused() -> None:
     with pytest.raises(UsageError, match="There is no log level 'loud'"):
         logs.configure(level="loud")
 
 
-def test_the_same_trouble_is_written_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
-    """The first, second, fourth, eighth time; another trouble at once."""
+def test_repeated_error_is_logged_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged the first, second, fourth and eighth time, and so on. Another error is logged at once."""
     events = Events()
     with caplog.at_level(logging.INFO, "interlock"):
         end = logs.attach(events)

@@ -1,4 +1,4 @@
-"""The maintenance: what others left behind is taken up, once, and by those who know it."""
+"""Maintenance: each execution with an expired lease is recovered once, by a worker that knows its kind."""
 
 import threading
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ DAY = 86_400.0
 
 
 class Shop(Bench):
-    """Kinds of every sort that a maintenance meets."""
+    """An app with all sorts of kinds."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -79,9 +79,9 @@ def shop(place: Place) -> Iterator[Shop]:
     made.app.close()
 
 
-# ---------------------------------------------------------------- leases that ended
-def test_rule_02_a_lost_lease_is_adopted_then_lost_by_its_new_holder(shop: Shop) -> None:
-    """The job waits again at once, a try poorer, and the audit names the maintenance."""
+# ---------------------------------------------------------------- expired leases
+def test_rule_02_expired_lease_is_adopted_and_then_lost_by_its_new_holder(shop: Shop) -> None:
+    """The job is due at once with one try less, and the audit names maintenance as the actor."""
     lease = shop.held(shop.mail)
     shop.advance(31)
     assert shop.maintenance().run_once() == 1
@@ -95,20 +95,20 @@ def test_rule_02_a_lost_lease_is_adopted_then_lost_by_its_new_holder(shop: Shop)
     )
     assert shop.store.inspect.history(job.id)[-1].actor == "w1#boot/maintenance"
     assert [(event.kind, event.job_id, event.how) for event in shop.told(Recovered)] == [("mail", job.id, "lose")]
-    # Only the worker that is gone knows how long the attempt waited and ran.
+    # Only the dead worker knew how long the attempt waited and ran.
     assert [(event.outcome, event.waited, event.ran) for event in shop.told(AttemptEnded)] == [("lose", None, None)]
 
 
-def test_a_lease_that_has_not_ended_is_left_alone(shop: Shop) -> None:
-    """Not one moment before."""
+def test_lease_that_has_not_expired_is_left_alone(shop: Shop) -> None:
+    """0.1 seconds before it expires, maintenance does nothing."""
     lease = shop.held(shop.mail)
     shop.advance(29.9)
     assert shop.maintenance().run_once() == 0
     assert shop.store.inspect.executions(lease.job.id)[0].holder == 1
 
 
-def test_rule_31_a_job_that_loses_every_lease_fails_after_its_tries(shop: Shop) -> None:
-    """Each loss is counted, so that the next attempt is a suspect's."""
+def test_rule_31_job_that_loses_every_lease_fails_after_its_tries(shop: Shop) -> None:
+    """Each loss is counted, and the job is a suspect in its next attempt."""
     lease = shop.held(shop.mail)
     seen = []
     for _ in range(2):
@@ -120,8 +120,8 @@ def test_rule_31_a_job_that_loses_every_lease_fails_after_its_tries(shop: Shop) 
     assert [event.how for event in shop.told(Recovered)] == ["lose", "fail"]
 
 
-def test_a_kind_that_holds_what_was_lost_waits_for_an_operator(shop: Shop) -> None:
-    """It is not claimed again by itself."""
+def test_lost_job_with_on_lost_lease_hold_is_held(shop: Shop) -> None:
+    """It is not claimed until an operator releases it."""
     lease = shop.held(shop.parcel)
     shop.advance(31)
     assert shop.maintenance().run_once() == 1
@@ -130,8 +130,8 @@ def test_a_kind_that_holds_what_was_lost_waits_for_an_operator(shop: Shop) -> No
     assert [event.how for event in shop.told(Recovered)] == ["hold"]
 
 
-def test_rule_28_a_lost_job_that_was_asked_to_stop_is_cancelled(shop: Shop) -> None:
-    """It does not come back."""
+def test_rule_28_lost_job_with_a_cancel_request_is_cancelled(shop: Shop) -> None:
+    """It does not run again."""
     lease = shop.held(shop.mail)
     shop.app.cancel(lease.job.id, by="olga")
     shop.advance(31)
@@ -139,8 +139,8 @@ def test_rule_28_a_lost_job_that_was_asked_to_stop_is_cancelled(shop: Shop) -> N
     assert shop.job(lease).state == "CANCELLED"
 
 
-def test_more_than_one_batch_is_recovered_in_one_round(shop: Shop) -> None:
-    """A worker of many slots that died leaves more than a hundred."""
+def test_one_round_recovers_more_than_one_batch(shop: Shop) -> None:
+    """A dead worker with many slots leaves more than a hundred executions."""
     shop.app.enqueue_many([shop.mail.request() for _ in range(230)])
     assert len(shop.claim(shop.mail, 500)) == 230
     shop.advance(31)
@@ -148,8 +148,8 @@ def test_more_than_one_batch_is_recovered_in_one_round(shop: Shop) -> None:
     assert shop.store.inspect.counts()["standard"] == {"PENDING": 230}
 
 
-def test_two_maintenance_recover_each_execution_once(shop: Shop) -> None:
-    """There is no leader, and no try is spent twice."""
+def test_two_maintenance_instances_recover_each_execution_once(shop: Shop) -> None:
+    """There is no leader, and no try is charged twice."""
     shop.app.enqueue_many([shop.mail.request() for _ in range(150)])
     shop.claim(shop.mail, 500)
     shop.advance(31)
@@ -168,8 +168,8 @@ def test_two_maintenance_recover_each_execution_once(shop: Shop) -> None:
     assert verify(shop.store).ok
 
 
-def test_rule_04_a_maintenance_leaves_kinds_that_it_does_not_know_alone(shop: Shop, place: Place) -> None:
-    """Neither its leases nor its time to live are another app's affair."""
+def test_rule_04_maintenance_ignores_unknown_kinds(shop: Shop, place: Place) -> None:
+    """It neither recovers nor expires jobs of another app."""
     stranger = Bench(place)
 
     @stranger.app.job()
@@ -189,7 +189,7 @@ def test_rule_04_a_maintenance_leaves_kinds_that_it_does_not_know_alone(shop: Sh
 
 
 def test_rule_05_maintenance_leaves_handed_over_work_alone(place: Place) -> None:
-    """The work is elsewhere: however late its check, no sweep of leases takes it."""
+    """The external system does the work, so no sweep takes the job, however late its check."""
     bench = Bench(place)
 
     @bench.app.job()
@@ -205,7 +205,7 @@ def test_rule_05_maintenance_leaves_handed_over_work_alone(place: Place) -> None
 
 
 def test_rule_09_job_that_cannot_be_settled_stops_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told, and left to its new lease."""
+    """The error is reported, and the job waits until its new lease expires."""
     bad, good = shop.held(shop.paint), shop.held(shop.mail)
     shop.advance(31)
     lifecycle = shop.store.registry.lifecycle
@@ -221,9 +221,9 @@ def test_rule_09_job_that_cannot_be_settled_stops_no_other(shop: Shop, monkeypat
     assert [str(event.error) for event in shop.told(WorkerError)] == ["no such lifecycle"]
 
 
-# ---------------------------------------------------------------- past the commit
-def test_rule_30_what_was_committed_is_given_to_be_finished(shop: Shop) -> None:
-    """By the same execution, with its value; and never run again."""
+# ---------------------------------------------------------------- after the commit
+def test_rule_30_committed_execution_is_finished_and_not_run_again(shop: Shop) -> None:
+    """Finish runs in the same execution, with the committed value."""
     lease = shop.committed(shop.bill)
     shop.advance(31)
     assert shop.maintenance().run_once() == 1
@@ -239,8 +239,8 @@ def test_rule_30_what_was_committed_is_given_to_be_finished(shop: Shop) -> None:
     assert [event.how for event in shop.told(Recovered)] == ["finish"]
 
 
-def test_what_was_committed_and_needs_no_finish_is_done_at_once(shop: Shop) -> None:
-    """There is nothing left to run."""
+def test_committed_execution_without_finish_succeeds_at_once(shop: Shop) -> None:
+    """No function has to run."""
     lease = shop.committed(shop.mail)
     shop.advance(31)
     assert shop.maintenance().run_once() == 1
@@ -249,8 +249,8 @@ def test_what_was_committed_and_needs_no_finish_is_done_at_once(shop: Shop) -> N
     assert [event.how for event in shop.told(Recovered)] == ["succeed"]
 
 
-def test_rule_30_a_finish_that_ends_its_worker_every_time_is_given_up(shop: Shop) -> None:
-    """After as many times as the kind has tries; the job has succeeded all the same."""
+def test_rule_30_finish_that_kills_every_worker_is_given_up(shop: Shop) -> None:
+    """It is given up after as many runs as the kind has tries. The job has still succeeded."""
     lease = shop.committed(shop.bill)
     for _ in range(4):
         shop.advance(31)
@@ -263,8 +263,8 @@ def test_rule_30_a_finish_that_ends_its_worker_every_time_is_given_up(shop: Shop
     assert [event.failures for event in shop.told(FinishFailed)] == [4]
 
 
-def test_a_worker_that_takes_nothing_to_finish_leaves_it_to_the_next(shop: Shop) -> None:
-    """Its loop may be closing: the others are settled all the same."""
+def test_committed_execution_stays_if_the_worker_cannot_take_it(shop: Shop) -> None:
+    """The event loop may be closing. Other executions are still recovered."""
     committed, lost = shop.committed(shop.bill), shop.held(shop.mail)
     shop.advance(31)
 
@@ -277,8 +277,8 @@ def test_a_worker_that_takes_nothing_to_finish_leaves_it_to_the_next(shop: Shop)
     assert shop.store.inspect.executions(committed.job.id)[0].status == "COMMITTED"
 
 
-def test_no_more_is_adopted_to_be_finished_than_there_is_room_for(shop: Shop) -> None:
-    """The rest is left to others. What ran, and what needs no finish, is recovered whatever the room."""
+def test_committed_executions_are_adopted_only_for_free_slots(shop: Shop) -> None:
+    """The rest is left to other workers. Running executions and those without finish are always recovered."""
     for _ in range(5):
         shop.committed(shop.bill)
     plain, lost = shop.committed(shop.mail), shop.held(shop.mail)
@@ -295,8 +295,8 @@ def test_no_more_is_adopted_to_be_finished_than_there_is_room_for(shop: Shop) ->
     assert (len(shop.finished), maintenance.recover()) == (5, 0)
 
 
-def test_an_adopted_lease_is_trusted_from_when_it_was_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not from when a slow database answered: by then others may have it."""
+def test_adopted_lease_is_trusted_from_the_time_of_its_request(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a slow answer does not count; by then another worker may have adopted the execution."""
     shop.committed(shop.bill)
     shop.advance(31)
     asked, adopt = shop.sleeper.at, shop.store.leases.adopt

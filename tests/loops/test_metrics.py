@@ -1,4 +1,4 @@
-"""What Prometheus is told: what this process did, and what stands in the database at the moment of a scrape."""
+"""Metrics for Prometheus: counters of this process, and gauges that are read from the database at each scrape."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ from tests.loops.event_examples import ID, ONE_OF_EACH, WORKER
 
 
 def lines(registry: CollectorRegistry) -> dict[str, float]:
-    """What a scrape says, by series; the times of creation are left out."""
+    """Return the series of a scrape, without the `_created` times."""
     text = generate_latest(registry).decode()
     said = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {series: float(value) for series, _, value in said if "_created" not in series}
@@ -37,8 +37,8 @@ def metrics(events: Events) -> Metrics:
     return metrics
 
 
-# ---------------------------------------------------------------- what this process did
-def test_everything_that_happens_is_counted(events: Events, metrics: Metrics) -> None:
+# ---------------------------------------------------------------- counters of this process
+def test_every_event_is_counted(events: Events, metrics: Metrics) -> None:
     for one in ONE_OF_EACH:
         events.emit(one)
     assert (
@@ -71,16 +71,16 @@ def test_everything_that_happens_is_counted(events: Events, metrics: Metrics) ->
     )
 
 
-def test_the_end_of_work_that_was_done_elsewhere_has_no_time_of_ours(events: Events, metrics: Metrics) -> None:
-    """It is counted, and no handler's time is made up for it."""
+def test_attempt_of_an_external_system_is_counted_without_times(events: Events, metrics: Metrics) -> None:
+    """No wait and run times are recorded for it."""
     events.emit(AttemptEnded(ID, "paint", "default", 1, "succeed", None, None))
     found = lines(metrics.registry)
     assert found['interlock_attempts_total{kind="paint",outcome="succeed",queue="default"}'] == 1
     assert not [name for name in found if name.startswith(("interlock_queue_wait_seconds", "interlock_run_seconds"))]
 
 
-def test_no_label_is_a_jobs_id_or_a_workers_name(events: Events, metrics: Metrics) -> None:
-    """A series for every job would be the end of any Prometheus."""
+def test_labels_contain_no_job_ids_or_worker_names(events: Events, metrics: Metrics) -> None:
+    """One series per job would overload Prometheus."""
     for one in ONE_OF_EACH:
         events.emit(one)
     text = generate_latest(metrics.registry).decode()
@@ -88,15 +88,15 @@ def test_no_label_is_a_jobs_id_or_a_workers_name(events: Events, metrics: Metric
     assert WORKER not in text
 
 
-def test_an_empty_handed_claim_is_told_apart(events: Events, metrics: Metrics) -> None:
+def test_empty_claim_has_its_own_label(events: Events, metrics: Metrics) -> None:
     events.emit(Claimed(WORKER, 0, 0.001))
     said = lines(metrics.registry)
     assert said['interlock_claim_seconds_count{found="none"}'] == 1
     assert said["interlock_claimed_jobs_total"] == 0
 
 
-def test_a_worker_is_in_one_state_at_a_time(events: Events, metrics: Metrics) -> None:
-    """Each of a process's workers counts once, wherever it was when the counting began."""
+def test_worker_is_in_one_state_at_a_time(events: Events, metrics: Metrics) -> None:
+    """Each worker of a process counts once, whatever its state was when counting began."""
     for worker, source, target in (
         ("a", "Polling", "Backoff"),
         ("a", "Backoff", "Idle"),
@@ -110,7 +110,7 @@ def test_a_worker_is_in_one_state_at_a_time(events: Events, metrics: Metrics) ->
     }
 
 
-def test_made_up_names_do_not_make_series_without_end(events: Events, metrics: Metrics) -> None:
+def test_number_of_measure_names_is_limited(events: Events, metrics: Metrics) -> None:
     for number in range(NAMES + 10):
         events.emit(Measured(ID, "paint", f"n{number}", 1))
     events.emit(Measured(ID, "paint", "n0", 1))
@@ -125,28 +125,28 @@ def test_made_up_names_do_not_make_series_without_end(events: Events, metrics: M
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_measure_that_is_no_number_does_not_spoil_the_sum(value: float, events: Events, metrics: Metrics) -> None:
+def test_nan_and_infinite_measures_are_not_added_to_the_sum(value: float, events: Events, metrics: Metrics) -> None:
     for one in (value, -2.0, 5.0):
         events.emit(Measured(ID, "paint", "pixels", one))
     assert lines(metrics.registry)['interlock_measured_sum{kind="paint",name="pixels"}'] == 3
 
 
-def test_counting_ends_when_it_is_told_to() -> None:
+def test_counting_ends_when_metrics_are_detached() -> None:
     events, metrics = Events(), Metrics()
     metrics.attach(events)()
     assert not events.active
 
 
-def test_the_counts_go_into_the_callers_registry() -> None:
+def test_metrics_use_the_callers_registry() -> None:
     registry, events = CollectorRegistry(auto_describe=True), Events()
     Metrics(registry).attach(events)
     events.emit(AttemptEnded(ID, "paint", "default", 1, "fail", 0, 0))
     assert lines(registry)['interlock_attempts_total{kind="paint",outcome="fail",queue="default"}'] == 1
 
 
-# ---------------------------------------------------------------- what stands in the database
-def test_depths_and_states_are_read_at_every_scrape() -> None:
-    """And not before: registering them asks the database nothing."""
+# ---------------------------------------------------------------- gauges of the database
+def test_queue_depths_and_states_are_read_at_every_scrape() -> None:
+    """Registering the collector does not query the database."""
     due = iter((3, 4))
     registry = CollectorRegistry(auto_describe=True)
     registry.register(
@@ -168,8 +168,8 @@ def test_depths_and_states_are_read_at_every_scrape() -> None:
     assert lines(registry)['interlock_queue_jobs{kind="paint",queue="slow",state="due"}'] == 4
 
 
-def test_a_scrape_is_answered_while_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    """What the process counted is there, and `interlock_database_up` is 0."""
+def test_scrape_is_answered_while_the_database_is_unreachable(caplog: pytest.LogCaptureFixture) -> None:
+    """It has the counters of the process, and `interlock_database_up` is 0."""
     metrics = Metrics()
 
     def away() -> list[Depth]:
@@ -191,7 +191,7 @@ def served(events: Events) -> Iterator[Served]:
     served.close()
 
 
-def test_the_endpoint_answers_on_this_machine_alone_until_it_is_closed(events: Events) -> None:
+def test_endpoint_is_local_and_answers_until_it_is_closed(events: Events) -> None:
     served = serve(events, 0, states=lambda: {"paint": {"PENDING": 6}})
     events.emit(Claimed(WORKER, 4, 0.002))
     with urllib.request.urlopen(served.url) as answer:
@@ -205,7 +205,7 @@ def test_the_endpoint_answers_on_this_machine_alone_until_it_is_closed(events: E
         assert probe.connect_ex(("127.0.0.1", served.port)) != 0
 
 
-def test_a_port_that_is_taken_is_one_sentence(events: Events, served: Served) -> None:
+def test_port_in_use_is_refused_with_a_hint(events: Events, served: Served) -> None:
     with pytest.raises(UsageError, match=rf"cannot be served at 127.0.0.1, port {served.port}: .*Use another port"):
         serve(events, served.port)
 
@@ -222,7 +222,7 @@ except UsageError as error:
 """
 
 
-def test_without_the_extra_there_is_one_sentence_with_what_to_install() -> None:
+def test_missing_extra_is_reported_with_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True)
     assert (
         done.stdout == "Metrics need prometheus_client, which is not installed. Run pip install 'interlock[metrics]'.\n"

@@ -1,4 +1,4 @@
-"""Notification: the end of a job and the job that tells of it are stored together, or neither is."""
+"""Notifications: the end of a job and its notification job are stored in one transaction."""
 
 import base64
 import http.server
@@ -20,7 +20,7 @@ Heard = list[tuple[dict[str, str], bytes]]
 
 @contextmanager
 def receiver(*answers: int) -> Iterator[tuple[str, Heard]]:
-    """An address that answers with these statuses, the last one for ever, and remembers what it heard."""
+    """Serve an address that answers with these statuses, repeats the last one, and records the requests."""
     heard: Heard = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -30,7 +30,7 @@ def receiver(*answers: int) -> Iterator[tuple[str, Heard]]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Quietly."""
+            """Log nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -59,7 +59,7 @@ def app_on(place: Place, url: str, **chosen: object) -> App[Tx]:
     return app
 
 
-def test_every_end_is_told_once_in_a_signed_message(place: Place) -> None:
+def test_each_job_end_sends_one_signed_message(place: Place) -> None:
     with receiver(200) as (url, heard):
         app = app_on(place, url)
         ids = {
@@ -78,7 +78,7 @@ def test_every_end_is_told_once_in_a_signed_message(place: Place) -> None:
     assert app.verify().ok
 
 
-def test_rule_36_notification_jobs_notify_nobody(place: Place) -> None:
+def test_rule_36_notification_jobs_send_no_notification(place: Place) -> None:
     with receiver(200) as (url, heard):
         app = app_on(place, url)
         app.enqueue_named("good", {"n": 1})
@@ -87,7 +87,7 @@ def test_rule_36_notification_jobs_notify_nobody(place: Place) -> None:
     assert [job.state for job in app.jobs(kind="webhook")] == ["SUCCEEDED"]
 
 
-def test_only_the_kinds_that_were_named_are_told_of(place: Place) -> None:
+def test_webhook_is_notified_only_of_its_kinds(place: Place) -> None:
     with receiver(200) as (url, heard):
         app = app_on(place, url, kinds=["bad"])
         app.enqueue_named("good", {"n": 1})
@@ -96,7 +96,7 @@ def test_only_the_kinds_that_were_named_are_told_of(place: Place) -> None:
     assert [json.loads(body)["data"]["kind"] for _, body in heard] == ["bad"]
 
 
-def test_a_waiting_job_that_is_cancelled_is_told_of_too(place: Place) -> None:
+def test_cancelled_waiting_job_is_notified(place: Place) -> None:
     with receiver(200) as (url, heard):
         app = app_on(place, url)
         app.cancel(app.enqueue_named("good", {"n": 1}).id, by="anna")
@@ -104,7 +104,7 @@ def test_a_waiting_job_that_is_cancelled_is_told_of_too(place: Place) -> None:
     assert [json.loads(body)["data"]["state"] for _, body in heard] == ["CANCELLED"]
 
 
-def test_a_message_that_was_not_taken_waits_and_is_sent_again_under_the_same_id(place: Place) -> None:
+def test_refused_message_waits_for_a_retry(place: Place) -> None:
     with receiver(503, 200) as (url, heard):
         app = app_on(place, url)
         app.enqueue_named("good", {"n": 1})
@@ -114,7 +114,7 @@ def test_a_message_that_was_not_taken_waits_and_is_sent_again_under_the_same_id(
     assert len(heard) == 1
 
 
-def test_what_is_stored_of_a_message_holds_no_secret_and_no_payload(place: Place) -> None:
+def test_stored_message_contains_no_secret_and_no_payload(place: Place) -> None:
     with receiver(200) as (url, _):
         app = app_on(place, url)
         app.enqueue_named("good", {"n": 424242})
@@ -124,7 +124,7 @@ def test_what_is_stored_of_a_message_holds_no_secret_and_no_payload(place: Place
     assert "424242" not in stored
 
 
-def test_a_private_address_is_refused_unless_it_is_meant(place: Place) -> None:
+def test_private_address_is_refused_unless_allowed(place: Place) -> None:
     app: App[Tx] = App(place.url, schema=place.schema)
     with pytest.raises(UsageError, match="not public"):
         app.webhook("inner", "http://127.0.0.1:1/x", secret=SECRET)

@@ -24,7 +24,7 @@ def context(events: Events, random: float = 0.5) -> WorkerContext:
     return WorkerContext("me#1", lambda: 1 / 0, {}, events=events, random=lambda: random)  # type: ignore[arg-type,return-value]
 
 
-def test_a_failed_run_is_reported_and_the_next_one_comes() -> None:
+def test_failed_run_is_reported_and_the_next_run_follows() -> None:
     told: list[Event] = []
     events, runs = Events(), []
     events.subscribe(told.append)

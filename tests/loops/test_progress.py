@@ -1,5 +1,7 @@
 """Progress that a handler reports reaches the database within a second, whatever its lease."""
 
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -70,13 +72,40 @@ def test_progress_is_stored_after_one_second_of_a_long_lease(store: OpenStore) -
 
 
 def test_unchanged_progress_is_not_written_again(store: OpenStore) -> None:
-    """At most one write per second and worker, and none without news."""
+    """A worker writes progress at most once per second, and only if it changed."""
     held = Held(store, lambda: held.execution.progress(1, 4, "pages"), *[lambda: None] * 5)
     held.leases.run()
     before = store.inspect.executions(held.id)[-1].heartbeat_at
     held.leases.heartbeat(progress_only=True)
     assert not held.execution.has_new_progress
     assert store.inspect.executions(held.id)[-1].heartbeat_at == before
+
+
+def test_slow_progress_writes_do_not_delay_the_next_heartbeat(store: OpenStore) -> None:
+    """Leases of other jobs are renewed on time although each write of progress takes two seconds."""
+    time, heartbeats = [0.0], list[float]()
+    held = Held(store, *[lambda: held.execution.progress(time[0], 100, "")] * 20)
+    context, heartbeat = held.leases._context, held.leases.heartbeat
+    context.sleeper = cast(Any, SimpleNamespace(monotonic=lambda: time[0]))
+    wait = held.over.wait
+
+    def heartbeat_in_two_seconds(*, progress_only: bool = False) -> None:
+        heartbeat(progress_only=progress_only)
+        time[0] += 2.0 if progress_only else 0.0
+        if not progress_only:
+            heartbeats.append(time[0])
+
+    def wait_by_the_clock(seconds: float) -> bool:
+        time[0] += seconds
+        return wait(seconds)
+
+    held.leases.heartbeat = heartbeat_in_two_seconds  # type: ignore[method-assign]
+    held.over.wait = wait_by_the_clock  # type: ignore[method-assign]
+    held.leases._due_at = 0.0
+    held.leases.run()
+    gaps = [later - earlier for earlier, later in pairwise(heartbeats)]
+    assert len(gaps) >= 3
+    assert max(gaps) <= held.leases.interval + 2.0 + PROGRESS_INTERVAL
 
 
 def test_progress_that_could_not_be_stored_is_stored_by_the_next_heartbeat(store: OpenStore) -> None:
@@ -91,8 +120,8 @@ def test_progress_that_could_not_be_stored_is_stored_by_the_next_heartbeat(store
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_progress_is_seen_while_the_handler_runs(bench: Bench, is_async: bool) -> None:
-    """An async handler may await it, and need not."""
+def test_progress_is_visible_while_the_handler_runs(bench: Bench, is_async: bool) -> None:
+    """An async handler may await `progress`, but does not have to."""
     seen: list[object] = []
 
     def look(id: str) -> None:

@@ -1,6 +1,4 @@
-"""The reconciler: one question about a batch, and each job is moved by what the external system says of it, or left as
-it is.
-"""
+"""The reconciler asks the external system about a batch of jobs and moves each job according to the answer."""
 
 from typing import Any
 
@@ -16,9 +14,9 @@ STANDARD = Lifecycle(
 )
 
 
-# ---------------------------------------------------------------- the question
-def test_one_question_for_a_batch_names_each_id_once(harbour: HandoverBench) -> None:
-    """Two jobs may wait for the same piece of work: both hear the answer."""
+# ---------------------------------------------------------------- requests
+def test_one_request_for_a_batch_contains_each_id_once(harbour: HandoverBench) -> None:
+    """Two jobs may wait for the same external id; both get the answer."""
     first, second, third = harbour.hand("same", "other", "same")
     harbour.outside.known = {"same": Completed("v"), "other": InProgress()}
     assert harbour.once() == 3
@@ -27,16 +25,16 @@ def test_one_question_for_a_batch_names_each_id_once(harbour: HandoverBench) -> 
     assert [(event.kind, event.count) for event in harbour.told(ExternalCheckSucceeded)] == [("fetch", 2)]
 
 
-def test_nothing_is_asked_before_it_is_due(harbour: HandoverBench) -> None:
-    """And then every so often, counted from the last question."""
+def test_job_is_checked_only_when_it_is_due(harbour: HandoverBench) -> None:
+    """The next check is due one interval after the last request."""
     (id,) = harbour.hand("a", check_in=10.0)
     harbour.outside.known = {"a": InProgress()}
     looked = [harbour.once(after=seconds) for seconds in (0.0, 9.9, 0.1, 14.9, 0.1)]
     assert (looked, len(harbour.outside.asked), harbour.next_check(id)) == ([0, 0, 1, 0, 1], 2, 15.0)
 
 
-def test_a_slow_answer_does_not_put_off_the_next_question(harbour: HandoverBench) -> None:
-    """The time that the external system took to answer is part of the pause."""
+def test_slow_answer_does_not_delay_the_next_check(harbour: HandoverBench) -> None:
+    """The response time is part of the interval."""
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": InProgress()}
     harbour.outside.meanwhile = [lambda: harbour.advance(4)]
@@ -44,8 +42,8 @@ def test_a_slow_answer_does_not_put_off_the_next_question(harbour: HandoverBench
     assert harbour.next_check(id) == 11.0
 
 
-def test_each_kind_asks_its_own_outside_about_its_own_work(harbour: HandoverBench) -> None:
-    """Protocol 4: another kind's executions are nobody's affair here."""
+def test_each_kind_asks_its_own_external_system(harbour: HandoverBench) -> None:
+    """Protocol 4: a reconciler ignores executions of other kinds."""
     ran_elsewhere = ExternalWork()
     upload = harbour.declare("upload", outside=ran_elsewhere)
     (mine,), (theirs,) = harbour.hand("a"), harbour.hand("b", kind=upload)
@@ -61,9 +59,9 @@ def test_each_kind_asks_its_own_outside_about_its_own_work(harbour: HandoverBenc
     assert (harbour.state(theirs), ran_elsewhere.asked) == ("downloading", [["b"]])
 
 
-# ---------------------------------------------------------------- it goes on
-def test_what_goes_on_walks_start_once_and_shows_its_progress(harbour: HandoverBench) -> None:
-    """The second look walks nothing, and shows more."""
+# ---------------------------------------------------------------- work in progress
+def test_work_in_progress_takes_start_once_and_stores_its_progress(harbour: HandoverBench) -> None:
+    """The second check makes no transition and stores the new progress."""
     (id,) = harbour.hand("a")
     for done in (1.0, 2.0):
         harbour.outside.known = {"a": InProgress(done, 4, "seeds: 3")}
@@ -74,8 +72,8 @@ def test_what_goes_on_walks_start_once_and_shows_its_progress(harbour: HandoverB
     assert (harbour.get(id).phase, harbour.next_check(id)) == ("running", 15.0)
 
 
-def test_what_is_known_there_and_waits_for_its_turn_keeps_its_state(harbour: HandoverBench) -> None:
-    """Nor is there progress to show."""
+def test_known_work_without_progress_keeps_its_state(harbour: HandoverBench) -> None:
+    """No progress is stored either."""
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": InProgress()}
     harbour.once()
@@ -87,8 +85,8 @@ def test_what_is_known_there_and_waits_for_its_turn_keeps_its_state(harbour: Han
     )
 
 
-def test_where_no_start_is_drawn_only_progress_is_stored(harbour: HandoverBench) -> None:
-    """From the first byte on."""
+def test_only_progress_is_stored_if_the_lifecycle_has_no_start(harbour: HandoverBench) -> None:
+    """A progress of 0 is stored too."""
     (id,) = harbour.hand("a", kind=(plain := harbour.declare("plain", STANDARD)))
     harbour.outside.known = {"a": InProgress(0)}
     harbour.once(harbour.reconciler(plain))
@@ -99,8 +97,8 @@ def test_where_no_start_is_drawn_only_progress_is_stored(harbour: HandoverBench)
     )
 
 
-def test_an_answer_that_cannot_be_read_stops_no_other(harbour: HandoverBench) -> None:
-    """It says that the work is there, and no more."""
+def test_unreadable_progress_stops_no_other_job(harbour: HandoverBench) -> None:
+    """The answer still proves that the work exists."""
     good, bad = harbour.hand("good", "bad")
     harbour.outside.known = {"good": InProgress(1, 2), "bad": InProgress("half of it")}  # type: ignore[dict-item] - what a careless function answers
     harbour.once()
@@ -113,9 +111,9 @@ def test_an_answer_that_cannot_be_read_stops_no_other(harbour: HandoverBench) ->
     assert [bad in event.where for event in harbour.told(WorkerError)] == [True]
 
 
-# ---------------------------------------------------------------- it ends
-def test_what_is_complete_is_committed_in_the_transaction_of_its_success(harbour: HandoverBench) -> None:
-    """From where it waited, by two arrows that are both in the audit, with the hooks of both states."""
+# ---------------------------------------------------------------- ended work
+def test_completed_work_is_committed_in_the_transaction_of_its_success(harbour: HandoverBench) -> None:
+    """A queued job takes two transitions. Both are in the audit, and the hooks of both states run."""
 
     @harbour.fetch.commit
     def record(tx: Any, job: Job, value: str) -> None:
@@ -135,8 +133,8 @@ def test_what_is_complete_is_committed_in_the_transaction_of_its_success(harbour
     ]
 
 
-def test_what_was_seen_to_begin_walks_only_the_rest(harbour: HandoverBench) -> None:
-    """One arrow at a time, as the external system tells."""
+def test_work_seen_in_progress_takes_only_the_remaining_transition(harbour: HandoverBench) -> None:
+    """Each answer adds one transition."""
     (id,) = harbour.hand("a")
     for answer in (InProgress(1, 2), Completed("film")):
         harbour.outside.known = {"a": answer}
@@ -144,8 +142,8 @@ def test_what_was_seen_to_begin_walks_only_the_rest(harbour: HandoverBench) -> N
     assert harbour.walk(id) == ["start downloading", "succeed completed"]
 
 
-def test_a_value_of_another_type_fails_the_job(harbour: HandoverBench) -> None:
-    """With a sentence; nothing is committed."""
+def test_value_of_a_wrong_type_fails_the_job(harbour: HandoverBench) -> None:
+    """The error names the expected type, and nothing is committed."""
     harbour.fetch.commit(lambda tx, job, value: pytest.fail("it was committed"))
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": Completed(7)}
@@ -165,10 +163,10 @@ def test_a_value_of_another_type_fails_the_job(harbour: HandoverBench) -> None:
     ],
     ids=repr,
 )
-def test_what_ended_outside_ends_here(
+def test_work_that_ended_in_the_external_system_ends_the_job(
     harbour: HandoverBench, answer: Any, lifecycle: Lifecycle | None, state: str, reason: str
 ) -> None:
-    """Cancelled there is cancelled here where that is allowed, and failed elsewhere."""
+    """Work cancelled there cancels the job if the lifecycle allows it, and otherwise fails it."""
     kind = harbour.declare("other", lifecycle) if lifecycle else harbour.fetch
     (id,) = harbour.hand("a", kind=kind)
     harbour.outside.known = {"a": answer}
@@ -183,8 +181,8 @@ def test_what_ended_outside_ends_here(
     assert [event.outcome for event in harbour.told(AttemptEnded)] == [harbour.last(id).ended_by]
 
 
-def test_a_value_where_no_success_is_in_reach_fails_before_the_commit(harbour: HandoverBench) -> None:
-    """It was handed over in a stage that no value ends."""
+def test_value_fails_the_job_if_its_state_does_not_allow_succeed(harbour: HandoverBench) -> None:
+    """The job fails before its commit function runs."""
     kind = harbour.declare("deliver", DELIVERY)
     (id,) = harbour.hand("a", kind=kind)
     harbour.outside.known = {"a": Completed("v")}
@@ -192,9 +190,9 @@ def test_a_value_where_no_success_is_in_reach_fails_before_the_commit(harbour: H
     assert (harbour.state(id), harbour.last(id).status) == ("FAILED", "ABORTED")
 
 
-# ---------------------------------------------------------------- it is missing
-def test_what_is_missing_fails_after_its_grace_and_not_before(harbour: HandoverBench) -> None:
-    """Since when is written once; the state does not change meanwhile."""
+# ---------------------------------------------------------------- missing work
+def test_missing_work_fails_the_job_after_the_grace(harbour: HandoverBench) -> None:
+    """The start of the grace is stored once, and the state does not change during it."""
     (id,) = harbour.hand("a")
     since = harbour.store.inspect.now()
     for _ in range(4):
@@ -219,16 +217,16 @@ def test_what_is_missing_fails_after_its_grace_and_not_before(harbour: HandoverB
 @pytest.mark.parametrize(
     ("seconds", "state"), [(59.0, "queued"), (59.999, "queued"), (60.0, "failed"), (600.0, "failed")]
 )
-def test_the_grace_is_exact(harbour: HandoverBench, seconds: float, state: str) -> None:
-    """59 seconds are too few; sixty are not."""
+def test_grace_is_exact(harbour: HandoverBench, seconds: float, state: str) -> None:
+    """The job fails after 60 seconds and not after 59."""
     (id,) = harbour.hand("a")
     harbour.once()
     harbour.once(after=seconds)
     assert (len(harbour.outside.asked), harbour.state(id)) == (2, state)
 
 
-def test_what_reappears_is_no_longer_missing_and_has_its_whole_grace_again(harbour: HandoverBench) -> None:
-    """The clock starts anew."""
+def test_work_that_reappears_has_its_full_grace_again(harbour: HandoverBench) -> None:
+    """The grace starts again when the work goes missing again."""
     (id,) = harbour.hand("a")
     harbour.once()
     harbour.outside.known = {"a": InProgress()}
@@ -244,8 +242,8 @@ def test_what_reappears_is_no_longer_missing_and_has_its_whole_grace_again(harbo
     assert harbour.state(id) == "failed"
 
 
-def test_one_that_is_missing_hurts_no_other(harbour: HandoverBench) -> None:
-    """Each has its own grace."""
+def test_missing_work_affects_no_other_job(harbour: HandoverBench) -> None:
+    """Each job has its own grace."""
     gone, there = harbour.hand("gone", "there")
     harbour.outside.known = {"there": InProgress(1, 2)}
     harbour.once()
@@ -253,7 +251,7 @@ def test_one_that_is_missing_hurts_no_other(harbour: HandoverBench) -> None:
     assert [harbour.state(id) for id in (gone, there)] == ["failed", "downloading"]
 
 
-# ---------------------------------------------------------------- it cannot be written down
+# ---------------------------------------------------------------- failing commit functions and hooks
 @pytest.mark.parametrize(
     ("error", "tries", "wait"),
     [
@@ -263,12 +261,12 @@ def test_one_that_is_missing_hurts_no_other(harbour: HandoverBench) -> None:
     ],
     ids=repr,
 )
-def test_a_commit_function_that_raises_is_called_again_after_another_look(
+def test_failed_commit_function_is_retried_after_another_check(
     harbour: HandoverBench, error: Exception, tries: int, wait: float
 ) -> None:
-    """What was done outside is not done again: only what was to be written here is, at the price of a try.
+    """The external work is not repeated; only the commit is, and it costs a try unless it raised `Snooze`.
 
-    Nothing is half written.
+    A failed commit is rolled back completely.
     """
     errors = [error]
 
@@ -300,10 +298,8 @@ def test_a_commit_function_that_raises_is_called_again_after_another_look(
 @pytest.mark.parametrize(
     ("error", "looks"), [(ConnectionResetError("no disk"), 3), (Fail("no disk"), 1), (Reject("no disk"), 1)], ids=repr
 )
-def test_a_commit_function_that_raises_for_good_fails_the_job(
-    harbour: HandoverBench, error: Exception, looks: int
-) -> None:
-    """After its tries, or at once if it says so; and that is told as any end is."""
+def test_commit_function_that_always_raises_fails_the_job(harbour: HandoverBench, error: Exception, looks: int) -> None:
+    """The job fails after its tries, or at once for `Fail` and `Reject`, and emits one `AttemptEnded`."""
     harbour.fetch.commit(lambda tx, job, value: _throw(error))
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": Completed("film")}
@@ -319,8 +315,8 @@ def _throw(error: Exception) -> None:
     raise error
 
 
-def test_a_hook_that_raises_keeps_the_job_where_it_is_and_stops_no_other(harbour: HandoverBench) -> None:
-    """The move is tried again with the next check."""
+def test_failing_hook_keeps_the_state_and_stops_no_other_job(harbour: HandoverBench) -> None:
+    """The transition is retried with the next check."""
     broken = ["bad"]
 
     @harbour.fetch.on_enter("downloading")

@@ -1,6 +1,4 @@
-"""The reconciler while the external system cannot be asked, while the database is unreachable, and at its own end: no
-job changes for any of it.
-"""
+"""No job changes while the external system or the database is unreachable, or when the reconciler stops."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from tests.loops.reconciler_bench import MINE, ExternalWork, HandoverBench, Walk
 from tests.loops.worker_doubles import InterceptedStore, away, once
 
 
-# ---------------------------------------------------------------- it cannot be asked
+# ---------------------------------------------------------------- the external system is unreachable
 async def _never() -> None:
     await asyncio.Event().wait()
 
@@ -37,8 +35,8 @@ DOWN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", DOWN)
-def test_an_outside_that_cannot_be_asked_changes_no_job(harbour: HandoverBench, what: str) -> None:
-    """Nor their history, nor since when one is missing; it is shown, with its reason, until it answers again."""
+def test_unreachable_external_system_changes_no_job(harbour: HandoverBench, what: str) -> None:
+    """History and grace stay unchanged too. The status shows the outage and its reason until the system answers again."""
     (id,) = harbour.hand("a")
     harbour.once()
     jobs = {table: harbour.place.raw.lines(table) for table in ("jobs", "audit")}
@@ -68,8 +66,8 @@ def test_an_outside_that_cannot_be_asked_changes_no_job(harbour: HandoverBench, 
 
 
 @pytest.mark.parametrize("answer", ["done", InProgress, 7], ids=str)
-def test_one_answer_that_means_nothing_stops_no_other(harbour: HandoverBench, answer: Any) -> None:
-    """It is said, with what to answer, and that job is looked at again; the external system is not down for it."""
+def test_invalid_answer_stops_no_other_job(harbour: HandoverBench, answer: Any) -> None:
+    """The error says what to return, and the job is checked again. The system does not count as unreachable."""
     odd, fine = harbour.hand("odd", "fine")
     harbour.outside.known = {"odd": answer, "fine": Completed("v")}
     harbour.once()
@@ -79,10 +77,10 @@ def test_one_answer_that_means_nothing_stops_no_other(harbour: HandoverBench, an
     assert "Return InProgress, Completed, Failed or Gone" in str(trouble.error)
 
 
-def test_an_answer_that_comes_too_late_for_the_lease_is_none(harbour: HandoverBench) -> None:
-    """Another may be asking by then.
+def test_answer_after_the_time_limit_of_the_lease_is_ignored(harbour: HandoverBench) -> None:
+    """Another reconciler may be asking by then.
 
-    The sentence says how long there was; an error of the external system's own keeps its own.
+    The error names the time limit; a timeout raised by the external system keeps its own text.
     """
     slow = harbour.declare("slow", lease=0.05)
     (id,) = harbour.hand("a", kind=slow)
@@ -97,8 +95,8 @@ def test_an_answer_that_comes_too_late_for_the_lease_is_none(harbour: HandoverBe
     assert (harbour.told_of("slow").error, harbour.told_of("slow").failures) == ("TimeoutError: slow tracker", 2)
 
 
-def test_the_questions_come_ever_later_while_nobody_answers(harbour: HandoverBench) -> None:
-    """Twice as late each time, up to five minutes; the first answer ends that."""
+def test_checks_back_off_while_the_external_system_is_unreachable(harbour: HandoverBench) -> None:
+    """The pause doubles up to five minutes. The first answer resets it."""
     (id,) = harbour.hand("a")
     reconciler = harbour.reconciler()
     _raises(harbour.outside, ConnectionRefusedError("no route"))
@@ -121,7 +119,7 @@ def test_the_questions_come_ever_later_while_nobody_answers(harbour: HandoverBen
 
 
 def times_asked(harbour: HandoverBench, seconds: float, *first: Callable[[], object]) -> list[float]:
-    """When it was asked, while a reconciler was kept for so long; and what happens during the first question."""
+    """Run a reconciler for this long, with functions that run during its first request; return the request times."""
     context, begun, times = harbour.context(), harbour.sleeper.at, list[float]()
     context.sleeper = walk = Walking(harbour, begun + seconds)
     walk.reconciler = harbour.reconciler(context=context)
@@ -137,8 +135,8 @@ def times_asked(harbour: HandoverBench, seconds: float, *first: Callable[[], obj
     return times
 
 
-def test_it_asks_every_so_often_and_seldom_while_the_outside_is_down(harbour: HandoverBench) -> None:
-    """Whoever else becomes due meanwhile waits with the others."""
+def test_reconciler_asks_at_its_interval_and_less_often_during_an_outage(harbour: HandoverBench) -> None:
+    """A job that becomes due during the outage waits with the others."""
     harbour.hand("a")
     harbour.outside.known = {"a": InProgress(), "b": InProgress()}
     assert times_asked(harbour, 50) == [0, 15, 30, 45]
@@ -151,8 +149,8 @@ def test_it_asks_every_so_often_and_seldom_while_the_outside_is_down(harbour: Ha
     )
 
 
-def test_it_looks_every_second_at_who_is_asked_to_stop(harbour: HandoverBench) -> None:
-    """Also while the external system is down, and its checks are far away."""
+def test_cancel_requests_are_read_every_second(harbour: HandoverBench) -> None:
+    """This also holds while the external system is unreachable and the next check is far away."""
     late, soon = harbour.hand("late", "soon")
     _raises(harbour.outside, ConnectionRefusedError("no route"))
     times_asked(harbour, 3)
@@ -162,9 +160,9 @@ def test_it_looks_every_second_at_who_is_asked_to_stop(harbour: HandoverBench) -
     assert (harbour.state(late), harbour.state(soon), harbour.get(soon).finished_at) == ("queued", "canceled", begun)
 
 
-# ---------------------------------------------------------------- its end
+# ---------------------------------------------------------------- the reconciler stops
 class Thinking:
-    """An outside that never comes to an answer; it says when it was asked."""
+    """An external system that never answers and signals when it was asked."""
 
     def __init__(self, harbour: HandoverBench) -> None:
         self._begun = asyncio.Event()
@@ -178,8 +176,8 @@ class Thinking:
         await asyncio.wait_for(self._begun.wait(), 20)
 
 
-def test_what_is_being_asked_about_is_given_back_at_the_end(harbour: HandoverBench) -> None:
-    """Due at once, and in nobody's hands: whoever comes next asks anew."""
+def test_stopped_reconciler_returns_the_jobs_it_is_checking(harbour: HandoverBench) -> None:
+    """They are due at once, so the next reconciler checks them."""
     (id,) = harbour.hand("a")
 
     async def work() -> None:
@@ -196,8 +194,8 @@ def test_what_is_being_asked_about_is_given_back_at_the_end(harbour: HandoverBen
     assert (harbour.next_check(id), harbour.state(id), harbour.told_of().failures) == (0.0, "queued", 0)
 
 
-def test_what_was_only_just_adopted_is_given_back_unasked(harbour: HandoverBench) -> None:
-    """The end came between the two."""
+def test_reconciler_stopped_after_adopting_returns_the_job_unchecked(harbour: HandoverBench) -> None:
+    """The stop comes between adoption and request."""
     (id,) = harbour.hand("a")
     store, context = InterceptedStore(harbour.store), harbour.context()
     context.find_store = lambda: cast(OpenStore, store)
@@ -207,8 +205,8 @@ def test_what_was_only_just_adopted_is_given_back_unasked(harbour: HandoverBench
     assert (harbour.outside.asked, harbour.next_check(id)) == ([], 0.0)
 
 
-def test_a_worker_that_ends_gives_back_what_it_asks_about(harbour: HandoverBench) -> None:
-    """And one that runs asks by itself."""
+def test_stopped_worker_returns_the_jobs_it_is_checking(harbour: HandoverBench) -> None:
+    """A running worker runs its reconciler itself."""
     (id,) = harbour.hand("a")
 
     async def work() -> None:
@@ -221,8 +219,8 @@ def test_a_worker_that_ends_gives_back_what_it_asks_about(harbour: HandoverBench
     assert harbour.next_check(id) == 0.0
 
 
-def test_a_database_that_is_away_ends_no_reconciler(harbour: HandoverBench) -> None:
-    """The round is lost, the worker is told, and what was adopted is asked about again after its lease."""
+def test_unreachable_database_does_not_end_the_reconciler(harbour: HandoverBench) -> None:
+    """The round fails, the worker learns of the outage, and the adopted job is checked again after its lease."""
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": Completed("v")}
     store, context = InterceptedStore(harbour.store), harbour.context()

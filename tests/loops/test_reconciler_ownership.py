@@ -26,9 +26,11 @@ UNSTOPPABLE = Lifecycle(
 )
 
 
-# ---------------------------------------------------------------- old answers
-def test_rule_35_what_another_has_moved_meanwhile_is_left_alone(harbour: HandoverBench) -> None:
-    """The answer came after the lease, and another had already heard it: the refusal is a remark, and no trouble."""
+# ---------------------------------------------------------------- stale answers
+def test_rule_35_job_moved_by_another_reconciler_is_left_alone(harbour: HandoverBench) -> None:
+    """The answer came after the lease expired, and another reconciler had moved the job. The refusal is recorded in the
+    audit and is not an error.
+    """
     harbour.fetch.commit(harbour.ledger.write)
     late, fine = harbour.hand("late", "fine")
     harbour.outside.known = {"late": Completed("old"), "fine": Completed("fine")}
@@ -54,10 +56,8 @@ def test_rule_35_what_another_has_moved_meanwhile_is_left_alone(harbour: Handove
 
 
 @pytest.mark.parametrize("answer", [Completed("old"), InProgress(1, 2), None], ids=repr)
-def test_rule_01_a_reconciler_that_adopted_again_cannot_let_its_own_old_answer_through(
-    harbour: HandoverBench, answer: Any
-) -> None:
-    """The same name, the same attempt: only the holder tells the two apart."""
+def test_rule_01_old_answer_of_a_reconciler_that_adopted_again_is_refused(harbour: HandoverBench, answer: Any) -> None:
+    """Name and attempt are the same; only the holder number differs."""
     harbour.fetch.commit(lambda tx, job, value: pytest.fail("the old answer was committed"))
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": answer} if answer else {}
@@ -73,8 +73,8 @@ def test_rule_01_a_reconciler_that_adopted_again_cannot_let_its_own_old_answer_t
     assert (harbour.remarks(id), harbour.last(id).holder) == (["refused"], 3)
 
 
-def test_an_answer_after_the_lease_is_taken_while_nobody_else_came(harbour: HandoverBench) -> None:
-    """Rule 3: possession, not time, is the fence."""
+def test_answer_after_the_lease_counts_if_no_other_reconciler_adopted_the_job(harbour: HandoverBench) -> None:
+    """Rule 3: the fence is the holder number, not the time."""
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": Completed("v")}
     harbour.outside.meanwhile = [lambda: harbour.advance(600)]
@@ -82,8 +82,8 @@ def test_an_answer_after_the_lease_is_taken_while_nobody_else_came(harbour: Hand
     assert harbour.state(id) == "completed"
 
 
-def test_the_work_of_a_killed_reconciler_is_asked_about_after_its_lease(harbour: HandoverBench) -> None:
-    """And not before. The job is none the worse: the work went on elsewhere."""
+def test_job_of_a_killed_reconciler_is_checked_after_its_lease(harbour: HandoverBench) -> None:
+    """It is not checked before. The job keeps its tries, because the external work continued."""
     (id,) = harbour.hand("a")
     assert len(harbour.store.leases.adopt("killed", ["fetch"], 30.0, 9, external=True)) == 1
     harbour.outside.known = {"a": Completed("v")}
@@ -92,9 +92,9 @@ def test_the_work_of_a_killed_reconciler_is_asked_about_after_its_lease(harbour:
     assert (job.state, job.tries_left, job.lease_losses, job.attempt) == ("completed", 3, 0, 1)
 
 
-# ---------------------------------------------------------------- many of them
-def test_two_reconcilers_never_ask_about_one_execution_at_a_time(harbour: HandoverBench) -> None:
-    """What one is asking about, the other does not get."""
+# ---------------------------------------------------------------- several reconcilers
+def test_two_reconcilers_never_check_one_execution_at_the_same_time(harbour: HandoverBench) -> None:
+    """While one reconciler asks, the other cannot adopt the execution."""
     kind = harbour.declare("two", batch=1)
     harbour.hand("a", "b", kind=kind)
     harbour.outside.known = {"a": InProgress(), "b": InProgress()}
@@ -110,8 +110,8 @@ def test_two_reconcilers_never_ask_about_one_execution_at_a_time(harbour: Handov
     assert sorted(name for asked in harbour.outside.asked for name in asked) == ["a", "b"]
 
 
-def test_two_at_once_ask_about_each_execution_once(harbour: HandoverBench) -> None:
-    """In threads of their own, on one database."""
+def test_two_concurrent_reconcilers_check_each_execution_once(harbour: HandoverBench) -> None:
+    """Each runs in its own thread, on one database."""
     kind = harbour.declare("two", batch=7)
     harbour.hand(*(f"n{n}" for n in range(60)), kind=kind)
     harbour.outside.known = {f"n{n}": InProgress() for n in range(60)}
@@ -129,8 +129,8 @@ def test_two_at_once_ask_about_each_execution_once(harbour: HandoverBench) -> No
     assert Counter(name for asked in harbour.outside.asked for name in asked) == dict.fromkeys(harbour.outside.known, 1)
 
 
-def test_every_one_is_asked_about_before_any_is_asked_about_twice(harbour: HandoverBench) -> None:
-    """A thousand of them, a hundred at a time: who was looked at longest ago comes first."""
+def test_every_job_is_checked_before_any_is_checked_twice(harbour: HandoverBench) -> None:
+    """1000 jobs are checked in batches of 100, the least recently checked first."""
     names = [f"n{n}" for n in range(1000)]
     harbour.hand(*names)
     harbour.outside.known = {name: InProgress() for name in names}
@@ -143,8 +143,8 @@ def test_every_one_is_asked_about_before_any_is_asked_about_twice(harbour: Hando
     assert {*Counter(name for asked in harbour.outside.asked for name in asked).values()} == {2}
 
 
-def test_rule_05_a_maintenance_never_touches_handed_over_work(harbour: HandoverBench) -> None:
-    """However overdue, whether it rests or its reconciler is dead; nor is it stuck."""
+def test_rule_05_maintenance_never_touches_handed_over_work(harbour: HandoverBench) -> None:
+    """This holds however overdue the check is, and even if the reconciler is dead. Such a job does not count as stuck."""
     harbour.hand("rests", "held")
     harbour.store.leases.adopt("killed", ["fetch"], 30.0, 1, external=True)
     harbour.advance(86_400)
@@ -154,9 +154,9 @@ def test_rule_05_a_maintenance_never_touches_handed_over_work(harbour: HandoverB
     assert (harbour.told_of().overdue, harbour.told_of().late) == (86_400.0, True)
 
 
-# ---------------------------------------------------------------- asked to stop
-def test_cancel_requested_job_ends_before_its_next_check(harbour: HandoverBench) -> None:
-    """The external system is told first, by the id it knows; the end is by whoever asked."""
+# ---------------------------------------------------------------- cancel requests
+def test_job_with_a_cancel_request_ends_before_its_next_check(harbour: HandoverBench) -> None:
+    """`on_cancel` runs first, with the external id. The audit names the operator as the actor."""
     states: list[str] = []
     harbour.fetch.on_cancel(harbour.outside.cancel)
     stop, other = harbour.hand("stop", "other", check_in=600)
@@ -170,7 +170,7 @@ def test_cancel_requested_job_ends_before_its_next_check(harbour: HandoverBench)
 
 
 def test_job_without_on_cancel_is_cancelled_directly(harbour: HandoverBench) -> None:
-    """Not every outside can be told. One that is due is not asked about any more, either."""
+    """A job with a cancel request is not checked any more, even if its check is due."""
     first, second = harbour.hand("a", "b")
     harbour.app.cancel(first, by="olga")
     harbour.app.cancel(second, by="olga")
@@ -181,8 +181,8 @@ def test_job_without_on_cancel_is_cancelled_directly(harbour: HandoverBench) -> 
 @pytest.mark.parametrize(
     "error", [ConnectionRefusedError("no route"), asyncio.CancelledError(), SystemExit(3)], ids=repr
 )
-def test_the_outside_is_told_again_after_it_could_not_be(harbour: HandoverBench, error: BaseException) -> None:
-    """With the next check; the job is not cancelled before, and no other waits for it."""
+def test_failed_on_cancel_is_retried(harbour: HandoverBench, error: BaseException) -> None:
+    """It is retried with the next check. The job is not cancelled before that."""
     harbour.fetch.on_cancel(harbour.outside.cancel)
     (id,) = harbour.hand("a")
     harbour.app.cancel(id, by="olga")
@@ -196,8 +196,8 @@ def test_the_outside_is_told_again_after_it_could_not_be(harbour: HandoverBench,
     assert (harbour.state(id), harbour.outside.told, harbour.outside.asked) == ("canceled", ["a", "a"], [])
 
 
-def test_a_job_whose_outside_cannot_be_told_is_followed_all_the_same(harbour: HandoverBench) -> None:
-    """It may complete, fail or go missing as any other; its history says once why it was not cancelled."""
+def test_job_with_a_failing_on_cancel_is_still_checked(harbour: HandoverBench) -> None:
+    """It may complete, fail or go missing like any other job. Its history says once why it was not cancelled."""
     harbour.fetch.on_cancel(harbour.outside.cancel)
     (id,) = harbour.hand("a")
     harbour.app.cancel(id, by="olga")
@@ -220,8 +220,8 @@ def _untellable() -> None:
     raise ConnectionRefusedError("it does not cancel")
 
 
-def test_the_outside_is_told_again_after_a_crash(harbour: HandoverBench) -> None:
-    """It was told, and nobody could write that down: whoever takes over cannot know."""
+def test_on_cancel_runs_again_after_a_crash(harbour: HandoverBench) -> None:
+    """The crash came before the cancellation was stored, so the next reconciler cannot know that `on_cancel` ran."""
     harbour.fetch.on_cancel(harbour.outside.cancel)
     (id,) = harbour.hand("a")
     harbour.app.cancel(id, by="olga")
@@ -236,8 +236,8 @@ def test_the_outside_is_told_again_after_a_crash(harbour: HandoverBench) -> None
     assert (harbour.state(id), harbour.outside.told) == ("canceled", ["a", "a"])
 
 
-def test_the_hook_of_the_cancelled_state_runs_in_the_transaction_of_the_cancel(harbour: HandoverBench) -> None:
-    """If it raises, nothing of it is written, and all of it is tried again."""
+def test_hook_on_the_cancelled_state_runs_in_the_transaction_of_the_cancellation(harbour: HandoverBench) -> None:
+    """If it raises, the transaction is rolled back and the whole cancellation is retried."""
     broken = [True]
     harbour.fetch.on_cancel(harbour.outside.cancel)
 
@@ -260,8 +260,8 @@ def test_the_hook_of_the_cancelled_state_runs_in_the_transaction_of_the_cancel(h
     assert (harbour.state(id), harbour.ledger.rows, harbour.outside.told) == ("canceled", ["canceled"], ["a", "a"])
 
 
-def test_what_cannot_be_cancelled_goes_on(harbour: HandoverBench) -> None:
-    """A state that does not allow cancel: it is looked at as ever, and may succeed."""
+def test_job_that_cannot_be_cancelled_continues(harbour: HandoverBench) -> None:
+    """Its state does not allow `cancel`. It is checked as before and may succeed."""
     kind = harbour.declare("paint", UNSTOPPABLE)
     kind.on_cancel(harbour.outside.cancel)
     (id,) = harbour.hand("a", kind=kind)
@@ -274,8 +274,8 @@ def test_what_cannot_be_cancelled_goes_on(harbour: HandoverBench) -> None:
     assert (harbour.state(id), harbour.outside.told, len(harbour.outside.asked)) == ("done", [], 4)
 
 
-def test_no_more_are_stopped_at_once_than_a_batch(harbour: HandoverBench) -> None:
-    """The rest a moment later, the longest asked first."""
+def test_cancellations_run_in_batches(harbour: HandoverBench) -> None:
+    """The oldest requests come first."""
     kind = harbour.declare("two", batch=2)
     kind.on_cancel(harbour.outside.cancel)
     ids = dict(zip("abc", harbour.hand("a", "b", "c", kind=kind, check_in=600), strict=True))
@@ -287,9 +287,9 @@ def test_no_more_are_stopped_at_once_than_a_batch(harbour: HandoverBench) -> Non
     assert (sorted(harbour.outside.told[:2]), harbour.outside.told[2]) == (["a", "c"], "b")
 
 
-# ---------------------------------------------------------------- past the commit
+# ---------------------------------------------------------------- after the commit
 def finished(harbour: HandoverBench) -> list[str]:
-    """Gives the kind a finish function, and notes what it was called with."""
+    """Give the kind a finish function; return the list of its calls."""
     calls: list[str] = []
 
     @harbour.fetch.finish
@@ -299,8 +299,8 @@ def finished(harbour: HandoverBench) -> list[str]:
     return calls
 
 
-def test_what_follows_the_commit_of_outside_work_is_run_by_the_worker(harbour: HandoverBench) -> None:
-    """It is given over as it was committed, with its value and in its holder's name."""
+def test_worker_runs_finish_of_external_work(harbour: HandoverBench) -> None:
+    """The reconciler passes the committed execution to its worker, with its value and its holder number."""
     finished(harbour)
     (id,) = harbour.hand("a")
     harbour.outside.known = {"a": Completed("v")}
@@ -321,7 +321,7 @@ def test_what_follows_the_commit_of_outside_work_is_run_by_the_worker(harbour: H
 
 
 def test_rule_30_only_crashes_after_the_commit_are_counted(harbour: HandoverBench) -> None:
-    """However often it was looked at: what follows its commit is run as often as its kind has tries, and then
+    """The number of checks before the commit does not count. Finish runs as often as the kind has tries and is then
     given up.
     """
     finished(harbour)

@@ -9,10 +9,8 @@ from interlock import Answer, App, Completed, External, Job, Run, Tx
 from tests.kit import Place
 
 
-def test_what_was_committed_while_the_worker_ends_is_finished_before_it_has(place: Place) -> None:
-    """A reconciler's commit is under way when the worker is told to stop: what follows it runs while the app is still
-    alive.
-    """
+def test_job_committed_during_shutdown_is_finished_before_the_worker_exits(place: Place) -> None:
+    """The reconciler is in a commit when the worker is told to stop. Finish runs before the app's lifespan ends."""
     app, lived = App(place.url, schema=place.schema, lifespan=lambda: _life(lived)), list[str]()
     entered, released = threading.Event(), threading.Event()
 
@@ -36,7 +34,7 @@ def test_what_was_committed_while_the_worker_ends_is_finished_before_it_has(plac
     async def work() -> None:
         async with app.worker():
             assert await asyncio.to_thread(entered.wait, 30)
-            # Runs when the loop is free again: the worker has been told to stop by then.
+            # Runs when the loop is free again, after the worker was told to stop.
             asyncio.get_running_loop().call_soon(released.set)
 
     app.migrate()

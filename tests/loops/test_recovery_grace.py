@@ -1,4 +1,4 @@
-"""After an outage, living workers renew before anything is recovered; hooks run in a recovery too."""
+"""Recovery grace: after an outage, live workers can renew before leases are recovered. Hooks run in a recovery too."""
 
 import pytest
 
@@ -13,8 +13,8 @@ __all__ = ["shop"]
 
 
 # ---------------------------------------------------------------- hooks
-def test_rule_27_the_hook_runs_with_the_move_that_a_maintenance_makes(shop: Shop) -> None:
-    """Both arrows of the last loss are walked, and the state's function sees the job there."""
+def test_rule_27_hook_runs_in_a_transition_made_by_maintenance(shop: Shop) -> None:
+    """The last loss makes two transitions, and the hook gets the job in its new state."""
     lease = shop.held(shop.paint)
     shop.advance(31)
     assert shop.maintenance().run_once() == 1
@@ -22,8 +22,8 @@ def test_rule_27_the_hook_runs_with_the_move_that_a_maintenance_makes(shop: Shop
     assert shop.entered == [(lease.job.id, "dead_letter")]
 
 
-def test_rule_27_a_hook_that_raises_is_tried_again_ever_later_and_stops_no_other(shop: Shop) -> None:
-    """The move is not made meanwhile, and the maintenance waits for nobody."""
+def test_rule_27_failing_hook_is_retried_and_stops_no_other_job(shop: Shop) -> None:
+    """The transition is not stored until the hook succeeds. The pauses grow, and maintenance continues meanwhile."""
     shop.broken = True
     lease, other = shop.held(shop.paint), shop.held(shop.mail)
     shop.advance(31)
@@ -43,9 +43,9 @@ def test_rule_27_a_hook_that_raises_is_tried_again_ever_later_and_stops_no_other
     assert [entry.event for entry in shop.store.inspect.history(lease.job.id) if entry.n].count("hook_failed") == 1
 
 
-# ---------------------------------------------------------------- the living renew first
-def test_rule_03_after_an_absence_nothing_is_swept_for_one_beat(shop: Shop) -> None:
-    """Who renews meanwhile keeps the lease; who does not is dead."""
+# ---------------------------------------------------------------- live workers renew first
+def test_rule_03_after_an_outage_no_lease_is_recovered_for_one_heartbeat(shop: Shop) -> None:
+    """A worker that renews meanwhile keeps its lease. The lease of a dead worker is recovered."""
     alive, dead = shop.held(shop.mail), shop.held(shop.mail, by="bob")
     maintenance = shop.maintenance()
     maintenance.run_once()
@@ -63,7 +63,7 @@ def test_rule_03_after_an_absence_nothing_is_swept_for_one_beat(shop: Shop) -> N
 
 
 def test_rule_03_other_maintenance_continues_during_the_grace(shop: Shop) -> None:
-    """Only other holders' leases need time."""
+    """Only expired leases have to wait."""
     waiting = shop.mail.using(ttl=5).enqueue().id
     shop.advance(6)
     maintenance = shop.maintenance()
@@ -72,8 +72,8 @@ def test_rule_03_other_maintenance_continues_during_the_grace(shop: Shop) -> Non
     assert shop.store.inspect.get(waiting).state == "EXPIRED"
 
 
-def test_rule_03_a_maintenance_that_stood_still_lets_a_beat_pass(shop: Shop) -> None:
-    """It was frozen, or the database was: it cannot know which."""
+def test_rule_03_frozen_maintenance_waits_for_one_heartbeat(shop: Shop) -> None:
+    """It cannot know whether it was frozen or the database was."""
     lease = shop.held(shop.mail)
     maintenance = shop.maintenance()
     maintenance.run_once()
@@ -86,8 +86,8 @@ def test_rule_03_a_maintenance_that_stood_still_lets_a_beat_pass(shop: Shop) -> 
     assert shop.job(lease).phase == "pending"
 
 
-def test_rule_03_a_database_that_stood_still_is_noticed_before_it_is_told_to_take(shop: Shop) -> None:
-    """The answer came, but half a minute late."""
+def test_rule_03_frozen_database_is_noticed_before_leases_are_recovered(shop: Shop) -> None:
+    """The database answers half a minute late."""
     shop.held(shop.mail)
 
     def slowly() -> float | None:
@@ -102,8 +102,8 @@ def test_rule_03_a_database_that_stood_still_is_noticed_before_it_is_told_to_tak
     assert maintenance.run_once() == 1
 
 
-def test_a_maintenance_that_is_always_late_recovers_all_the_same(shop: Shop) -> None:
-    """On a machine without breath every second look is a sweep."""
+def test_maintenance_that_is_always_late_still_recovers(shop: Shop) -> None:
+    """On an overloaded machine, every second round recovers leases."""
     maintenance = shop.maintenance()
     maintenance.run_once()
     found = []
@@ -114,8 +114,8 @@ def test_a_maintenance_that_is_always_late_recovers_all_the_same(shop: Shop) -> 
     assert found == [0, 2, 0, 2]
 
 
-def test_rule_03_within_one_beat_of_the_servers_start_nothing_is_swept(shop: Shop) -> None:
-    """Its clients are only just coming back."""
+def test_rule_03_no_lease_is_recovered_within_one_heartbeat_of_the_server_start(shop: Shop) -> None:
+    """Its clients are still reconnecting."""
     shop.held(shop.mail)
     shop.advance(31)
     shop.up = 4.0
@@ -129,16 +129,16 @@ def test_rule_03_within_one_beat_of_the_servers_start_nothing_is_swept(shop: Sho
 
 
 @pytest.mark.parametrize("up", [-3600.0, float("-inf"), float("nan")])
-def test_server_that_started_in_the_future_is_swept_at_once(shop: Shop, up: float) -> None:
-    """Its clock was set back behind its own start, so its uptime says nothing, and recovery does not wait for it."""
+def test_recovery_does_not_wait_for_a_server_that_started_in_the_future(shop: Shop, up: float) -> None:
+    """The server's clock was set back to before its start, so its uptime is meaningless."""
     shop.held(shop.mail)
     shop.advance(31)
     shop.up = up
     assert shop.maintenance().run_once() == 1
 
 
-def test_a_worker_that_misses_the_database_does_not_sweep(shop: Shop) -> None:
-    """Where our own renewals do not get through, neither do others'."""
+def test_worker_that_cannot_reach_the_database_recovers_no_lease(shop: Shop) -> None:
+    """If its own renewals fail, those of other workers may fail too."""
     shop.held(shop.mail)
     shop.advance(31)
     context = shop.context()
@@ -150,8 +150,8 @@ def test_a_worker_that_misses_the_database_does_not_sweep(shop: Shop) -> None:
     assert maintenance.run_once() == 0
 
 
-def test_the_store_says_how_long_its_server_is_up(store: OpenStore, place: Place) -> None:
-    """In real seconds, whatever the clock of leases says. A file has no server."""
+def test_store_returns_the_uptime_of_its_server(store: OpenStore, place: Place) -> None:
+    """The uptime is in real seconds, independent of the clock of leases. SQLite has no server and returns None."""
     up = store.inspect.uptime()
     if place.url.startswith("sqlite"):
         assert up is None

@@ -1,4 +1,4 @@
-"""Driving a job again that ended without success: a new job, which knows what the old one did outside."""
+"""Redrive: a new job for one that ended without success, with the receipts of the old one."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.loops.handler_bench import Bench
 
 
 class Mail:
-    """A kind that sends, then fails while it is told to; and what was sent under which key."""
+    """A kind that sends and then fails if a test wants it to; it records the keys of its calls."""
 
     def __init__(self, bench: Bench) -> None:
         self.sent: list[str] = []
@@ -69,21 +69,21 @@ def again(bench: Bench, job: Job, **options: Any) -> Job:
     return bench.app.get(stored.id)
 
 
-def test_what_the_old_job_did_outside_is_not_done_again(bench: Bench, mail: Mail, failed: Job) -> None:
-    """Receipts are copied, those of steps too."""
+def test_redrive_does_not_repeat_the_effects_of_the_old_job(bench: Bench, mail: Mail, failed: Job) -> None:
+    """The receipts of effects and steps are copied."""
     job = again(bench, failed)
     assert (job.state, job.result, len(mail.sent), len(mail.steps)) == ("SUCCEEDED", [1, "message-1"], 1, 1)
 
 
-def test_a_fresh_redrive_remembers_nothing_and_keeps_the_key(bench: Bench, mail: Mail, failed: Job) -> None:
-    """The external system knows it by the first job of the chain."""
+def test_fresh_redrive_has_no_receipts_and_the_same_effect_keys(bench: Bench, mail: Mail, failed: Job) -> None:
+    """The effect keys contain the id of the first job of the chain."""
     job = again(bench, failed, fresh=True)
     assert job.result == [2, "message-2"]
     assert mail.sent == [f"{failed.id}:send"] * 2
 
 
-def test_the_key_is_that_of_the_first_job_also_after_a_second_redrive(bench: Bench, mail: Mail, failed: Job) -> None:
-    """The root is passed on."""
+def test_effect_keys_stay_the_same_after_a_second_redrive(bench: Bench, mail: Mail, failed: Job) -> None:
+    """The new job has the root of the old one."""
     mail.fails = True
     second = again(bench, failed, fresh=True)
     mail.fails = False
@@ -92,10 +92,10 @@ def test_the_key_is_that_of_the_first_job_also_after_a_second_redrive(bench: Ben
     assert set(mail.sent) == {f"{failed.id}:send"}
 
 
-def test_the_new_job_is_like_the_old_one_and_points_back(bench: Bench, mail: Mail, failed: Job) -> None:
-    """Payload, queue, priority, tags and unique key; the idempotency key stays with the old one.
+def test_redriven_job_copies_the_old_one_and_refers_to_it(bench: Bench, mail: Mail, failed: Job) -> None:
+    """Payload, queue, priority, tags and unique key are copied. The idempotency key stays with the old job.
 
-    The old one does not move.
+    The old job keeps its state.
     """
     job = again(bench, failed)
     assert (job.payload, job.queue, job.priority, job.tags, job.unique_key) == (
@@ -111,8 +111,8 @@ def test_the_new_job_is_like_the_old_one_and_points_back(bench: Bench, mail: Mai
     assert ("redrive", f"as {job.id}: unblocked") in bench.remarks(old)
 
 
-def test_admit_judges_the_new_job_too(bench: Bench, mail: Mail, failed: Job) -> None:
-    """Else what it reserves would be free."""
+def test_admit_is_called_for_the_redriven_job(bench: Bench, mail: Mail, failed: Job) -> None:
+    """Otherwise the new job would not reserve anything."""
     assert mail.admitted == ["ann"]
     mail.admits = False
     with pytest.raises(Refused, match="no credit"):
@@ -123,8 +123,8 @@ def test_admit_judges_the_new_job_too(bench: Bench, mail: Mail, failed: Job) -> 
     assert (mail.admitted, mail.judged) == (["ann", "ann"], [failed.id, job.id])
 
 
-def test_a_unique_key_that_is_held_refuses_the_redrive(bench: Bench, mail: Mail, failed: Job) -> None:
-    """The sentence names the holder."""
+def test_redrive_is_refused_while_another_job_has_the_unique_key(bench: Bench, mail: Mail, failed: Job) -> None:
+    """The error names that job."""
     holder = mail.kind.using(unique_key="u1").enqueue("bob")
     with pytest.raises(TransitionRefused, match=f"{holder.id} is active under the same unique key 'u1'"):
         bench.app.redrive(failed.id, by="olga")
@@ -132,8 +132,8 @@ def test_a_unique_key_that_is_held_refuses_the_redrive(bench: Bench, mail: Mail,
     assert again(bench, failed).state == "SUCCEEDED"
 
 
-def test_only_what_ended_without_success_is_driven_again(bench: Bench, mail: Mail, failed: Job) -> None:
-    """Neither a job that waits nor one that succeeded."""
+def test_only_jobs_that_ended_without_success_can_be_redriven(bench: Bench, mail: Mail, failed: Job) -> None:
+    """A succeeded job and a waiting job are refused."""
     job = again(bench, failed)
     with pytest.raises(TransitionRefused, match="Only a job that ended without success"):
         bench.app.redrive(job.id, by="olga")

@@ -16,7 +16,7 @@ from tests.loops.handler_bench import Bench
 
 
 def jobs(bench: Bench, count: int) -> list[str]:
-    """Jobs that end at once, all in one batch."""
+    """Enqueue jobs that end at once, all in one batch."""
 
     @bench.app.job(tries=1)
     async def quick(run: Run) -> str:
@@ -27,7 +27,7 @@ def jobs(bench: Bench, count: int) -> list[str]:
 
 
 def freed(bench: Bench) -> bool:
-    """Whether every slot that took a job has let go of it."""
+    """Return whether every slot that took a job is free again."""
     moved = bench.heard(SlotStateChanged)
     taken = {event.slot for event in moved if event.target == "Processing"}
     last = {event.slot: event.target for event in moved}
@@ -38,7 +38,7 @@ def freed(bench: Bench) -> bool:
 def test_error_while_a_batch_is_settled_frees_every_slot(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """The jobs are left to their leases, and the worker says what happened."""
+    """The worker reports the error, and the jobs are recovered when their leases expire."""
     errors, settle = [error], Settler.settle_batch
 
     def once(self: Settler, items: Sequence[Settlement]) -> None:
@@ -83,7 +83,7 @@ def test_error_while_one_job_is_settled_alone_frees_its_slot(bench: Bench, monke
 def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if a store refuses a move that was not in the batch."""
+    """This holds even if the store returns a refusal for a job that was not in the batch."""
     ids, told = jobs(bench, 5), list[str]()
 
     def broken(self: Settler, item: Settlement, move: Any, refusal: Refusal) -> None:
@@ -108,12 +108,10 @@ def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(
     assert freed(bench)
 
 
-def test_worker_forgets_a_job_that_broke_here_once_another_has_it(
+def test_worker_forgets_an_abandoned_job_after_another_worker_has_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is remembered does not grow with the life of the worker; a job whose lease still runs is remembered, and
-    left to that lease.
-    """
+    """The list of abandoned jobs does not grow forever. A job whose lease has not expired stays in it."""
     made: list[Worker] = []
     make = Worker.__init__
 
@@ -136,7 +134,7 @@ def test_worker_forgets_a_job_that_broke_here_once_another_has_it(
             (lease,) = bench.store.queue.claim(worker.name, broken.claim_rules(1), ["side"], 1)
             return lease
 
-        # In the thread of the worker's own claims, so that none of those comes between.
+        # Runs in the worker's claim thread, so that no claim of its own comes in between.
         lease = await worker._in_claim_thread(claimed)
         worker._slots.abandoned |= dict.fromkeys([Fence(lease.job.id, 1, lease.holder), *recovered])
         worker._context.database_down.set()

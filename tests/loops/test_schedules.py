@@ -1,4 +1,4 @@
-"""Schedules: one job per tick, however many maintenance see it, and after an absence what `catch_up` says."""
+"""Schedules: one job per tick, however many workers see it, and `catch_up` after downtime."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ HOUR, DAY = 3600.0, 86_400.0
 
 
 class Office(Bench):
-    """An app that reports."""
+    """An app with a kind for reports."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -40,11 +40,11 @@ class Office(Bench):
         self.app.schedules[name] = Schedule(name, cron, call or self.report.request(), **options)
 
     def at(self, moment: datetime) -> None:
-        """Let time pass up to this moment."""
+        """Advance the clock to this time."""
         self.advance((moment - self.place.clock.now()).total_seconds())
 
     def ticks(self) -> list[datetime]:
-        """What has fired, the oldest first."""
+        """Return the ticks that created a job, the oldest first."""
         return sorted(job.scheduled_for for job in self.store.inspect.jobs(limit=5000) if job.scheduled_for is not None)
 
 
@@ -61,8 +61,8 @@ def utc(month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
 
 
 # ---------------------------------------------------------------- on time
-def test_rule_36_a_tick_is_one_job_whose_key_is_the_schedule_and_the_tick_in_utc(office: Office) -> None:
-    """Not before its time, and with the arguments of its call."""
+def test_rule_36_tick_creates_one_job_keyed_by_schedule_and_utc_time(office: Office) -> None:
+    """The job is created on time, with the arguments and options of the schedule."""
     office.plan("0 3 * * *", tz="Europe/Berlin", call=office.report.using(queue="slow").request("us"))
     maintenance = office.maintenance()
     assert maintenance.run_once() == 0
@@ -77,15 +77,15 @@ def test_rule_36_a_tick_is_one_job_whose_key_is_the_schedule_and_the_tick_in_utc
     assert maintenance.run_once() == 0
 
 
-def test_a_new_schedule_makes_up_for_nothing(office: Office) -> None:
-    """It begins when it is first seen, whatever its catch_up."""
+def test_new_schedule_does_not_catch_up(office: Office) -> None:
+    """It starts when it is first seen, even with `catch_up="all"`."""
     office.advance(30 * DAY + 5)
     office.plan("* * * * *", catch_up="all")
     assert office.maintenance().run_once() == 0
 
 
-def test_rule_36_two_maintenance_make_one_job_per_tick(office: Office) -> None:
-    """Whether they come together or one after the other."""
+def test_rule_36_two_maintenance_instances_create_one_job_per_tick(office: Office) -> None:
+    """This holds whether they run at the same time or one after the other."""
     office.plan("0 * * * *", catch_up="all")
     both = [office.maintenance("w1#a"), office.maintenance("w2#b")]
     for maintenance in both:
@@ -106,10 +106,10 @@ def test_rule_36_two_maintenance_make_one_job_per_tick(office: Office) -> None:
     assert len(office.ticks()) == len(set(office.ticks())) == 21
 
 
-def test_rule_36_a_crash_between_the_job_and_its_mark_makes_no_second_job(
+def test_rule_36_crash_before_the_tick_is_marked_creates_no_second_job(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next maintenance finds the same key."""
+    """The next maintenance round uses the same idempotency key."""
     office.plan("0 3 * * *")
     office.maintenance().run_once()
     office.at(utc(1, 1, 3))
@@ -126,10 +126,10 @@ def test_rule_36_a_crash_between_the_job_and_its_mark_makes_no_second_job(
     assert office.maintenance("w2#c").run_once() == 1
 
 
-def test_a_tick_that_another_program_made_otherwise_is_that_programs(
+def test_tick_already_created_with_other_arguments_creates_no_second_job(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its arguments changed between the crash and the next maintenance: one job, and the schedule goes on."""
+    """The arguments changed between the crash and the next round. The existing job stays, and the schedule continues."""
     office.plan("0 3 * * *")
     office.maintenance().run_once()
     office.at(utc(1, 1, 3))
@@ -145,7 +145,7 @@ def test_a_tick_that_another_program_made_otherwise_is_that_programs(
     assert [job.payload["region"] for job in office.store.inspect.jobs()] == ["us", "eu"]
 
 
-# ---------------------------------------------------------------- clocks that change
+# ---------------------------------------------------------------- daylight saving time
 @pytest.mark.parametrize(
     ("before", "after", "ticks"),
     [
@@ -157,7 +157,7 @@ def test_a_tick_that_another_program_made_otherwise_is_that_programs(
 def test_ticks_follow_daylight_saving_changes(
     office: Office, before: datetime, after: datetime, ticks: list[datetime]
 ) -> None:
-    """Every night at half past two, in Berlin, with a maintenance that looks every half hour."""
+    """The schedule runs at 02:30 in Berlin, and maintenance runs every half hour."""
     office.at(before)
     office.plan("30 2 * * *", tz="Europe/Berlin")
     maintenance = office.maintenance()
@@ -167,7 +167,7 @@ def test_ticks_follow_daylight_saving_changes(
     assert office.ticks() == ticks
 
 
-# ---------------------------------------------------------------- after an absence
+# ---------------------------------------------------------------- downtime
 @pytest.mark.parametrize(
     ("catch_up", "fired"),
     [
@@ -176,8 +176,8 @@ def test_ticks_follow_daylight_saving_changes(
         ("all", [utc(1, 2, 3), utc(1, 3, 3), utc(1, 4, 3)]),
     ],
 )
-def test_after_downtime_fires_what_catch_up_says(office: Office, catch_up: str, fired: list[datetime]) -> None:
-    """Nothing ran for three days; then each maintenance that comes finds the rest dealt with."""
+def test_ticks_missed_during_downtime_follow_catch_up(office: Office, catch_up: str, fired: list[datetime]) -> None:
+    """No worker runs for three days. The first round afterwards handles all missed ticks."""
     office.at(utc(1, 1, 12))
     office.plan("0 3 * * *", catch_up=catch_up)
     office.maintenance().run_once()
@@ -190,8 +190,8 @@ def test_after_downtime_fires_what_catch_up_says(office: Office, catch_up: str, 
     assert office.maintenance("w3#d").run_once() == 1
 
 
-def test_a_tick_seen_a_moment_late_is_on_time(office: Office) -> None:
-    """A maintenance looks once a second, and a worker is restarted now and then."""
+def test_slightly_late_tick_counts_as_on_time(office: Office) -> None:
+    """Maintenance runs only once per second, and workers restart now and then."""
     office.plan("0 3 * * *", catch_up="none")
     maintenance = office.maintenance()
     maintenance.run_once()
@@ -199,9 +199,9 @@ def test_a_tick_seen_a_moment_late_is_on_time(office: Office) -> None:
     assert maintenance.run_once() == 1
 
 
-# ---------------------------------------------------------------- what goes wrong
-def test_a_tick_that_its_kind_does_not_admit_is_dealt_with(office: Office) -> None:
-    """It is told, not tried again, and the next one has its own chance."""
+# ---------------------------------------------------------------- errors
+def test_tick_refused_by_admit_is_reported_and_not_retried(office: Office) -> None:
+    """The next tick is tried as usual."""
     office.plan("0 3 * * *")
     maintenance = office.maintenance()
     maintenance.run_once()
@@ -217,10 +217,8 @@ def test_a_tick_that_its_kind_does_not_admit_is_dealt_with(office: Office) -> No
     assert maintenance.run_once() == 1
 
 
-def test_a_schedule_that_cannot_tick_stops_no_other_and_is_tried_again(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only what was stored counts."""
+def test_failing_schedule_stops_no_other_and_is_retried(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick counts only if its job is stored."""
     office.plan("0 3 * * *", name="a")
     office.plan("0 3 * * *", name="b")
     maintenance = office.maintenance()
@@ -241,8 +239,8 @@ def test_a_schedule_that_cannot_tick_stops_no_other_and_is_tried_again(
     assert maintenance.run_once() == 1
 
 
-def test_a_paused_schedule_does_not_tick(office: Office) -> None:
-    """And goes on when it is resumed."""
+def test_paused_schedule_does_not_tick(office: Office) -> None:
+    """It continues when it is resumed."""
     office.plan("0 3 * * *")
     maintenance = office.maintenance()
     maintenance.run_once()
@@ -255,7 +253,7 @@ def test_a_paused_schedule_does_not_tick(office: Office) -> None:
 
 
 def test_rule_20_idle_schedule_sends_no_query(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two ticks the schedule is not asked for, since a write would wake every worker on a file."""
+    """Between two ticks the schedule is not saved, because a write would wake every worker on SQLite."""
     office.plan("0 3 * * *")
     maintenance = office.maintenance()
     maintenance.run_once()

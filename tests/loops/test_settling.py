@@ -33,8 +33,8 @@ def declare(bench: Bench, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_a_cancel_by_an_operator_emits_its_transition(bench: Bench, hooked: bool) -> None:
-    """With a hook on the cancelled state, and without."""
+def test_cancel_by_an_operator_emits_its_transition(bench: Bench, hooked: bool) -> None:
+    """This holds with and without a hook on the cancelled state."""
     work, entered = declare(bench), list[str]()
     if hooked:
 
@@ -48,13 +48,13 @@ def test_a_cancel_by_an_operator_emits_its_transition(bench: Bench, hooked: bool
     assert entered == (["CANCELLED"] if hooked else [])
 
 
-def test_a_reject_by_an_operator_emits_its_transition(bench: Bench) -> None:
+def test_reject_by_an_operator_emits_its_transition(bench: Bench) -> None:
     id = bench.add(declare(bench, lifecycle=IMAGE))
     bench.app.reject(id, by="bob", reason="spam")
     assert transitions(bench, id) == [("reject", "queued", "rejected", 1, "operator:bob")]
 
 
-def test_an_expiry_emits_its_transition(bench: Bench) -> None:
+def test_expiry_emits_its_transition(bench: Bench) -> None:
     work = declare(bench)
     bench.migrate()
     id = work.using(delay=60, ttl=1).enqueue("late").id
@@ -65,8 +65,8 @@ def test_an_expiry_emits_its_transition(bench: Bench) -> None:
     assert actor.endswith("/maintenance")
 
 
-def test_a_completion_callback_emits_its_transitions(bench: Bench) -> None:
-    """And the end of the attempt, as if the reconciler had heard of it."""
+def test_completion_callback_emits_its_transitions(bench: Bench) -> None:
+    """It also emits the end of the attempt, as the reconciler would."""
 
     @bench.app.job(lifecycle=DOWNLOAD)
     async def fetch(run: Run, name: str) -> External[str]:
@@ -87,14 +87,14 @@ def test_a_completion_callback_emits_its_transitions(bench: Bench) -> None:
     assert [event.outcome for event in bench.seen if isinstance(event, AttemptEnded)] == ["succeed"]
 
 
-def test_a_success_of_a_worker_emits_its_transition(bench: Bench) -> None:
+def test_success_of_a_worker_emits_its_transition(bench: Bench) -> None:
     job = bench.run_one(declare(bench), "a")
     (succeeded,) = [row for row in transitions(bench, job.id) if row[0] == "succeed"]
     assert succeeded[1:4] == ("RUNNING", "SUCCEEDED", 1)
     assert succeeded[4] == bench.store.inspect.history(job.id)[-1].actor
 
 
-def test_the_audit_and_the_events_name_the_same_actor(bench: Bench) -> None:
+def test_audit_and_events_name_the_same_actor(bench: Bench) -> None:
     work = declare(bench)
     id = bench.add(work)
     bench.app.cancel(id, by="ann")
@@ -103,7 +103,7 @@ def test_the_audit_and_the_events_name_the_same_actor(bench: Bench) -> None:
     assert (last.event, last.to_state, last.actor) == (event, target, actor)
 
 
-def test_a_hook_that_raises_reaches_the_operator_and_is_reported(bench: Bench) -> None:
+def test_error_of_a_hook_is_raised_to_the_operator_and_reported(bench: Bench) -> None:
     """The job is unchanged, and no transition is emitted."""
     work = declare(bench)
 
@@ -119,9 +119,9 @@ def test_a_hook_that_raises_reaches_the_operator_and_is_reported(bench: Bench) -
     assert [event.state for event in bench.seen if isinstance(event, HookFailed)] == ["CANCELLED"]
 
 
-# ---------------------------------------------------------------- one place
+# ---------------------------------------------------------------- one place for transitions
 def calls_that_settle(path: Path) -> set[str]:
-    """The calls in a file that decide a transition, or write one to a store."""
+    """Return the calls in a file that decide a transition or write one to a store."""
     found = set[str]()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not isinstance(node, ast.Call):

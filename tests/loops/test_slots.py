@@ -1,4 +1,4 @@
-"""Slots: a worker never runs more at once than it has slots, wherever the work comes from."""
+"""Slots: a worker never runs more jobs at once than it has slots, wherever they come from."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,9 @@ class Shop:
         self.app: App[Tx] = App(place.url, schema=place.schema)
         self.now = self.most = 0
         self.gate: asyncio.Event | None = None
-        """Where functions wait, if a test wants them to."""
+        """If set, functions wait for it."""
         self.crowd, self.crowded = 1, asyncio.Event()
-        """Set when so many are there at once."""
+        """Set when this many functions run at once."""
         self.finished: dict[str, int] = {}
         self.adopted: list[int] = []
 
@@ -90,7 +90,7 @@ class Shop:
         self.now -= 1
 
     def committed_by_the_dead(self, count: int) -> set[str]:
-        """Executions past their commit, whose worker died before it finished them."""
+        """Create committed executions whose worker died before it finished them; return their job ids."""
         spec = self.bill.spec
         claim_rules = [replace(rule, lease=0.0) for rule in spec.claim_rules(spec.version(self.store))]
         self.app.enqueue_many([self.bill.request(n) for n in range(count)])
@@ -111,7 +111,7 @@ class Shop:
         return {lease.job.id for lease in leases}
 
     def plan(self, slots: int) -> Plan:
-        """A worker with so many slots, and a note of how many executions it adopts at once."""
+        """Return the plan of a worker with this many slots; record how many executions it adopts at once."""
         adopt, intercepted = self.store.leases.adopt, InterceptedStore(self.store)
 
         def noted(*args: Any, **kwargs: Any) -> list[Lease]:
@@ -129,7 +129,7 @@ def shop(place: Place) -> Shop:
 
 
 async def work(shop: Shop, count: int, plan: Plan) -> None:
-    """A worker, until so many attempts have ended."""
+    """Run a worker until this many attempts have ended."""
     async with run_worker(plan):
         witness = EventRecorder(shop.app.events)
         await witness.until(
@@ -137,16 +137,16 @@ async def work(shop: Shop, count: int, plan: Plan) -> None:
         )
 
 
-def test_a_worker_finishes_no_more_of_a_dead_one_at_once_than_it_has_slots(shop: Shop) -> None:
-    """It adopts no more either, so that others can take their share."""
+def test_worker_finishes_executions_of_a_dead_worker_only_in_its_slots(shop: Shop) -> None:
+    """It also adopts no more than it has slots, so that other workers can take the rest."""
     shop.committed_by_the_dead(MANY)
 
     asyncio.run(work(shop, MANY, shop.plan(slots=2)))
     assert (len(shop.finished), shop.most, max(shop.adopted)) == (MANY, 2, 2)
 
 
-def test_a_full_worker_finishes_what_a_dead_one_left_before_it_claims_more(shop: Shop) -> None:
-    """However much waits in the queue."""
+def test_worker_finishes_executions_of_a_dead_worker_before_it_claims_more(shop: Shop) -> None:
+    """This holds even with thousands of jobs in the queue."""
     left = shop.committed_by_the_dead(10)
     shop.app.enqueue_many([shop.bill.request(n) for n in range(3000)])
 
@@ -164,18 +164,16 @@ def test_a_full_worker_finishes_what_a_dead_one_left_before_it_claims_more(shop:
 
 
 def test_jobs_that_a_reconciler_commits_are_finished_in_slots(shop: Shop) -> None:
-    """A whole batch of answers comes at once; the worker keeps their leases while they wait."""
+    """A whole batch of answers arrives at once. The worker renews their leases while they wait for a slot."""
     shop.app.enqueue_many([shop.order.request(n) for n in range(MANY)])
 
-    # Each ends twice: when it is handed over, and when it is done.
+    # Each job ends two attempts: when it is handed over, and when it is done.
     asyncio.run(work(shop, 2 * MANY, shop.plan(slots=2)))
     assert (len(shop.finished), shop.most) == (MANY, 2)
 
 
-def test_sorts_of_kinds_share_the_slots(shop: Shop) -> None:
-    """Coroutines and functions are claimed by statements of their own where there are few threads; together they fill
-    the slots, and no more.
-    """
+def test_async_and_sync_kinds_share_the_slots(shop: Shop) -> None:
+    """With few threads, async and sync kinds are claimed by separate statements. Together they never exceed the slots."""
     shop.app.enqueue_many([shop.bill.request(n) for n in range(MANY)] + [shop.sum_up.request(n) for n in range(MANY)])
     busy: list[int] = []
 
@@ -191,14 +189,14 @@ def test_sorts_of_kinds_share_the_slots(shop: Shop) -> None:
     assert max(busy) <= 4
 
 
-# ---------------------------------------------------------------- suspects where no child can be started
+# ---------------------------------------------------------------- suspects if no child can start
 def lost(shop: Shop, place: Place, ids: Sequence[str], losses: int) -> None:
     for id in ids:
         place.raw("UPDATE {jobs} SET lease_losses = :losses, updated_at = {later} WHERE id = :id", losses=losses, id=id)
 
 
-def test_where_no_child_can_be_started_suspects_run_beside_others_after_a_first_loss(shop: Shop, place: Place) -> None:
-    """They recover together; what dies with them a second time runs alone."""
+def test_without_children_suspects_with_one_loss_run_concurrently(shop: Shop, place: Place) -> None:
+    """A suspect with a second loss runs alone."""
     lost(shop, place, [job.id for job in shop.app.enqueue_many([shop.bill.request(n) for n in range(MANY)])], 1)
 
     shop.crowd = 10
@@ -207,10 +205,8 @@ def test_where_no_child_can_be_started_suspects_run_beside_others_after_a_first_
     assert shop.most == 10
 
 
-def test_where_no_child_can_be_started_a_suspect_that_must_run_alone_waits_until_it_is(
-    shop: Shop, place: Place
-) -> None:
-    """It does not wait for ever: nothing else is claimed meanwhile."""
+def test_without_children_a_suspect_with_two_losses_runs_alone(shop: Shop, place: Place) -> None:
+    """It does not wait forever, because the worker claims no other job meanwhile."""
     lonely = [job.id for job in shop.app.enqueue_many([shop.suspect.request(n) for n in range(3)])]
     lost(shop, place, lonely, 2)
     shop.app.enqueue_many([shop.bill.request(n) for n in range(MANY)])
@@ -220,11 +216,11 @@ def test_where_no_child_can_be_started_a_suspect_that_must_run_alone_waits_until
     assert shop.most > 1
 
 
-@pytest.mark.parametrize(("why", "outcome"), [("release", Released), ("cancel", CancelRequested), ("lost", Released)])
-def test_a_def_handler_that_was_told_to_stop_while_it_waited_for_its_turn_does_not_begin(
+@pytest.mark.parametrize(("why", "outcome"), [("shutdown", Released), ("cancel", CancelRequested), ("lost", Released)])
+def test_sync_handler_that_is_stopped_before_its_start_does_not_run(
     shop: Shop, why: Stop, outcome: type[Outcome]
 ) -> None:
-    """A suspect would run beside others after all, and a worker that ends would be left in the middle of it."""
+    """Otherwise a suspect might run beside other jobs, and a stopping worker would leave the handler midway."""
     begun: list[str] = []
 
     @shop.app.job()

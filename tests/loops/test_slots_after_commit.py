@@ -1,4 +1,4 @@
-"""Slots after a commit: what a dying child leaves, and since when a lease is trusted."""
+"""Slots after a commit: the death of a child in finish, and the time from which a lease is trusted."""
 
 import asyncio
 from dataclasses import replace
@@ -23,9 +23,9 @@ from tests.loops.worker_doubles import InterceptedStore
 __all__ = ["shop"]
 
 
-# ---------------------------------------------------------------- what follows a commit, in a child that dies
+# ---------------------------------------------------------------- death of a child in finish
 class Deaths:
-    """Attempts and a reporter in one: each finish dies as it is told to, and the outcome is noted."""
+    """Fake attempts and a fake reporter: each finish returns the next death, and outcomes are recorded."""
 
     def __init__(self, deaths: list[Died]) -> None:
         self.deaths = deaths
@@ -38,7 +38,7 @@ class Deaths:
         return self.deaths.pop(0) if self.deaths else None
 
     async def pause(self, execution: HeldExecution, seconds: float) -> None:
-        """No time passes."""
+        """Return at once."""
 
     def post(self, execution: HeldExecution, outcome: Outcome, done: object) -> None:
         self.outcomes.append(outcome)
@@ -50,13 +50,15 @@ class Deaths:
     ([Died("a", began=True, shared=True)], [False, True], False),
     ([Died("a", began=True, ended=True)], [False, False], False),
 ])  # fmt: skip
-def test_rule_30_a_finish_that_died_beside_others_is_charged_only_if_it_dies_alone(
+def test_rule_30_death_in_a_shared_process_is_charged_only_if_finish_dies_alone_too(
     shop: Shop,
     deaths: list[Died],
     alone: list[bool],
     given_up: bool,
 ) -> None:
-    """It has three tries, and its worker died of it once: with a death in a group and one alone it is given up."""
+    """The kind has three tries, and finish has killed its worker once. After one death in a group and one alone it is
+    given up.
+    """
     shop.committed_by_the_dead(1)
     (lease,) = shop.store.leases.adopt("me#1", ["bill"], 30.0, 1)
     context = WorkerContext("me#1", lambda: shop.store, {"bill": shop.bill.spec})
@@ -74,7 +76,7 @@ def test_rule_30_a_finish_that_died_beside_others_is_charged_only_if_it_dies_alo
 
 
 class Outage(SystemSleeper):
-    """A lease is renewed, or taken by another, after a few looks."""
+    """A sleeper during which the lease is renewed, or taken by another worker, after a few sleeps."""
 
     def __init__(self, *, taken: bool) -> None:
         self.taken = taken
@@ -90,8 +92,8 @@ class Outage(SystemSleeper):
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_rule_3_a_finish_that_an_outage_stopped_runs_again_in_the_same_hands(shop: Shop, taken: bool) -> None:
-    """Unless another worker has taken it. The outage costs no try."""
+def test_rule_3_finish_stopped_by_an_outage_runs_again_in_the_same_worker(shop: Shop, taken: bool) -> None:
+    """It does not run again if another worker has taken the job. The outage costs no try."""
     shop.committed_by_the_dead(1)
     (lease,) = shop.store.leases.adopt("me#1", ["bill"], 30.0, 1)
     sleeper = Outage(taken=taken)
@@ -120,10 +122,10 @@ def test_rule_3_a_finish_that_an_outage_stopped_runs_again_in_the_same_hands(sho
     assert there.outcomes == ([] if taken else [Finished()])
 
 
-# ---------------------------------------------------------------- since when a lease is trusted
+# ---------------------------------------------------------------- from when a lease is trusted
 @pytest.mark.parametrize("verb", ["claim", "adopt", "commit by the reconciler"])
-def test_a_lease_is_trusted_from_when_it_was_asked_for(shop: Shop, verb: str) -> None:
-    """A slow database may answer when much of the lease is over: others may have the execution soon after."""
+def test_lease_is_trusted_from_the_time_of_its_request(shop: Shop, verb: str) -> None:
+    """A slow database may answer when most of the lease is over; another worker may adopt the execution soon after."""
     sleeper, intercepted = Slow(), InterceptedStore(shop.store)
     if verb == "adopt":
         shop.committed_by_the_dead(1)

@@ -1,4 +1,4 @@
-"""Stages, progress and measures of a handler, along the lifecycles of the documents."""
+"""Stages, progress and measures of a handler, with the example lifecycles of the documentation."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ from tests.loops.test_handlers import raising
 
 
 # ---------------------------------------------------------------- stages
-def test_stages_are_audited_as_they_come(bench: Bench) -> None:
-    """A delivery from its queue to its user; the present stage again is no step."""
+def test_each_stage_is_in_the_audit(bench: Bench) -> None:
+    """Advancing to the current stage adds no transition."""
 
     @bench.app.job(lifecycle=DELIVERY)
     async def deliver(run: Run) -> str:
@@ -32,8 +32,8 @@ def test_stages_are_audited_as_they_come(bench: Bench) -> None:
     assert bench.walk(job) == ["claim CLAIMED", "start DOWNLOADING", "advance STREAMING", "succeed DELIVERED"]
 
 
-def test_a_sync_handler_advances_too(bench: Bench) -> None:
-    """The same verbs, without await."""
+def test_sync_handler_can_advance(bench: Bench) -> None:
+    """The methods are the same, without await."""
 
     @bench.app.job(lifecycle=DELIVERY)
     def deliver(run: SyncRun) -> None:
@@ -43,8 +43,8 @@ def test_a_sync_handler_advances_too(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("caught", [True, False])
-def test_a_stage_that_is_not_drawn_is_refused_where_it_is_asked_for(bench: Bench, caught: bool) -> None:
-    """The handler may go on; if it does not, the job fails with that sentence."""
+def test_advance_to_a_stage_that_is_not_allowed_is_refused(bench: Bench, caught: bool) -> None:
+    """The handler may catch the error and continue. Otherwise the job fails with it."""
 
     @bench.app.job(lifecycle=DELIVERY)
     async def deliver(run: Run) -> None:
@@ -62,8 +62,8 @@ def test_a_stage_that_is_not_drawn_is_refused_where_it_is_asked_for(bench: Bench
         assert job.attempt == 1
 
 
-def test_a_value_returned_where_no_succeed_is_drawn_fails_the_job_before_its_commit(bench: Bench) -> None:
-    """With a sentence that says from where it could succeed."""
+def test_handler_that_returns_in_a_state_without_succeed_fails_the_job(bench: Bench) -> None:
+    """The commit function does not run. The error says from which state the job can succeed."""
     committed: list[str] = []
 
     @bench.app.job(lifecycle=DELIVERY)
@@ -83,10 +83,8 @@ def test_a_value_returned_where_no_succeed_is_drawn_fails_the_job_before_its_com
 
 # ---------------------------------------------------------------- progress and measures
 @pytest.mark.parametrize("ends_well", [True, False])
-def test_progress_and_measures_are_stored_also_for_a_job_that_ends_before_its_first_beat(
-    bench: Bench, ends_well: bool
-) -> None:
-    """They travel with its last move."""
+def test_progress_and_measures_of_a_short_job_are_stored(bench: Bench, ends_well: bool) -> None:
+    """The job ends before its first heartbeat, so they are stored with its last transition."""
 
     @bench.app.job()
     async def work(run: Run) -> None:
@@ -109,9 +107,9 @@ def test_progress_and_measures_are_stored_also_for_a_job_that_ends_before_its_fi
     ]
 
 
-# ---------------------------------------------------------------- the lifecycles of the documents
-def test_an_image_that_fails_rests_and_is_buried_after_its_last_try(bench: Bench) -> None:
-    """It rests in `failed`, the claim walks both arrows, and its end is `dead_letter`."""
+# ---------------------------------------------------------------- the example lifecycles
+def test_failed_image_rests_and_is_buried_after_its_last_try(bench: Bench) -> None:
+    """It rests in `failed`, a claim makes both transitions to `running`, and it ends in `dead_letter`."""
     job = bench.run_one(raising(bench, ValueError("no gpu"), lifecycle=IMAGE, tries=2))
     assert (job.state, job.phase, bench.wait_of(job)) == ("failed", "pending", 10)
     job = bench.again(job, 10)
@@ -126,8 +124,8 @@ def test_an_image_that_fails_rests_and_is_buried_after_its_last_try(bench: Bench
     ]
 
 
-def test_an_image_completes_or_is_rejected(bench: Bench) -> None:
-    """The other two ends."""
+def test_image_completes_or_is_rejected(bench: Bench) -> None:
+    """These are its other two final states."""
 
     @bench.app.job(lifecycle=IMAGE)
     async def paint(run: Run, safe: bool) -> str:
@@ -139,8 +137,8 @@ def test_an_image_completes_or_is_rejected(bench: Bench) -> None:
     assert bench.run_one(paint, False).state == "rejected"
 
 
-def test_a_delivery_is_retried_from_its_stage(bench: Bench) -> None:
-    """Back to its queue, and then all the way."""
+def test_delivery_is_retried_from_any_stage(bench: Bench) -> None:
+    """It returns to its queue and starts again."""
     tried: list[int] = []
 
     @bench.app.job(lifecycle=DELIVERY, backoff=STEADY)
@@ -155,8 +153,8 @@ def test_a_delivery_is_retried_from_its_stage(bench: Bench) -> None:
     assert "retry QUEUED" in bench.walk(job)
 
 
-def test_a_download_that_a_handler_does_itself_walks_its_arrows(bench: Bench) -> None:
-    """It starts, and completes; an error on the way finds no way back."""
+def test_download_by_its_own_handler_takes_each_transition(bench: Bench) -> None:
+    """It starts and completes. An error fails it, because `downloading` allows no retry."""
 
     @bench.app.job(lifecycle=DOWNLOAD)
     async def fetch(run: Run, good: bool) -> None:
@@ -167,10 +165,8 @@ def test_a_download_that_a_handler_does_itself_walks_its_arrows(bench: Bench) ->
     assert bench.walk(bench.run_one(fetch, False)) == ["start downloading", "fail failed"]
 
 
-def test_a_download_that_goes_on_elsewhere_stays_queued_until_its_reconciler_says_that_it_began(bench: Bench) -> None:
-    """An error before it was handed over leaves it where it waits; then it is handed over, and no worker's lease is on
-    it.
-    """
+def test_handed_over_download_stays_queued_until_its_reconciler_sees_it_start(bench: Bench) -> None:
+    """An error before the handover leaves it queued. After the handover no worker has a lease on it."""
     fails = [TimeoutError("slow")]
 
     @bench.app.job(lifecycle=DOWNLOAD, backoff=STEADY)

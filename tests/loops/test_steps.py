@@ -1,4 +1,4 @@
-"""Steps: a value is remembered, and not made again."""
+"""Steps: a completed step returns its stored value and does not run again."""
 
 from datetime import date
 from typing import Any
@@ -24,7 +24,7 @@ def called(outside: ExternalWork, *args: Any) -> str:
 
 # ---------------------------------------------------------------- steps
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_step_is_remembered_across_attempts(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
+def test_step_is_stored_across_attempts(bench: Bench, outside: ExternalWork, is_async: bool) -> None:
     """The second attempt gets the value of the first."""
 
     @bench.app.job()
@@ -45,8 +45,8 @@ def test_a_step_is_remembered_across_attempts(bench: Bench, outside: ExternalWor
     assert (job.attempt, job.result, outside.calls) == (2, "receipt-1", [(7,)])
 
 
-def test_a_step_that_raised_is_not_remembered(bench: Bench, outside: ExternalWork) -> None:
-    """It is made again."""
+def test_step_that_raised_is_not_stored(bench: Bench, outside: ExternalWork) -> None:
+    """The next attempt runs it again."""
     outside.errors = [TimeoutError("slow")]
 
     @bench.app.job(backoff=AT_ONCE)
@@ -56,8 +56,8 @@ def test_a_step_that_raised_is_not_remembered(bench: Bench, outside: ExternalWor
     assert bench.run_one(work).result == "receipt-2"
 
 
-def test_an_old_step_is_taken_afresh_once_it_is_too_old(bench: Bench, outside: ExternalWork) -> None:
-    """By the store's clock: at 300 s it still holds, after that it does not."""
+def test_step_runs_again_after_its_max_age(bench: Bench, outside: ExternalWork) -> None:
+    """The clock of the store counts. At 300 s the stored value is still used, after that it is not."""
 
     @bench.app.job(tries=5)
     async def work(run: Run) -> str:
@@ -75,8 +75,8 @@ def test_an_old_step_is_taken_afresh_once_it_is_too_old(bench: Bench, outside: E
     assert bench.again(job, 200).result == "receipt-2"
 
 
-def test_an_old_step_may_be_taken_afresh_with_other_arguments(bench: Bench, outside: ExternalWork) -> None:
-    """What is too old to be used is too old to complain about."""
+def test_expired_step_may_have_other_arguments(bench: Bench, outside: ExternalWork) -> None:
+    """Its stored value is not used, so its arguments are not compared."""
 
     @bench.app.job()
     async def work(run: Run) -> str:
@@ -89,8 +89,8 @@ def test_an_old_step_may_be_taken_afresh_with_other_arguments(bench: Bench, outs
 
 
 @pytest.mark.parametrize("verb", ["step", "effect"])
-def test_a_name_used_twice_in_one_attempt_fails_the_job(bench: Bench, outside: ExternalWork, verb: str) -> None:
-    """With a sentence that names it; the second call is not made."""
+def test_name_used_twice_in_one_attempt_fails_the_job(bench: Bench, outside: ExternalWork, verb: str) -> None:
+    """The error contains the name, and the second call is not made."""
 
     @bench.app.job()
     async def work(run: Run) -> None:
@@ -103,8 +103,8 @@ def test_a_name_used_twice_in_one_attempt_fails_the_job(bench: Bench, outside: E
 
 
 @pytest.mark.parametrize("verb", ["step", "effect"])
-def test_other_arguments_than_before_fail_the_job(bench: Bench, outside: ExternalWork, verb: str) -> None:
-    """Its receipt does not speak of this call."""
+def test_step_or_effect_with_other_arguments_fails_the_job(bench: Bench, outside: ExternalWork, verb: str) -> None:
+    """The stored receipt is for another call."""
 
     @bench.app.job()
     async def work(run: Run) -> None:
@@ -120,8 +120,8 @@ def test_other_arguments_than_before_fail_the_job(bench: Bench, outside: Externa
     assert f"The {verb} 'it' is called with other arguments than in an earlier attempt" in (job.last_error or "")
 
 
-def test_a_name_kept_as_a_step_cannot_become_an_effect(bench: Bench, outside: ExternalWork) -> None:
-    """Neither can speak for the other."""
+def test_name_of_a_step_cannot_become_an_effect(bench: Bench, outside: ExternalWork) -> None:
+    """The receipt of a step does not count for an effect."""
 
     @bench.app.job()
     async def work(run: Run) -> None:
@@ -134,8 +134,8 @@ def test_a_name_kept_as_a_step_cannot_become_an_effect(bench: Bench, outside: Ex
     assert "'it' was used as step in an earlier attempt and is used as effect now" in (job.last_error or "")
 
 
-def test_a_steps_value_comes_back_as_its_annotation_says_also_at_first(bench: Bench) -> None:
-    """It goes through encode and decode in every attempt, so what works once works again."""
+def test_value_of_a_step_has_the_annotated_type_in_every_attempt(bench: Bench) -> None:
+    """The value is encoded and decoded in the first attempt too, so all attempts get the same."""
     made: list[Link] = []
 
     def link() -> Link:
@@ -161,8 +161,8 @@ def test_a_steps_value_comes_back_as_its_annotation_says_also_at_first(bench: Be
     assert seen[0][0] is not made[0]
 
 
-def test_a_step_that_cannot_be_remembered_fails_the_job_with_its_reason(bench: Bench) -> None:
-    """Trying again would not help."""
+def test_step_that_cannot_be_stored_fails_the_job(bench: Bench) -> None:
+    """A retry would not help, so the job is not retried."""
 
     def thing() -> Any:
         return object()
@@ -176,8 +176,8 @@ def test_a_step_that_cannot_be_remembered_fails_the_job_with_its_reason(bench: B
     assert "cannot be saved" in (job.last_error or "")
 
 
-def test_an_async_step_of_a_sync_handler_is_refused(bench: Bench) -> None:
-    """With a sentence, not with a coroutine that nobody awaited."""
+def test_async_step_of_a_sync_handler_is_refused(bench: Bench) -> None:
+    """The job fails with a clear error, and no coroutine is left unawaited."""
 
     async def later() -> int:
         return 1

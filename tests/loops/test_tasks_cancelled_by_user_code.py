@@ -1,4 +1,4 @@
-"""A function of the user's that cancels tasks, stops the event loop or breaks the streams hurts no other job."""
+"""User code that cancels tasks, stops the event loop or breaks the standard streams affects no other job."""
 
 import asyncio
 import contextlib
@@ -21,10 +21,10 @@ def cancel_all() -> None:
 
 
 @pytest.mark.parametrize("pauses", [True, False], ids=["and waits", "and returns"])
-def test_a_handler_that_cancels_every_task_ends_its_own_attempt(
+def test_handler_that_cancels_all_tasks_ends_only_its_own_attempt(
     bench: Bench, neighbour: Kind[..., Any, Any], pauses: bool
 ) -> None:
-    """Neither the worker nor another job hears of it."""
+    """The worker and other jobs are not affected."""
     others: list[str] = []
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -50,7 +50,7 @@ def test_a_handler_that_cancels_every_task_ends_its_own_attempt(
     assert (bench.app.get(id).result, bench.app.get(id).attempt, others) == ("fine", 1, [id])
 
 
-def test_a_thread_that_cancels_every_task_hurts_no_job(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
+def test_thread_that_cancels_all_tasks_affects_no_job(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
     cancelled = asyncio.Event()
 
@@ -72,7 +72,7 @@ def test_a_thread_that_cancels_every_task_hurts_no_job(bench: Bench, neighbour: 
     assert (bench.app.get(id).result, bench.app.get(id).attempt) == ("fine", 1)
 
 
-def test_a_reconciler_whose_function_cancels_every_task_asks_again(
+def test_reconcile_function_that_cancels_all_tasks_is_called_again(
     bench: Bench, neighbour: Kind[..., Any, Any]
 ) -> None:
     asked: list[int] = []
@@ -94,8 +94,8 @@ def test_a_reconciler_whose_function_cancels_every_task_asks_again(
     assert asked == [1, 1]
 
 
-def test_timeouts_and_task_groups_of_a_handler_work_as_ever(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
-    """They cancel the handler's own task, and those that it made."""
+def test_timeouts_and_task_groups_work_in_a_handler(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
+    """They cancel the handler's own task and the tasks that it started."""
 
     @bench.app.job(kind="good")
     async def good(run: Run) -> list[str]:
@@ -129,7 +129,7 @@ async def _raise(error: BaseException) -> None:
     [lambda: asyncio.get_running_loop().stop(), lambda: asyncio.ensure_future(_raise(SystemExit(5)))],
     ids=["stop", "task"],
 )
-def test_a_handler_that_stops_the_event_loop_does_not_stop_the_worker(
+def test_handler_that_stops_the_event_loop_does_not_stop_the_worker(
     bench: Bench, neighbour: Kind[..., Any, Any], ends: Callable[[], Any]
 ) -> None:
     kept: list[Any] = []
@@ -148,14 +148,14 @@ def test_a_handler_that_stops_the_event_loop_does_not_stop_the_worker(
 
 @pytest.fixture
 def streams() -> Iterator[None]:
-    """Whatever becomes of the standard streams, they are back at the end."""
+    """Restore the standard streams after the test."""
     before = sys.stdout, sys.stderr
     yield
     sys.stdout, sys.stderr = before
 
 
 class Broken:
-    """A stream that takes nothing."""
+    """A stream that raises on every write."""
 
     def write(self, text: str) -> int:
         raise ValueError("I/O operation on closed file.")
@@ -168,9 +168,7 @@ class Broken:
 
 
 @pytest.mark.usefixtures("streams")
-def test_a_handler_that_breaks_the_standard_streams_ends_like_any_other(
-    bench: Bench, neighbour: Kind[..., Any, Any]
-) -> None:
+def test_handler_that_breaks_the_standard_streams_can_succeed(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
     @bench.app.job(kind="bad", tries=1)
     def bad(run: SyncRun) -> str:
         sys.stdout = sys.stderr = Broken()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The testing kit: fixtures that a user's own tests take, and what they promise."""
+"""The testing kit: pytest fixtures for a user's own tests."""
 
 import asyncio
 import os
@@ -41,16 +41,16 @@ from interlock.testing import Crashed, Failpoint
 def nothing_done():
     shop.done.clear()
 
-def test_each_begins_with_an_empty_database(interlock_app, interlock_worker):
+def test_database_is_empty_at_first(interlock_app, interlock_worker):
     assert interlock_app is shop.app and interlock_app.jobs() == []
     id = shop.greet.enqueue("ann").id
     assert interlock_worker.run_until_idle() == 1
     assert shop.greet.result(id) == "hello ann"
 
-def test_and_so_does_the_next(interlock_app):
+def test_database_is_empty_in_the_next_test(interlock_app):
     assert interlock_app.jobs() == []
 
-def test_time_stands_still(interlock_app, interlock_worker, interlock_clock):
+def test_clock_is_frozen(interlock_app, interlock_worker, interlock_clock):
     id = shop.greet.using(delay=3600).enqueue("ann").id
     assert interlock_worker.run_until_idle() == 0
     interlock_clock.advance(3599)
@@ -59,7 +59,7 @@ def test_time_stands_still(interlock_app, interlock_worker, interlock_clock):
     assert interlock_worker.run_until_idle() == 1
     assert interlock_app.get(id).finished_at == interlock_clock.now()
 
-def test_a_crash(interlock_app, interlock_worker, interlock_clock, crash_at):
+def test_crash(interlock_app, interlock_worker, interlock_clock, crash_at):
     id = shop.greet.enqueue("ann").id
     crash_at(Failpoint.AFTER_COMMIT)
     with pytest.raises(Crashed):
@@ -70,7 +70,7 @@ def test_a_crash(interlock_app, interlock_worker, interlock_clock, crash_at):
     assert interlock_worker.run_until_idle() == 1
     assert shop.done == [1, "hello ann"] and interlock_app.get(id).phase == "succeeded"
 
-def test_a_lost_lease(interlock_app, interlock_worker, lose_lease):
+def test_lost_lease(interlock_app, interlock_worker, lose_lease):
     id = shop.greet.enqueue("ann").id
     lose_lease()
     interlock_worker.run_until_idle()
@@ -85,7 +85,7 @@ def project(tmp_path: Path) -> "Project":
 
 
 class Project:
-    """A user's project, whose tests pytest runs in a process of its own."""
+    """A user's project; pytest runs its tests in a separate process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,8 +104,8 @@ class Project:
 
 
 # ---------------------------------------------------------------- the fixtures
-def test_the_fixtures_work_on_a_new_file_for_each_test(project: Project) -> None:
-    """Named in pytest's configuration; the app's own database is never opened."""
+def test_fixtures_use_a_new_file_for_each_test(project: Project) -> None:
+    """The app is named in pytest's configuration. Its own database is never opened."""
     project.write("pytest.ini", "[pytest]\ninterlock_app = shop:app\n")
     project.write("test_shop.py", TESTS)
     assert "5 passed" in project.pytest()
@@ -114,7 +114,7 @@ def test_the_fixtures_work_on_a_new_file_for_each_test(project: Project) -> None
 
 @pytest.fixture
 def server(postgres_url: str) -> Iterator[str]:
-    """A database of its own on the tests' server."""
+    """A separate database on the test server."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE testing_kit")
         yield (
@@ -125,8 +125,8 @@ def server(postgres_url: str) -> Iterator[str]:
         connection.execute("DROP DATABASE testing_kit WITH (FORCE)")
 
 
-def test_the_fixtures_work_on_a_server_and_leave_nothing_there(project: Project, server: str) -> None:
-    """The same tests, with the server's own clock set."""
+def test_fixtures_work_on_a_server_and_leave_nothing_there(project: Project, server: str) -> None:
+    """The same tests run with the clock of the server."""
     project.write("pytest.ini", "[pytest]\ninterlock_app = shop:app\n")
     project.write("test_shop.py", TESTS)
     assert "5 passed" in project.pytest(INTERLOCK_TEST_DATABASE_URL=server)
@@ -134,8 +134,8 @@ def test_the_fixtures_work_on_a_server_and_leave_nothing_there(project: Project,
         assert connection.execute("SELECT to_regnamespace('interlock')").fetchone() == (None,)
 
 
-def test_a_schema_that_no_test_made_is_never_deleted(server: str, tmp_path: Path) -> None:
-    """Whoever names the wrong database keeps their jobs."""
+def test_schema_that_no_test_created_is_never_deleted(server: str, tmp_path: Path) -> None:
+    """A user who names the wrong database keeps their jobs."""
     app = App(server)
     app.migrate()
     with (
@@ -147,8 +147,8 @@ def test_a_schema_that_no_test_made_is_never_deleted(server: str, tmp_path: Path
     app.close()
 
 
-def test_the_app_may_come_from_a_fixture(project: Project) -> None:
-    """Where a name does not do."""
+def test_app_may_come_from_a_fixture(project: Project) -> None:
+    """This is for apps that cannot be imported by name."""
     project.write(
         "conftest.py",
         """
@@ -170,15 +170,15 @@ def interlock_app_target():
         ("interlock_app = shop:nothing\n", "shop has no nothing"),
     ],
 )
-def test_an_app_that_cannot_be_found_is_one_sentence(project: Project, configured: str, says: str) -> None:
-    """Which says what to write."""
+def test_missing_app_is_reported_with_what_to_write(project: Project, configured: str, says: str) -> None:
+    """The error names the problem in one sentence."""
     project.write("pytest.ini", f"[pytest]\n{configured}")
     project.write("test_shop.py", "def test_it(interlock_app): ...")
     assert says in project.pytest()
 
 
-def test_what_was_planned_and_never_came_fails_the_test(project: Project) -> None:
-    """A test that meant to crash, and did not, proves nothing."""
+def test_planned_crash_that_never_happened_fails_the_test(project: Project) -> None:
+    """Without its crash, such a test proves nothing."""
     project.write("pytest.ini", "[pytest]\ninterlock_app = shop:app\n")
     project.write(
         "test_shop.py",
@@ -192,14 +192,14 @@ def test_it(interlock_worker, crash_at):
     assert "crash_at(Failpoint.IN_COMMIT) never happened" in project.pytest()
 
 
-def test_nothing_but_the_plugin_needs_pytest() -> None:
-    """It is no dependency of the engine, nor of the kit."""
+def test_only_the_plugin_needs_pytest() -> None:
+    """Neither the engine nor the kit imports pytest."""
     code = "import sys, interlock, interlock.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_app_is_as_it_was_when_the_test_is_over(tmp_path: Path) -> None:
-    """Its database and its clock."""
+def test_app_is_restored_after_the_test(tmp_path: Path) -> None:
+    """It has its own database and clock again."""
     app: App[Any] = App("sqlite:///never_made.db")
     before = app.database.clock
     with fresh(app, KitClock(), tmp_path):
@@ -208,8 +208,8 @@ def test_the_app_is_as_it_was_when_the_test_is_over(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- the worker
-def test_an_async_test_awaits_the_worker(bench: Bench) -> None:
-    """In its own event loop, which goes on after a crash."""
+def test_async_test_can_await_the_worker(bench: Bench) -> None:
+    """The worker runs in the test's event loop, which continues after a crash."""
 
     @bench.app.job()
     async def work(run: Run) -> None: ...
@@ -229,8 +229,8 @@ def test_an_async_test_awaits_the_worker(bench: Bench) -> None:
     assert asyncio.run(test()) == 1
 
 
-def test_a_kind_with_a_process_of_its_own_runs_in_the_tests(bench: Bench) -> None:
-    """So that what a test replaces is replaced for it."""
+def test_kind_with_its_own_process_runs_in_the_test_process(bench: Bench) -> None:
+    """Functions that a test replaces are therefore replaced in its handler too."""
 
     @bench.app.job(process=True)
     def heavy(run: SyncRun) -> int:
@@ -240,7 +240,7 @@ def test_a_kind_with_a_process_of_its_own_runs_in_the_tests(bench: Bench) -> Non
 
 
 def test_worker_that_never_becomes_idle_is_reported(bench: Bench) -> None:
-    """What ran is given back."""
+    """The running job is returned with all its tries."""
 
     @bench.app.job()
     async def work(run: Run) -> None:

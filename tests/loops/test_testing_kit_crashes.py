@@ -13,7 +13,7 @@ from tests.loops.handler_bench import Bench
 
 # ---------------------------------------------------------------- crashes
 def kinds(bench: Bench) -> Any:
-    """A kind with all its functions; each says what it does."""
+    """Declare a kind with all its functions; return it with the list of calls."""
     seen: list[str] = []
 
     @bench.app.job()
@@ -47,10 +47,10 @@ def kinds(bench: Bench) -> Any:
         (Failpoint.IN_FINISH, "COMMITTED", ["guard", "prepare", "commit"]),
     ],
 )
-def test_a_crash_leaves_the_database_as_a_kill_does(
+def test_simulated_crash_leaves_the_database_as_a_kill_would(
     bench: Bench, point: Failpoint, status: str, done: list[str]
 ) -> None:
-    """At every point: the execution stands where it was, its lease runs on, and its worker has not said goodbye."""
+    """At every failpoint the execution keeps its status and its lease, and the worker stays in the workers table."""
     work, seen = kinds(bench)
     id = bench.add(work)
     bench.worker.crash_at(point, kind="work")
@@ -66,10 +66,8 @@ def test_a_crash_leaves_the_database_as_a_kill_does(
     assert seen.count("finish") == 1
 
 
-def test_nothing_of_a_dead_process_can_write(bench: Bench) -> None:
-    """Neither a handler's `finally`, nor its run, nor a verb of the app; and the app works again when the run is
-    over.
-    """
+def test_crashed_process_cannot_write(bench: Bench) -> None:
+    """A handler's `finally` block, its run and the app are refused. The app works again after the run."""
     refused: list[str] = []
 
     @bench.app.job(kind="bystander")
@@ -96,8 +94,8 @@ def test_nothing_of_a_dead_process_can_write(bench: Bench) -> None:
     assert bench.store.receipts.for_job(first) == []
 
 
-def test_a_crash_is_for_the_kind_that_was_named_and_for_once(bench: Bench) -> None:
-    """Others pass by."""
+def test_planned_crash_happens_once_and_only_for_the_named_kind(bench: Bench) -> None:
+    """Jobs of other kinds run normally."""
 
     @bench.app.job()
     async def one(run: Run) -> None: ...
@@ -116,15 +114,15 @@ def test_a_crash_is_for_the_kind_that_was_named_and_for_once(bench: Bench) -> No
         bench.worker.crash_at(Failpoint.AFTER_CLAIM, kind="three")
 
 
-def test_a_crash_is_no_database_that_is_away() -> None:
-    """A worker waits for that one, and for this one never."""
+def test_crash_is_not_an_unreachable_database() -> None:
+    """A worker waits until an unreachable database is back. It must not wait after a crash."""
     assert not issubclass(Crashed, Unavailable)
 
 
 # ---------------------------------------------------------------- lost leases
 @pytest.mark.parametrize("point", [Failpoint.AFTER_CLAIM, Failpoint.IN_PREPARE, Failpoint.BEFORE_COMMIT])
-def test_a_lease_lost_before_the_commit_costs_a_try_and_the_next_attempt_counts(bench: Bench, point: Failpoint) -> None:
-    """Nothing of the first is stored."""
+def test_lease_lost_before_the_commit_costs_a_try(bench: Bench, point: Failpoint) -> None:
+    """The first attempt stores nothing, and the second succeeds."""
     work, seen = kinds(bench)
     bench.worker.lose_lease(point)
     job = bench.run_one(work)
@@ -133,8 +131,8 @@ def test_a_lease_lost_before_the_commit_costs_a_try_and_the_next_attempt_counts(
 
 
 @pytest.mark.parametrize("point", [Failpoint.AFTER_COMMIT, Failpoint.IN_FINISH])
-def test_a_lease_lost_after_the_commit_is_the_others_until_that_one_ends(bench: Bench, point: Failpoint) -> None:
-    """Then it is finished, and nothing is repeated."""
+def test_lease_lost_after_the_commit_belongs_to_another_worker_until_it_expires(bench: Bench, point: Failpoint) -> None:
+    """Then the job is finished, and neither handler nor commit is repeated."""
     work, seen = kinds(bench)
     bench.worker.lose_lease(point)
     job = bench.run_one(work)
@@ -143,14 +141,14 @@ def test_a_lease_lost_after_the_commit_is_the_others_until_that_one_ends(bench: 
     assert (job.phase, job.attempt, seen.count("prepare"), seen.count("commit")) == ("succeeded", 1, 1, 1)
 
 
-def test_no_lease_is_lost_inside_a_commit(bench: Bench) -> None:
-    """The row is locked there: asking for it is a mistake of the test."""
+def test_lose_lease_inside_a_commit_is_refused(bench: Bench) -> None:
+    """The row is locked there, so such a test is wrong."""
     with pytest.raises(UsageError, match="No lease is lost at IN_COMMIT"):
         bench.worker.lose_lease(Failpoint.IN_COMMIT)
 
 
-def test_nothing_beats_where_no_worker_runs(bench: Bench) -> None:
-    """Before a run, and after it; inside it does."""
+def test_heartbeat_is_refused_if_no_worker_runs(bench: Bench) -> None:
+    """It is refused before and after a run, and works during it."""
 
     @bench.app.job()
     async def work(run: Run) -> None:
@@ -163,8 +161,8 @@ def test_nothing_beats_where_no_worker_runs(bench: Bench) -> None:
         bench.worker.heartbeat()
 
 
-def test_the_kit_is_one_worker_for_any_app(tmp_path: Path) -> None:
-    """Without pytest, too."""
+def test_testing_kit_works_without_pytest(tmp_path: Path) -> None:
+    """`fresh` and `KitWorker` need no fixtures."""
     app: App[Any] = App()
     clock = KitClock()
 

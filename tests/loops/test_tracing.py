@@ -1,4 +1,4 @@
-"""A trace goes from whoever enqueues to the handler, and costs nothing where there is none."""
+"""The trace context of an enqueue reaches the handler; without tracing nothing is imported or stored."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ TRACER = PROVIDER.get_tracer("caller")
 
 @pytest.fixture(autouse=True)
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """The spans that ended, of a program that has set OpenTelemetry up."""
+    """The ended spans of a program that has configured OpenTelemetry."""
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: PROVIDER)
     monkeypatch.setattr(trace_context, "_warned", set[str]())
     yield EXPORTED
@@ -45,7 +45,7 @@ def carried(text: str | None) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- the trace context
-def test_the_trace_context_is_the_current_context_as_canonical_json() -> None:
+def test_trace_context_is_the_current_context_as_canonical_json() -> None:
     with TRACER.start_as_current_span("order") as order:
         taken = carried(current_trace())
     assert taken["traceparent"].split("-")[1:3] == [
@@ -54,14 +54,14 @@ def test_the_trace_context_is_the_current_context_as_canonical_json() -> None:
     ]
 
 
-def test_nothing_is_carried_where_no_span_is_recording() -> None:
-    """Neither without a span, nor within one that was not sampled."""
+def test_no_trace_context_is_stored_without_a_recording_span() -> None:
+    """This holds without a span and within a span that is not sampled."""
     assert current_trace() is None
     with TracerProvider(sampler=ALWAYS_OFF).get_tracer("caller").start_as_current_span("order"):
         assert current_trace() is None
 
 
-def test_a_context_too_large_to_store_is_cut_to_its_trace_id() -> None:
+def test_oversized_trace_context_is_reduced_to_its_trace_id() -> None:
     with TRACER.start_as_current_span("order"):
         token = context.attach(baggage.set_baggage("b", "x" * 3_000, baggage.set_baggage("a", "x" * 3_000)))
         taken = carried(current_trace())
@@ -69,10 +69,10 @@ def test_a_context_too_large_to_store_is_cut_to_its_trace_id() -> None:
     assert set(taken) == {"traceparent"}
 
 
-def test_a_broken_propagator_does_not_stop_an_enqueue(
+def test_error_of_a_propagator_does_not_prevent_an_enqueue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged once."""
+    """The error is logged once, without secrets."""
 
     def broken(_: dict[str, str]) -> None:
         raise RuntimeError("password=hunter2")
@@ -85,8 +85,8 @@ def test_a_broken_propagator_does_not_stop_an_enqueue(
 
 
 # ---------------------------------------------------------------- the span
-def test_the_handlers_span_is_a_child_of_the_one_that_enqueued(spans: InMemorySpanExporter) -> None:
-    """Of kind CONSUMER, current while the handler runs, with the baggage that came along, and ended after it."""
+def test_span_of_a_handler_is_a_child_of_the_enqueuing_span(spans: InMemorySpanExporter) -> None:
+    """It is of kind CONSUMER, is current while the handler runs, has the stored baggage, and ends with the handler."""
     with TRACER.start_as_current_span("order") as order:
         token = context.attach(baggage.set_baggage("customer", "7"))
         taken = carried(current_trace())
@@ -110,20 +110,20 @@ def test_the_handlers_span_is_a_child_of_the_one_that_enqueued(spans: InMemorySp
 
 
 @pytest.mark.parametrize("taken", [None, {}, {"traceparent": "nonsense"}])
-def test_without_a_carried_context_the_span_is_a_root(
+def test_span_without_a_stored_context_is_a_root_span(
     taken: dict[str, str] | None, spans: InMemorySpanExporter
 ) -> None:
-    """Even if the worker itself runs within a span."""
+    """This holds even if the worker itself runs within a span."""
     with TRACER.start_as_current_span("the worker's own"), span("paint", taken, {}):
         pass
     (paint, _) = spans.get_finished_spans()
     assert paint.parent is None
 
 
-def test_the_caller_says_whether_it_failed(spans: InMemorySpanExporter) -> None:
-    """The error is recorded without the secrets in it.
+def test_span_is_marked_as_failed_only_by_its_caller(spans: InMemorySpanExporter) -> None:
+    """The error is recorded without secrets.
 
-    An exception that merely passes through, as a retry may, is no failure.
+    An exception that passes through the span, such as a retry, is not a failure.
     """
     with pytest.raises(RuntimeError), span("passes", None, {}):
         raise RuntimeError
@@ -143,7 +143,7 @@ def test_the_caller_says_whether_it_failed(spans: InMemorySpanExporter) -> None:
     assert (said.status.status_code, said.status.description) == (StatusCode.ERROR, "it ran too long")
 
 
-def test_a_tracer_that_cannot_begin_does_not_stop_a_handler(
+def test_error_of_a_tracer_does_not_stop_a_handler(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: str) -> None:
@@ -156,9 +156,9 @@ def test_a_tracer_that_cannot_begin_does_not_stop_a_handler(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-# ---------------------------------------------------------------- all the way
-def test_the_context_goes_with_the_job_through_the_database(place: Place) -> None:
-    """From a plain enqueue, an awaited one and one of many; and a job enqueued outside any span carries none."""
+# ---------------------------------------------------------------- from enqueue to handler
+def test_trace_context_is_stored_with_the_job(place: Place) -> None:
+    """This holds for `enqueue`, `aenqueue` and `enqueue_many`. A job enqueued outside any span has no context."""
     app = App(place.url, schema=place.schema)
 
     @app.job()
@@ -206,7 +206,7 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] in ("opentel
 """
 
 
-def test_the_core_and_the_command_need_neither_extra() -> None:
+def test_engine_and_command_line_work_without_the_extras() -> None:
     """`current_trace` returns None and a span does nothing."""
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -214,6 +214,6 @@ def test_the_core_and_the_command_need_neither_extra() -> None:
 
 
 def test_opentelemetry_is_imported_only_when_used() -> None:
-    """Where the packages are there, too: a program that does not trace does not pay for it."""
+    """This also holds if the packages are installed, so a program without tracing pays nothing for it."""
     done = subprocess.run([sys.executable, "-c", UNASKED], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Errors of user code: the attempt ends by the error policy, and the worker continues."""
+"""Errors of user code: the error policy ends the attempt, and the worker continues."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,16 +16,16 @@ __all__ = ["neighbour"]
 
 
 class Sly(Exception):
-    """An error that cannot be told."""
+    """An error whose text raises an error."""
 
     def __str__(self) -> str:
-        raise ValueError("not telling")
+        raise ValueError("no text")
 
     __repr__ = __str__
 
 
 class Slyer(Exception):
-    """An error whose text ends the program."""
+    """An error whose text raises SystemExit."""
 
     def __str__(self) -> str:
         raise SystemExit(9)
@@ -34,14 +34,14 @@ class Slyer(Exception):
 
 
 class Unmakeable(Exception):
-    """An error that nobody can make again from its arguments."""
+    """An error that cannot be created again from its arguments."""
 
     def __init__(self, *, needed: int) -> None:
         super().__init__()
 
 
 class Stranger(BaseException):
-    """An error that is no `Exception`."""
+    """An error that is not an `Exception`."""
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -152,15 +152,15 @@ FAILING: dict[str, Declare] = {
 
 
 def errors() -> dict[str, BaseException]:
-    """One of each, made anew."""
+    """Return one new error of each type."""
     return {name: make() for name, make in ERRORS.items()}
 
 
 @pytest.mark.parametrize("role", FAILING)
-def test_any_error_of_a_job_s_function_ends_its_attempt(
+def test_any_error_of_a_user_function_ends_only_its_attempt(
     bench: Bench, neighbour: Kind[..., Any, Any], role: str
 ) -> None:
-    """The job fails, and its error names what was raised."""
+    """The job fails, and its stored error names the type."""
     raised = errors()
     kinds = {name: FAILING[role](bench.app, error, name) for name, error in raised.items()}
     for name, job in beside_each(bench, kinds, neighbour).items():
@@ -183,8 +183,8 @@ def _guarded(app: App[Any], error: BaseException, name: str, is_async: bool) -> 
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
-def test_any_error_of_a_guard_puts_the_job_off(bench: Bench, neighbour: Kind[..., Any, Any], is_async: bool) -> None:
-    """No try is spent for it."""
+def test_any_error_of_a_guard_delays_the_job(bench: Bench, neighbour: Kind[..., Any, Any], is_async: bool) -> None:
+    """The job keeps its tries."""
     raised = errors()
     kinds = {name: _guarded(bench.app, error, name, is_async) for name, error in raised.items()}
     for name, job in beside_each(bench, kinds, neighbour).items():
@@ -210,12 +210,12 @@ def _finishing(app: App[Any], raised: list[BaseException], name: str, is_async: 
 
 
 def once_each() -> dict[str, list[BaseException]]:
-    """One of each, to be raised once."""
+    """Return one new error of each type, in a list from which it is raised once."""
     return {name: [error] for name, error in errors().items()}
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
-def test_any_error_of_finish_is_tried_again_and_the_job_succeeds(
+def test_finish_is_retried_after_any_error_and_the_job_succeeds(
     bench: Bench, neighbour: Kind[..., Any, Any], is_async: bool
 ) -> None:
     raised = once_each()
@@ -237,7 +237,7 @@ def _hooked(app: App[Any], raised: list[BaseException], name: str) -> Kind[..., 
     return bad
 
 
-def test_any_error_of_a_hook_is_tried_again(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
+def test_hook_is_retried_after_any_error(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
     raised = once_each()
     kinds = {name: _hooked(bench.app, once, name) for name, once in raised.items()}
     for name, job in beside_each(bench, kinds, neighbour).items():
@@ -258,9 +258,7 @@ def _reconciled(app: App[Any], raised: list[BaseException], name: str) -> Kind[.
     return bad
 
 
-def test_any_error_of_reconcile_changes_no_job_and_it_is_asked_again(
-    bench: Bench, neighbour: Kind[..., Any, Any]
-) -> None:
+def test_any_error_of_reconcile_changes_no_job(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
     raised = once_each()
     kinds = {name: _reconciled(bench.app, once, name) for name, once in raised.items()}
     for name, job in beside_each(bench, kinds, neighbour).items():
@@ -279,7 +277,7 @@ def _cancelled(app: App[Any], raised: list[BaseException], name: str) -> Kind[..
     return bad
 
 
-def test_any_error_of_on_cancel_is_tried_again(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
+def test_on_cancel_is_retried_after_any_error(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:
     raised = once_each()
     kinds = {name: _cancelled(bench.app, once, name) for name, once in raised.items()}
     jobs = beside_each(bench, kinds, neighbour)

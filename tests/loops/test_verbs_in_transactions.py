@@ -16,7 +16,7 @@ from tests.loops.handler_bench import STEADY, Bench
 
 @pytest.fixture(params=["our transaction", "a session", "a connection"])
 def chained(request: pytest.FixtureRequest, place: Place) -> Iterator[Bench]:
-    """A bench whose app opens transactions of each sort."""
+    """A bench whose app uses Interlock's transaction, a SQLAlchemy session, or a database connection."""
     engine = create_engine(place.url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
     own = {"our transaction": None, "a session": sessionmaker(engine).begin, "a connection": place.raw.transaction}[
         request.param
@@ -28,7 +28,7 @@ def chained(request: pytest.FixtureRequest, place: Place) -> Iterator[Bench]:
 
 
 def ordering(bench: Bench, **options: Any) -> tuple[Any, Any]:
-    """Two kinds: an order, whose functions a test gives it, and the thanks that follow it."""
+    """Declare two kinds: `order`, to which a test adds functions, and `thank`, which follows it."""
 
     @bench.app.job(backoff=STEADY)
     async def thank(run: Run, number: int) -> None: ...
@@ -41,7 +41,7 @@ def ordering(bench: Bench, **options: Any) -> tuple[Any, Any]:
 
 
 def test_commit_function_enqueues_in_its_transaction_without_conn(chained: Bench) -> None:
-    """The next job is there exactly if the commit is, and the function sees it before."""
+    """The next job exists if and only if the commit succeeded, and the function can already read it."""
     bench, errors, seen = chained, [ValueError("after the enqueue")], list[Any]()
     order, thank = ordering(bench)
 
@@ -60,8 +60,8 @@ def test_commit_function_enqueues_in_its_transaction_without_conn(chained: Bench
     assert seen == [({"number": 7}, 2)] * 2
 
 
-def test_hook_enqueues_in_the_transaction_of_its_move(chained: Bench) -> None:
-    """Of a worker's move, and of an operator's."""
+def test_hook_enqueues_in_the_transaction_of_its_transition(chained: Bench) -> None:
+    """This holds for transitions of a worker and of an operator."""
     bench, errors = chained, [ValueError("after the enqueue")]
     order, thank = ordering(bench)
 
@@ -82,8 +82,8 @@ def test_hook_enqueues_in_the_transaction_of_its_move(chained: Bench) -> None:
     assert len(bench.app.jobs(kind="thank")) == 2
 
 
-def test_verb_that_cannot_run_inside_a_commit_fails_its_job_with_one_sentence(chained: Bench) -> None:
-    """The worker does not treat it as an unreachable database: the next job runs."""
+def test_method_that_cannot_run_inside_a_commit_fails_its_job(chained: Bench) -> None:
+    """The worker does not treat this as an unreachable database, and the next job runs."""
     bench = chained
     order, thank = ordering(bench)
 
@@ -99,8 +99,8 @@ def test_verb_that_cannot_run_inside_a_commit_fails_its_job_with_one_sentence(ch
     assert bench.run_one(thank, 1).state == "SUCCEEDED"
 
 
-def test_database_that_a_commit_function_cannot_use_costs_a_try(bench: Bench) -> None:
-    """The error belongs to the function, since our database is reachable. A retry without end would keep the slot."""
+def test_commit_function_that_cannot_reach_its_database_costs_a_try(bench: Bench) -> None:
+    """The worker's own database is reachable, so the error is the function's. Endless retries would occupy the slot."""
     order, thank = ordering(bench, tries=2)
 
     @order.commit
@@ -114,15 +114,15 @@ def test_database_that_a_commit_function_cannot_use_costs_a_try(bench: Bench) ->
     assert bench.run_one(thank, 1).state == "SUCCEEDED"
 
 
-def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(
+def test_commit_function_that_waits_for_a_thread_does_not_stop_the_worker(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On SQLite the thread gives up after a while and says why; on PostgreSQL it has a transaction of its own."""
+    """On SQLite the thread times out with an explanation. On PostgreSQL it has its own transaction."""
     order, thank = ordering(bench)
     bench.migrate()
     on_sqlite = hasattr(bench.store, "file")
     if on_sqlite:
-        monkeypatch.setattr(bench.store.file._turn, "_timeout", 0.2)  # type: ignore[attr-defined]
+        monkeypatch.setattr(bench.store.file._write_lock, "_timeout", 0.2)  # type: ignore[attr-defined]
 
     @order.commit
     def record(tx: Any, job: Job, value: int) -> None:
@@ -132,14 +132,14 @@ def test_thread_that_a_commit_function_waits_for_does_not_stop_the_worker(
     job = bench.run_one(order)
     if on_sqlite:
         assert job.tries_left == 2
-        assert "call the verb in that thread" in (job.last_error or "")
+        assert "make this call in that thread" in (job.last_error or "")
     else:
         assert job.state == "SUCCEEDED"
     assert bench.run_one(thank, 1).state == "SUCCEEDED"
 
 
 def verbs(run: Any) -> dict[str, Any]:
-    """What a handler can store on its way."""
+    """Return the methods with which a handler stores something."""
     return {
         "step": lambda: run.step("a", str),
         "effect": lambda: run.effect("a", on_doubt="retry")(str),
@@ -149,10 +149,8 @@ def verbs(run: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("verb", ["step", "effect", "advance"])
 @pytest.mark.parametrize("form", ["async", "thread"])
-def test_step_inside_a_transaction_of_its_handler_fails_the_job_with_one_sentence(
-    bench: Bench, verb: str, form: str
-) -> None:
-    """On SQLite the ledger would wait for the lock that its own handler has, for as long as the job may run."""
+def test_step_inside_a_transaction_of_its_handler_fails_the_job(bench: Bench, verb: str, form: str) -> None:
+    """On SQLite the ledger would wait for the lock of its own handler for as long as the job may run."""
 
     @bench.app.job()
     async def awaited(run: Run) -> None:
@@ -171,7 +169,7 @@ def test_step_inside_a_transaction_of_its_handler_fails_the_job_with_one_sentenc
 
 
 def test_handler_enqueues_in_the_transaction_that_it_opens(bench: Bench) -> None:
-    """Also where it awaits, and the connection belongs to the thread of the event loop."""
+    """This holds for `aenqueue` too, where the connection belongs to the thread of the event loop."""
     _, thank = ordering(bench)
 
     @bench.app.job(tries=1)

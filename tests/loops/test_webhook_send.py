@@ -1,4 +1,4 @@
-"""Messages are posted to the very addresses that were checked, and the answer says what becomes of them."""
+"""Webhook messages are sent only to checked addresses, and the response decides whether they are retried."""
 
 import shutil
 import socket
@@ -25,7 +25,7 @@ SIGNED = webhook.headers(SECRET, "msg_1", 1_700_000_000, BODY)
 
 @dataclass
 class Receiver:
-    """A receiver on loopback, and what it has heard."""
+    """A receiver on loopback that records its requests."""
 
     port: int = 0
     status: int = 200
@@ -52,11 +52,11 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
             self.wfile.write(b"thanks")
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Not on the screen."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A sender that hangs up is what some tests are about."""
+            """Ignore senders that disconnect, as some tests do."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if tls is not None:
@@ -77,7 +77,7 @@ def receiver() -> Iterator[Receiver]:
 
 @contextmanager
 def raw(talk: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
-    """A receiver that reads a request and then says what it likes, until it is told to stop."""
+    """Serve one connection: read the request, then call `talk`, which sends the response."""
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -110,8 +110,8 @@ def post(url: str, *, allow_private: bool = True, timeout: float = 5.0, resolve:
     return webhook.send(url, BODY, SIGNED, timeout=timeout, allow_private=allow_private, resolve=resolve)
 
 
-# ---------------------------------------------------------------- what is sent
-def test_a_message_arrives_as_it_was_signed(receiver: Receiver) -> None:
+# ---------------------------------------------------------------- the message
+def test_message_arrives_as_it_was_signed(receiver: Receiver) -> None:
     assert post(receiver.url) == 200
     [(path, headers, body)] = receiver.heard
     assert path == "/jobs?from=us"
@@ -120,7 +120,7 @@ def test_a_message_arrives_as_it_was_signed(receiver: Receiver) -> None:
     assert webhook.verify([SECRET], headers, body, now=1_700_000_010)
 
 
-def test_the_system_finds_the_address_of_a_host(receiver: Receiver) -> None:
+def test_host_is_resolved_by_the_system(receiver: Receiver) -> None:
     assert webhook.send(f"http://localhost:{receiver.port}", BODY, SIGNED, timeout=5, allow_private=True) == 200
     assert receiver.heard[0][0] == "/"
 
@@ -129,36 +129,32 @@ def test_the_system_finds_the_address_of_a_host(receiver: Receiver) -> None:
     ("url", "host"),
     [("http://[::1]:81/", "[::1]:81"), ("https://a.example/", "a.example"), ("http://a.example:80/", "a.example")],
 )
-def test_the_host_is_named_as_http_has_it(url: str, host: str) -> None:
+def test_host_header_follows_http(url: str, host: str) -> None:
     assert webhook._target(url).named == host
 
 
-# ---------------------------------------------------------------- where it is sent
+# ---------------------------------------------------------------- the address
 @pytest.mark.parametrize(
     "addresses",
     [["127.0.0.1"], ["::ffff:127.0.0.1"], ["10.1.2.3"], ["169.254.169.254"], ["::1"], ["8.8.8.8", "127.0.0.1"]],
 )
-def test_a_host_that_leads_to_an_address_that_is_not_public_is_refused(
-    receiver: Receiver, addresses: list[str]
-) -> None:
-    """Even if another address of it is public: nothing is sent."""
+def test_host_with_a_private_address_is_refused(receiver: Receiver, addresses: list[str]) -> None:
+    """Nothing is sent, even if another of its addresses is public."""
     with pytest.raises(Fail, match="which is not public"):
         post(receiver.url, allow_private=False, resolve=leads_to(*addresses))
     assert not receiver.heard
 
 
-def test_an_address_in_the_url_is_checked_too(receiver: Receiver) -> None:
-    """However it is written."""
+def test_address_in_the_url_is_checked(receiver: Receiver) -> None:
+    """It is checked in any notation."""
     for host in ("127.0.0.1", "2130706433", "0x7f.1", "localhost"):
         with pytest.raises(Fail, match="which is not public"):
             webhook.send(f"http://{host}:{receiver.port}/", BODY, SIGNED, timeout=5, allow_private=False)
     assert not receiver.heard
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name that leads elsewhere a moment later leads nobody astray: it is asked for once."""
+def test_connection_uses_the_checked_address(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is resolved only once, so a later change of its address has no effect."""
     asked: list[str] = []
     connected: list[object] = []
     create_connection = socket.create_connection
@@ -176,32 +172,32 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
     assert (asked, connected) == (["hooks.example"], [("8.8.8.8", receiver.port)])
 
 
-def test_the_next_address_is_tried_where_one_does_not_answer(receiver: Receiver) -> None:
+def test_next_address_is_tried_if_one_is_unreachable(receiver: Receiver) -> None:
     assert post(receiver.url, resolve=leads_to("127.0.0.2", "127.0.0.1")) == 200
 
 
 @pytest.mark.parametrize("url", ["ftp://a.example/", "https://user:pw@a.example/", "https://a.example:x/", "nonsense"])
-def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(Fail, match="The webhook's URL"):
         post(url)
 
 
-# ---------------------------------------------------------------- what is answered
+# ---------------------------------------------------------------- the response
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-def test_any_good_status_is_success(receiver: Receiver, status: int) -> None:
+def test_any_2xx_status_is_a_success(receiver: Receiver, status: int) -> None:
     receiver.status = status
     assert post(receiver.url) == status
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 422])
-def test_a_receiver_that_refuses_is_not_asked_again(receiver: Receiver, status: int) -> None:
+def test_message_refused_with_4xx_is_not_retried(receiver: Receiver, status: int) -> None:
     receiver.status = status
     with pytest.raises(Fail, match=f"status {status}"):
         post(receiver.url)
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503, 304])
-def test_a_receiver_in_trouble_is_asked_again(receiver: Receiver, status: int) -> None:
+def test_message_is_retried_after_a_temporary_status(receiver: Receiver, status: int) -> None:
     receiver.status = status
     with pytest.raises(Retry, match=f"status {status}") as caught:
         post(receiver.url)
@@ -209,24 +205,22 @@ def test_a_receiver_in_trouble_is_asked_again(receiver: Receiver, status: int) -
 
 
 @pytest.mark.parametrize(("said", "after"), [("17", 17), ("0", None)])
-def test_a_receiver_says_when_to_ask_again_and_cannot_have_it_at_once(
-    receiver: Receiver, said: str, after: float | None
-) -> None:
+def test_retry_after_header_is_respected_unless_zero(receiver: Receiver, said: str, after: float | None) -> None:
     receiver.status, receiver.answer = 429, {"Retry-After": said}
     with pytest.raises(Retry) as caught:
         post(receiver.url)
     assert caught.value.after == after
 
 
-def test_no_redirect_is_followed(receiver: Receiver) -> None:
+def test_redirects_are_not_followed(receiver: Receiver) -> None:
     receiver.status, receiver.answer = 307, {"Location": f"http://127.0.0.1:{receiver.port}/elsewhere"}
     with pytest.raises(Retry, match="redirects are not followed"):
         post(receiver.url)
     assert len(receiver.heard) == 1
 
 
-# ---------------------------------------------------------------- trouble on the way
-def test_a_host_that_is_not_there_is_asked_again() -> None:
+# ---------------------------------------------------------------- connection errors
+def test_message_to_an_unreachable_host_is_retried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Retry, match="is unreachable: ConnectionRefusedError"):
@@ -235,7 +229,7 @@ def test_a_host_that_is_not_there_is_asked_again() -> None:
         post("http://hooks.example/", resolve=leads_to())
 
 
-def test_a_name_that_is_not_found_is_asked_again() -> None:
+def test_message_to_an_unknown_host_name_is_retried() -> None:
     def nowhere(host: str, port: int) -> Sequence[str]:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -246,13 +240,13 @@ def test_a_name_that_is_not_found_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 two hundred\r\n\r\n"])
-def test_an_answer_that_is_not_http_is_asked_for_again(said: bytes) -> None:
+def test_message_is_retried_after_a_response_that_is_not_http(said: bytes) -> None:
     with raw(lambda connection, stop: connection.sendall(said)) as url, pytest.raises(Retry, match="is unreachable"):
         post(url)
 
 
-def test_an_answer_is_not_read_beyond_its_bound() -> None:
-    """Its headers neither: they are cut off, and the status holds."""
+def test_oversized_headers_do_not_prevent_a_success() -> None:
+    """The response is read up to the limit, and its status counts."""
 
     def chatter(connection: socket.socket, stop: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: %s\r\n" % (n, b"x" * 30_000) for n in range(3)))
@@ -262,7 +256,7 @@ def test_an_answer_is_not_read_beyond_its_bound() -> None:
         assert post(url) == 200
 
 
-def test_no_byte_is_read_beyond_the_bound() -> None:
+def test_response_is_not_read_beyond_the_limit() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"x" * (webhook.MOST + 500))
@@ -272,13 +266,13 @@ def test_no_byte_is_read_beyond_the_bound() -> None:
         assert (read, len(ours.recv(1000))) == (webhook.MOST, 500)
 
 
-def test_a_status_holds_though_the_rest_of_the_answer_does_not_come() -> None:
+def test_status_counts_even_if_the_response_is_incomplete() -> None:
     with raw(lambda connection, stop: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\nthan")) as url:
         assert post(url) == 200
 
 
-def test_the_timeout_is_for_the_whole_exchange() -> None:
-    """A receiver that says one letter at a time holds nobody up."""
+def test_timeout_covers_the_whole_exchange() -> None:
+    """A receiver that sends one byte at a time is not waited for."""
 
     def drip(connection: socket.socket, stop: threading.Event) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nx: ")
@@ -291,7 +285,7 @@ def test_the_timeout_is_for_the_whole_exchange() -> None:
         post(url, timeout=0.3)
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+def test_missing_response_times_out() -> None:
     with raw(lambda connection, stop: stop.wait(10) and None) as url, pytest.raises(Retry, match="TimeoutError"):
         post(url, timeout=0.1)
 
@@ -328,8 +322,8 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver
     webhook._context.cache_clear()
 
 
-def test_the_certificate_is_checked_against_the_hosts_name(secure: Receiver) -> None:
-    """Not against the address that is connected to."""
+def test_certificate_is_checked_against_the_host_name(secure: Receiver) -> None:
+    """It is not checked against the address of the connection."""
     assert post(f"https://hooks.example:{secure.port}/") == 200
     assert secure.heard[0][1]["host"] == f"hooks.example:{secure.port}"
     with pytest.raises(Retry, match="certificate verify failed"):
@@ -337,7 +331,7 @@ def test_the_certificate_is_checked_against_the_hosts_name(secure: Receiver) -> 
     assert len(secure.heard) == 1
 
 
-def test_default_port_is_omitted(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_port_is_omitted_from_the_host_header(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     create_connection = socket.create_connection
     monkeypatch.setattr(
         webhook.socket,

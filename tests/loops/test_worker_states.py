@@ -1,6 +1,4 @@
-"""The worker is a machine that can be watched: each of its transitions is seen from outside, and the invariants hold
-over a run.
-"""
+"""The worker's state machine: each transition emits an event, and the invariants hold over a run."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -69,7 +67,7 @@ class Bench:
     @asynccontextmanager
     async def worker(self) -> AsyncGenerator[tuple[Worker, EventRecorder]]:
         witness = EventRecorder(self.app.events)
-        # Without an listener, so that it looks before it claims.
+        # Without a listener, so that it polls before it claims.
         plan = replace(
             self.app.plan(listen=False), find_store=lambda: cast(OpenStore, self.intercepted), sleeper=self.sleeper
         )
@@ -82,8 +80,8 @@ def bench(place: Place) -> Bench:
     return Bench(place)
 
 
-def test_the_machine_is_the_one_of_the_document() -> None:
-    """Sixteen transitions: the fourteen that are drawn, the way in, and any state's way to ErrorWait."""
+def test_worker_states_match_the_specification() -> None:
+    """14 transitions of the diagram, and one from every state of the loop to ErrorWait."""
     assert WORKER.pairs() == SEED.pairs()
     assert len([pair for pair in PAIRS if pair[1] != "ErrorWait"]) == 14
     assert {source for source, target in PAIRS if target == "ErrorWait"} == set(WORKER.states) - {
@@ -92,7 +90,7 @@ def test_the_machine_is_the_one_of_the_document() -> None:
     }
 
 
-def test_a_position_goes_only_where_an_arrow_is_drawn() -> None:
+def test_position_takes_only_allowed_transitions() -> None:
     steps: list[tuple[str, str, str]] = []
     position = Position("Polling", lambda *step: steps.append(step))
     with pytest.raises(RuntimeError, match="has no such transition"):
@@ -101,10 +99,8 @@ def test_a_position_goes_only_where_an_arrow_is_drawn() -> None:
     assert steps == [("Polling", "Claiming", "found")]
 
 
-def test_each_of_the_sixteen_transitions_is_seen_from_outside(bench: Bench) -> None:
-    """Startup and connecting, a failed connection, recovery, polling, backoff, idling, work that succeeds and fails, a
-    lost race, an escaped exception.
-    """
+def test_each_transition_of_the_worker_emits_an_event(bench: Bench) -> None:
+    """The run has a failed connection, idling, a success, a failure, a lost claim race and an unhandled exception."""
     rival = bench.place.open(real_time=True)
 
     def robbed() -> None:
@@ -141,7 +137,7 @@ def test_each_of_the_sixteen_transitions_is_seen_from_outside(bench: Bench) -> N
             await bench.bad.aenqueue()
             await witness.moved("Processing", "ReportingFailure")
             await witness.moved("ReportingFailure", "Polling")
-            # The worker is idle, so that it looks before it claims; another is faster.
+            # The worker is idle, so that it polls before it claims; another worker is faster.
             await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=len(witness.seen))
             bench.intercepted.before["claim"] = robbed
             await bench.good.aenqueue(2)
@@ -168,8 +164,8 @@ def test_error_wait_lasts_five_seconds(bench: Bench) -> None:
     assert 5.0 in bench.sleeper.slept
 
 
-def test_the_loop_never_exits_by_itself(bench: Bench) -> None:
-    """Whatever escapes, the worker comes back to polling and carries jobs."""
+def test_worker_loop_survives_any_error(bench: Bench) -> None:
+    """After any error, the worker polls again and runs jobs."""
 
     async def scene() -> None:
         async with bench.worker() as (_, witness):
@@ -189,7 +185,7 @@ def test_the_loop_never_exits_by_itself(bench: Bench) -> None:
     asyncio.run(scene())
 
 
-def test_the_workers_table_shows_the_worker_and_forgets_it_when_it_stops_in_good_order(bench: Bench) -> None:
+def test_workers_table_has_the_worker_until_it_stops(bench: Bench) -> None:
     async def scene() -> None:
         async with bench.worker() as (worker, witness):
             await witness.moved("Backoff", "Idle")
@@ -203,9 +199,9 @@ def test_the_workers_table_shows_the_worker_and_forgets_it_when_it_stops_in_good
     assert bench.app.database.store().workers.all() == []
 
 
-def test_the_four_invariants_hold_over_a_run(bench: Bench) -> None:
-    """Lease uniqueness, lease time-out, refreshed stamps and a complete audit, over a run with successes, failures and
-    two workers.
+def test_four_invariants_hold_over_a_run(bench: Bench) -> None:
+    """They are: one lease per job, its duration, updated timestamps and a complete audit. The run has two workers,
+    successes and failures.
     """
     jobs = [bench.good.enqueue(n) for n in range(150)] + [bench.bad.enqueue() for _ in range(50)]
 
@@ -225,7 +221,7 @@ def test_the_four_invariants_hold_over_a_run(bench: Bench) -> None:
             bench.app.history(stored.id),
         )
         assert job.ended
-        assert len(executions) == 1, "only one worker ever held it"
+        assert len(executions) == 1, "only one worker ever leased it"
         assert executions[0].lease_expires_at - executions[0].leased_at >= timedelta(seconds=3)
         assert job.updated_at > job.created_at
         assert [(entry.from_state, entry.to_state) for entry in history if entry.n == 0] == [

@@ -28,7 +28,7 @@ class EventRecorder:
         self._loop.call_soon_threadsafe(self._news.set)
 
     async def until(self, kind: type[E], fits: Callable[[E], bool] = lambda _: True, *, after: int = 0) -> E:
-        """The first event of this kind that fits, now or when it comes."""
+        """Return the first event of this type that fits; wait for it if necessary."""
         async with asyncio.timeout(TIME_LIMIT):
             while True:
                 self._news.clear()
@@ -38,7 +38,7 @@ class EventRecorder:
                 await self._news.wait()
 
     async def moved(self, source: str, target: str) -> None:
-        """The worker, or one of its slots, has taken this arrow."""
+        """Wait until the worker or one of its slots has made this transition."""
         async with asyncio.timeout(TIME_LIMIT):
             while (source, target) not in self.arrows():
                 self._news.clear()
@@ -74,7 +74,7 @@ class InterceptedStore:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.store, name)
         if name in PARTS:
-            # Kept, so that a test can replace a verb of the part.
+            # Stored, so that a test can replace a method of the part.
             part = self.__dict__[name] = _Part(self, value)
             return part
         return self.intercept(name, value) if callable(value) else value

@@ -119,7 +119,7 @@ def test_returned_job_keeps_its_tries(outcome: Outcome, delay: float) -> None:
         assert ([arrow.event for arrow in move.path], move.ended_by, move.phase) == (events, ended_by, "pending")
         assert (move.tries_left, move.delay, move.error, move.lost, move.reason) == (1, delay, None, False, "stopping")
     with pytest.raises(
-        TransitionRefused, match="the lifecycle has no `lose`, `retry` or resting `fail` to return it by"
+        TransitionRefused, match="the lifecycle allows no `lose`, no `retry` and no `fail` to a resting state"
     ):
         after(download, "downloading", outcome)
 
@@ -148,8 +148,8 @@ def test_job_with_a_cancel_request_does_not_wait_again(outcome: Outcome) -> None
     in_place = after(download, "queued", outcome, asked=True)
     assert walked(in_place) == (["cancel"], "canceled", "failed", "ABORTED")
     undrawn = after(image, "running", outcome, asked=True)
-    assert undrawn.heard
-    assert replace(undrawn, heard=False) == after(image, "running", outcome)
+    assert undrawn.saw_cancel_request
+    assert replace(undrawn, saw_cancel_request=False) == after(image, "running", outcome)
 
 
 def test_job_with_a_cancel_request_may_still_succeed_or_fail() -> None:

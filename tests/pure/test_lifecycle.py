@@ -115,8 +115,8 @@ def test_warning_names_states_from_which_no_job_can_be_returned() -> None:
     assert list(warned) == ["download"]
     assert warned["download"] == (
         (
-            "download: a stopping worker must wait for a job in downloading, since no `lose`, `retry` or resting `fail` "
-            "returns it."
+            "download: a stopping worker must wait for a job in downloading, since no `lose`, no `retry` and no `fail` "
+            "to a resting state leaves it."
         ),
     )
 

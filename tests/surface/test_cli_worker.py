@@ -161,6 +161,14 @@ def test_second_signal_ends_the_worker_at_once(start: Start, call: Call, waiter:
     assert job(call, id)["phase"] == "running"
 
 
+def test_same_signal_twice_at_once_counts_once(start: Start, waiter: str) -> None:
+    """`timeout` signals a process and then its group: the worker still drains."""
+    worker = start()
+    worker.until(READY)
+    worker.signal(signal.SIGTERM)
+    assert worker.end(signal.SIGTERM) == 0
+
+
 def test_handler_that_cannot_be_stopped_does_not_block_the_exit(start: Start, call: Call, waiter: str) -> None:
     """Threads cannot be stopped: the process ends without them, and says so."""
     worker = start()

@@ -91,6 +91,7 @@ def test_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str) -
         assert free(f"sqlite:///{file}")
 
 
+@pytest.mark.usefixtures("postgres_url")  # which creates the system user of servers that root starts
 def test_demo_on_postgres_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts its own server and removes it."""
     # Not in pytest's directories: root's server runs as another user, who may not read them.
@@ -122,7 +123,7 @@ def test_stopped_demo_leaves_nothing(tmp_path: Path, name: str) -> None:
         return
     assert (demo.returncode, last_line) == (
         128 + number,
-        "interlock: the demo was stopped; its processes and files are removed.\n",
+        "interlock: The demo was stopped; its processes and files are removed.\n",
     )
     assert list(tmp_path.glob("interlock-demo-*")) == []
 
@@ -143,10 +144,10 @@ def test_error_without_a_server_names_the_package(tmp_path: Path, monkeypatch: p
 GOOD = Summary(
     jobs=57,
     succeeded=51,
-    astray=0,
+    unexpected=0,
     recovered=KILLED + FROZEN,
     refused=FROZEN,
-    asked=51 + FROZEN,
+    attempted=51 + FROZEN,
     effects=Effects(51, 0),
     report=Report(checked=57),
 )
@@ -158,10 +159,10 @@ GOOD = Summary(
         {"effects": Effects(52, 1)},
         {"effects": Effects(50, 0)},
         {"effects": Effects(51, 1)},
-        {"astray": 1},
-        {"refused": 0, "asked": 51},
+        {"unexpected": 1},
+        {"refused": 0, "attempted": 51},
         {"recovered": 7},
-        {"asked": 60},
+        {"attempted": 60},
         {"report": Report(ok=False, checked=57, violations=[Violation("INV_001", "j", "x")])},
     ],
 )

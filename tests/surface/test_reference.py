@@ -60,10 +60,10 @@ UNSAID = {
     "@app.job(kind=)": "the function's name",
     "@app.job(lifecycle=)": "`standard`",
     "@app.job(commit_timeout=)": "the lease",
-    "@app.job(key_until=)": "no state",
-    "App(retention=)": "`{'succeeded': 7 days, 'failed': None}`: others are kept",
+    "@app.job(key_until=)": "no state: the key is freed when the job is deleted",
+    "App(retention=)": "`{'succeeded': 7 days, 'failed': None}`: failed jobs are kept",
     "App(url=)": "`INTERLOCK_DATABASE_URL`, `DATABASE_URL`, then `sqlite:///interlock.db`",
-    "App(transaction=)": "a thin transaction of its own",
+    "App(transaction=)": "a transaction that Interlock opens",
 }
 
 
@@ -96,13 +96,13 @@ def defaults() -> str:
 
 def _of_a_worker() -> list[tuple[str, str]]:
     return [
-        ("`interlock worker --threads`", "4 more than cores, at most 32"),
-        ("a lease is renewed", f"after a third of it, every {leases.LONGEST_INTERVAL:g} s at least"),
-        ("a worker polls for work", f"every {speed.SHORTEST:g} s to {speed.LONGEST:g} s while nothing is due"),
-        ("maintenance checks leases, schedules and retention", f"every {maintenance.EVERY:g} s"),
-        ("a stopping worker lets jobs finish", f"for {worker.DRAIN:g} s"),
-        ("a worker retries an unreachable database", f"every {worker.ERROR_WAIT:g} s"),
-        ("a worker counts as alive", f"for {records.SILENT:g} s after its last heartbeat"),
+        ("`interlock worker --threads`", "the number of cores plus 4, at most 32"),
+        ("interval of lease renewals", f"a third of the lease, at most {leases.LONGEST_INTERVAL:g} s"),
+        ("interval of polls while no job is due", f"{speed.SHORTEST:g} s, growing to {speed.LONGEST:g} s"),
+        ("interval of maintenance", f"{maintenance.EVERY:g} s"),
+        ("time for running jobs to finish after a signal", f"{worker.DRAIN:g} s"),
+        ("interval of retries while the database is unreachable", f"{worker.ERROR_WAIT:g} s"),
+        ("time for which a worker counts as alive after a heartbeat", f"{records.SILENT:g} s"),
         ("`priority`", "`0`; higher first"),
     ]
 

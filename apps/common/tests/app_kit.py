@@ -60,7 +60,7 @@ class AppKit:
             return [tuple(row) for row in tx.execute(text(sql), params)]
 
     def write(self, sql: str, **params: Any) -> None:
-        """Run a statement that writes, in a transaction of its own."""
+        """Run a statement that writes, in its own transaction."""
         with self.application.engine.begin() as tx:
             tx.execute(text(sql), params)
 

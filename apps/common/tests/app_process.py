@@ -1,4 +1,4 @@
-"""Commands of an application in processes of their own, which a test may kill."""
+"""Commands of an application in separate processes, which a test may kill."""
 
 import contextlib
 import multiprocessing
@@ -17,7 +17,7 @@ PROCESS_TIMEOUT = 180.0
 
 
 class AppProcess:
-    """A command in a process of its own. Its output goes to a log file."""
+    """A command in its own process. Its output goes to a log file."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name, self._log = name, log

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import make_url
 
 _numbers = itertools.count(1)
-_shared: dict[str, str] = {}
-"""One database per server, which the tests of this process use in turn."""
+_shared: dict[tuple[str, str], str] = {}
+"""By server and name, the databases that the tests of this process use in turn."""
 
 
 @contextmanager
@@ -31,13 +31,17 @@ def temporary_database(server: str | None, directory: Path, name: str) -> Iterat
             connection.execute(f"DROP DATABASE {unique} WITH (FORCE)")
 
 
-def _empty_shared_database(server: str, session: pytest.Session) -> str:
-    """The shared database of this server, emptied. That takes a tenth of the time of creating and dropping one."""
-    if server not in _shared:
-        shared = temporary_database(server, Path(), "app")
-        _shared[server] = shared.__enter__()
-        session.addfinalizer(lambda: (_shared.pop(server), shared.__exit__(None, None, None))[1])
-    url = _shared[server]
+def _shared_database(server: str, session: pytest.Session, name: str) -> str:
+    if (server, name) not in _shared:
+        shared = temporary_database(server, Path(), name)
+        _shared[server, name] = shared.__enter__()
+        session.addfinalizer(lambda: (_shared.pop((server, name)), shared.__exit__(None, None, None))[1])
+    return _shared[server, name]
+
+
+def _empty_database(server: str, session: pytest.Session) -> str:
+    """A shared database, emptied. That takes a tenth of the time of creating and dropping one."""
+    url = _shared_database(server, session, "app")
     others = "datname = current_database() AND pid <> pg_backend_pid()"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")
@@ -51,5 +55,9 @@ def database_url(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[s
     if request.param == "sqlite":
         with temporary_database(None, quick_path, "app") as url:
             yield url
+        return
+    server = request.getfixturevalue("postgres_url")
+    if "kit" in request.fixturenames:  # a kit empties its database by itself, and keeps its tables
+        yield _shared_database(server, request.session, "kit")
     else:
-        yield _empty_shared_database(request.getfixturevalue("postgres_url"), request.session)
+        yield _empty_database(server, request.session)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from asyncio.selector_events import BaseSelectorEventLoop
 from typing import Self
 
 from aiohttp import web
@@ -48,11 +49,19 @@ class LoopbackServer:
 
     async def _down(self) -> None:
         while self._runners:
-            runner = self._runners.pop()
-            handlers = runner.server.connections if runner.server is not None else []
-            transports = [handler.transport for handler in handlers]
-            await runner.cleanup()
-            for transport in transports:
-                # A client that stopped reading would keep its response open when the loop ends.
-                if transport is not None:
-                    transport.abort()
+            await self._runners.pop().cleanup()
+        await abort_connections()
+
+
+async def abort_connections() -> None:
+    """Abort every connection of the running event loop.
+
+    aiohttp forgets a connection that it closes, but the connection stays open while its client does not read. It also
+    does not know a connection yet that was accepted a moment ago.
+    """
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, BaseSelectorEventLoop)
+    for _ in range(3):  # an accepted connection gets its transport in the next round of the loop
+        for transport in list(loop._transports.values()):
+            transport.abort()
+        await asyncio.sleep(0)

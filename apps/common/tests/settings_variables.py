@@ -32,7 +32,7 @@ def reader(
 
 
 def refusal(bad: type[Exception], read: Callable[..., object], **variables: str | None) -> str:
-    """The error for these variables. It has no cause, and does not contain a value that says "canary"."""
+    """Return the error for these variables. It has no cause and contains no value with the word "canary"."""
     with pytest.raises(bad) as refused:
         read(**variables)
     assert refused.value.__cause__ is None

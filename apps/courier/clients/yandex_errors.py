@@ -7,7 +7,7 @@ from apps.common.retry_after import parse_retry_after
 from ..errors import CourierError, NotSentError, PermanentError, TemporaryError
 
 TEMPORARY_STATUSES = (408, 423, 425, 429)
-"""Statuses below 500 that a later request may not get."""
+"""Statuses below 500 after which a retry may succeed."""
 GONE = (404, 410)
 
 

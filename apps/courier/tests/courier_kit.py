@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from apps.common.database import insert
 from apps.common.tests.app_kit import AppKit
+from apps.common.tests.kit_database import migrated_database
 from apps.courier import tables
 from apps.courier.assembly import assemble
 from apps.courier.catalogue import Catalogue, Page
@@ -21,7 +22,7 @@ from apps.courier.service_models import Decision, DeliveryView, Person, UpdateTi
 from apps.courier.settings import Settings
 from apps.courier.tests.fake_telegram import FakeTelegram
 from apps.courier.tests.fake_yandex import FakeDisk, GeneratedContent
-from interlock.testing import KitClock, KitWorker, fresh
+from interlock.testing import KitClock, KitWorker
 
 ADMIN, READER, STRANGER = 1, 7, 99
 FOLDER = "/Library"
@@ -132,8 +133,7 @@ def open_kit(url: str, telegram: FakeTelegram, yandex: FakeDisk, directory: Path
     yandex.mkdir(chosen.folder)
     courier, clock = assemble(chosen), KitClock()
     try:
-        with fresh(courier.app, clock, directory, url):
-            courier.migrate()
+        with migrated_database(courier, clock, directory, url):
             catalogue = Catalogue(courier.engine, chosen.folder, now=clock.now)
             yield CourierKit(
                 courier,

@@ -21,6 +21,8 @@ from typing import Literal, Self
 
 from aiohttp import BodyPartReader, web
 
+from apps.common.tests.loopback_server import abort_connections
+
 from .fake_bot_methods import ApiError, FakeBotMethods, parse_list, parse_number
 from .fake_chats import CallbackAnswer, Document, Json, Message, Person
 
@@ -180,10 +182,9 @@ class FakeTelegram(FakeBotMethods):
         self._port = runner.addresses[0][1]
         ready.set()
         await self._stop.wait()
-        for connection in list(runner.server.connections if runner.server else []):
-            if connection.transport:
-                connection.transport.abort()
+        await abort_connections()  # a poll need not wait for its end
         await runner.cleanup()
+        await abort_connections()
 
     def _call_soon(self, do: Callable[[], object]) -> None:
         if self._loop:

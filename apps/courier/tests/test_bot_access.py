@@ -285,7 +285,7 @@ def test_failing_handler_tells_the_user_and_logs_no_ids(
     assert texts(driver.send_text(ann, "/start")) == [f"📁 Library\n{EN['empty']}"]
 
 
-def test_status_shows_the_state_and_names_no_one(driver: BotDriver, kit: CourierKit) -> None:
+def test_status_shows_the_state_without_names(driver: BotDriver, kit: CourierKit) -> None:
     kit.yandex.put("/Library/secret diary.pdf", b"")
     ann = driver.reader(id=70_707_070, name="Annabel")
     driver.send_text(ann, "/start")

@@ -55,7 +55,7 @@ def test_second_user_gets_the_file_without_a_transfer(kit: CourierKit) -> None:
 
 
 def test_changed_file_is_sent_in_its_new_version(kit: CourierKit) -> None:
-    """Even with the same name and size."""
+    """This holds even if name and size are the same."""
     file = kit.add_file("emma.pdf", CONTENT)
     kit.order(file_id=file)
     kit.run()

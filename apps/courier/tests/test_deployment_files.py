@@ -50,7 +50,7 @@ def test_example_has_every_setting_once_and_no_secret() -> None:
 
 
 def test_example_with_the_required_values_is_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the values from the README; all other values equal the defaults."""
+    """The required values come from the README; all other values equal the defaults."""
     for name in [name for name in os.environ if name.startswith("COURIER_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_both_units_have_the_same_restrictions() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    """With a Python at the path that the units name."""
+    """The test provides a Python at the path that the units name."""
     python = tmp_path / "opt" / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)

@@ -30,6 +30,11 @@ class Case:
     copies: int = 1
 
 
+def withhold_the_end(kit: CourierKit) -> None:
+    """Keep back the file's last byte. Otherwise the kernel may buffer the whole upload before the fault occurs."""
+    kit.yandex.gate("content", after=len(CONTENT) - 1)
+
+
 RETRY_DOWNLOAD = [("DOWNLOADING", "QUEUED")]
 RETRY_STREAM = [("STREAMING", "QUEUED")]
 
@@ -43,10 +48,12 @@ TEMPORARY = {
     "disk: 429": Case(lambda kit: kit.yandex.fail("resources", 429), DOWNLOADING + RETRY_DOWNLOAD),
     "disk: wrong bytes": Case(lambda kit: kit.yandex.corrupt(f"{FOLDER}/{NAME}"), STREAMING + RETRY_STREAM),
     "telegram: cut in mid-stream": Case(
-        lambda kit: kit.telegram.cut_upload("sendDocument", after=1000), STREAMING + RETRY_STREAM
+        lambda kit: (withhold_the_end(kit), kit.telegram.cut_upload("sendDocument", after=1000)),
+        STREAMING + RETRY_STREAM,
     ),
     "telegram: 500 before the end": Case(
-        lambda kit: kit.telegram.fail("sendDocument", 500, early=True), STREAMING + RETRY_STREAM
+        lambda kit: (withhold_the_end(kit), kit.telegram.fail("sendDocument", 500, early=True)),
+        STREAMING + RETRY_STREAM,
     ),
     "telegram: 429": Case(lambda kit: kit.telegram.fail("sendDocument", 429, retry_after=5), STREAMING + RETRY_STREAM),
     "telegram: 500": Case(lambda kit: kit.telegram.fail("sendDocument", 500), STREAMING + RETRY_STREAM, doubted=True),
@@ -280,7 +287,7 @@ def test_third_failure_is_final_and_notifies_the_user(kit: CourierKit) -> None:
 
 
 def test_blocked_user_gets_nothing(kit: CourierKit) -> None:
-    """Checked when the attempt starts, with the job leased."""
+    """This is checked when the attempt starts, after the claim."""
     job = kit.order()
     kit.add_user(READER, "BLOCKED")
     kit.run()
@@ -298,7 +305,7 @@ def test_expired_delivery_notifies_the_user(kit: CourierKit) -> None:
 
 
 def test_administrators_are_alerted_once_about_a_rejected_token(kit: CourierKit) -> None:
-    """However many deliveries fail, until there is a new token."""
+    """The next alert needs a new token, however many deliveries fail."""
     kit.add_user(ADMIN)
     jobs = [kit.order(), kit.order(READER, kit.add_file("persuasion.pdf"))]
     kit.yandex.revoke(refresh=True)

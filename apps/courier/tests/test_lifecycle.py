@@ -42,7 +42,7 @@ ADDED = "CLAIMED --> FAILED"
     ids=["as it was asked for", "without the arrow that was added", "with one arrow less"],
 )
 def test_lifecycle_is_the_requested_one(tmp_path: Path, drawn: str, allow: str, code: int) -> None:
-    """With one more transition, for a delivery that no worker may start or whose last try is lost at once."""
+    """It has one more transition, for a delivery that no worker may start or whose last try is lost at once."""
     (tmp_path / "asked.md").write_text(drawn, encoding="utf-8")
     given = {"BOT_TOKEN": "4242:" + "t" * 35, "ADMINS": "1", "FOLDER": "/Library", "YANDEX_TOKEN": "y0_" + "t" * 20}
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("COURIER_", "INTERLOCK_"))}

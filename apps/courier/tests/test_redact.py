@@ -292,7 +292,7 @@ CALLS: list[tuple[str, Callable[[str, str], Any], str]] = [
 @pytest.mark.usefixtures("hidden")
 @pytest.mark.parametrize(("call", "path"), [each[1:] for each in CALLS], ids=[each[0] for each in CALLS])
 def test_no_token_is_ever_logged(log: io.StringIO, call: Callable[[str, str], Any], path: str) -> None:
-    """For success, 4xx and timeout, by the shape of the secrets alone."""
+    """The secrets are recognized by their shape alone, for a success, a 4xx status and a timeout."""
     with run_echo_server() as url:
         asyncio.run(call(url, path))
     assert log.getvalue().count("\n") > 3

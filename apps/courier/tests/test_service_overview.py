@@ -141,7 +141,7 @@ def test_killed_worker_is_listed_as_not_alive(kit: CourierKit) -> None:
 
 
 def test_delivery_is_stuck_from_the_moment_it_can_be_recovered(kit: CourierKit) -> None:
-    """Not before its lease expires, and not after another worker has taken it."""
+    """It is not stuck before its lease expires or after another worker has taken it."""
     id = kit.order()
     kit.worker.crash_at(Failpoint.AFTER_CLAIM)
     with pytest.raises(Crashed):
@@ -155,7 +155,7 @@ def test_delivery_is_stuck_from_the_moment_it_can_be_recovered(kit: CourierKit) 
 
 
 def test_stuck_deliveries_are_found_by_an_index(kit: CourierKit) -> None:
-    """However many deliveries have ended."""
+    """The number of ended deliveries does not slow down the query."""
     with kit.application.engine.begin() as tx:
         if tx.dialect.name == "postgresql":
             tx.exec_driver_sql("SET LOCAL enable_seqscan = off")

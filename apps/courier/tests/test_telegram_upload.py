@@ -300,7 +300,7 @@ def test_stalled_upload_is_temporary(fake: FakeTelegram) -> None:
 
 
 @pytest.mark.parametrize("what", ["upload", "upload of one byte", "known", "say", "edit"])
-def test_nothing_is_sent_while_telegram_is_unreachable(fake: FakeTelegram, what: str) -> None:
+def test_error_of_an_unreachable_telegram_proves_that_nothing_was_sent(fake: FakeTelegram, what: str) -> None:
     async def main() -> None:
         fake.down()
         async with open_telegram(fake.url) as telegram:

@@ -86,7 +86,9 @@ def test_concurrent_clicks_make_one_job(driver: BotDriver, kit: CourierKit) -> N
 
 
 def play_story(driver: BotDriver, kit: CourierKit) -> None:
-    """From the first /start to a delivery, with a cancelled delivery and a user who is allowed and then blocked."""
+    """Play a story from the first /start to a delivery, with a cancelled delivery and a user who is allowed and then
+    blocked.
+    """
     eve, admin = driver.person(STRANGER, "Eve"), driver.admin
     kit.yandex.put("/Library/emma.pdf", b"It is a truth universally acknowledged")
     driver.send_text(admin, "/start")

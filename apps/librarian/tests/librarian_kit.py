@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from apps.common.tests.app_kit import AppKit
+from apps.common.tests.kit_database import migrated_database
 from apps.librarian.jobs import Librarian, TorrentClient, build
 from apps.librarian.models import Download, StartedDownload
 from apps.librarian.service import LibraryService
 from apps.librarian.settings import Settings
 from apps.librarian.tests.fake_qbittorrent import FakeQbittorrent, Record
-from interlock.testing import KitClock, KitWorker, fresh
+from interlock.testing import KitClock, KitWorker
 
 POLL = 15.0
 NO_ID = "01900000-0000-7000-8000-000000000000"
@@ -108,12 +109,11 @@ class LibrarianKit(AppKit):
 
 @contextmanager
 def open_kit(url: str, client: TorrentClient, directory: Path) -> Iterator[LibrarianKit]:
-    """A librarian on an empty, migrated database. Its clock stands still."""
+    """A librarian on an empty, migrated database with a stopped clock."""
     settings = Settings(url, "http://127.0.0.1:1", "reader", "a long password", directory / "downloads", POLL)
     librarian, clock = build(settings, client), KitClock()
     try:
-        with fresh(librarian.app, clock, directory, url):
-            librarian.migrate()
+        with migrated_database(librarian, clock, directory, url):
             yield LibrarianKit(librarian, LibraryService(librarian), settings, clock, KitWorker(librarian.app, clock))
     finally:
         librarian.close()

@@ -1,4 +1,4 @@
-"""The librarian with a real qBittorrent: workers run in processes of their own, which tests may kill."""
+"""The librarian with a real qBittorrent: workers run in separate processes, which tests may kill."""
 
 import hashlib
 import itertools

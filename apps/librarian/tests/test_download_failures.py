@@ -58,7 +58,7 @@ def test_torrent_that_reappears_within_the_grace_is_followed_again(
     kit.run_after(14.9)
     kit.run_after(0.1)
     assert (kit.download(id).status, kit.download(id).first_not_found_at_utc) == ("downloading", None)
-    # The next absence has a grace of its own.
+    # The next absence has its own grace.
     qbittorrent.remove(info_hash_of(1))
     kit.run_after()
     assert kit.download(id).first_not_found_at_utc == kit.clock.now()

@@ -82,7 +82,7 @@ def test_redriven_download_belongs_to_its_user(kit: LibrarianKit, qbittorrent: F
 
 
 def test_redriven_download_is_the_active_one_at_once(kit: LibrarianKit, qbittorrent: FakeQbittorrent) -> None:
-    """Before a worker runs it: its user sees it, the same request finds it, and another source is a conflict."""
+    """Its user sees it before a worker runs it, the same request finds it, and another source is a conflict."""
     user, book = kit.service.add_user("ann").id, kit.service.add_book("Emma").id
     first = kit.start(user=user, book=book).id
     kit.run()

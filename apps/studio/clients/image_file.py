@@ -40,10 +40,10 @@ def inspect_image(data: bytes, declared: str | None = None) -> ImageFacts:
     if len(data) > MAX_BYTES:
         raise InvalidImage(f"The image has {len(data)} bytes; the limit is {MAX_BYTES}. Request a smaller image.")
     facts = _decode(data)
-    said = (declared or "").partition(";")[0].strip().lower()
-    if said not in _GENERIC_TYPES and _ALIASES.get(said, said) != facts.content_type:
+    stated = (declared or "").partition(";")[0].strip().lower()
+    if stated not in _GENERIC_TYPES and _ALIASES.get(stated, stated) != facts.content_type:
         raise InvalidImage(
-            f"The declared content type is {said[:80]!r}, but the data is {facts.content_type}. Check the provider."
+            f"The declared content type is {stated[:80]!r}, but the data is {facts.content_type}. Check the provider."
         )
     return facts
 

@@ -55,8 +55,8 @@ def classify_error(response: httpx.Response, body: bytes, secret: str) -> Studio
 
 def _error(body: bytes) -> dict[str, object]:
     """The error object of a response. Some providers send a string instead of an object."""
-    said = as_object(parse_json(body)).get("error")
-    return {"message": said} if isinstance(said, str) else as_object(said)
+    error = as_object(parse_json(body)).get("error")
+    return {"message": error} if isinstance(error, str) else as_object(error)
 
 
 def _permanent_message(status: int, words: str) -> str:
@@ -92,14 +92,14 @@ def _is_safety_filter(error: dict[str, object]) -> bool:
     if any(isinstance(code, str) and code.replace("_", "").lower() in FILTER_CODES for code in (*codes, kind)):
         return True
     # The phrases count only if the error has no code and no specific type.
-    said, nameless = error.get("message"), not any(codes) and kind in (None, "", "invalid_request_error")
-    return nameless and isinstance(said, str) and any(words in said.lower() for words in FILTER_PHRASES)
+    message, without_code = error.get("message"), not any(codes) and kind in (None, "", "invalid_request_error")
+    return without_code and isinstance(message, str) and any(words in message.lower() for words in FILTER_PHRASES)
 
 
 def _provider_message(error: dict[str, object], secret: str) -> str:
     """The provider's message as the end of a sentence, on one line and shortened; empty if there is none."""
-    said = error.get("message")
-    line = " ".join(said.replace(secret, "***").split()) if isinstance(said, str) else ""
+    message = error.get("message")
+    line = " ".join(message.replace(secret, "***").split()) if isinstance(message, str) else ""
     line = "".join(character for character in line if character.isprintable())
     if not line:
         return ""

@@ -56,14 +56,14 @@ def create(
         user = service.users.named(name)
         made = service.orders.create_job(user.id, prompt, Params(size, seed))
         job, left = service.find_job(made.id), service.users.balance(user.id).available
-        stands = QUEUED if made.created else format_status(job)
+        status = QUEUED if made.created else format_status(job)
         say(
-            f"{job.id} is {stands}; {format_credits(job.cost)} reserved, {left} left"
+            f"{job.id} is {status}; {format_credits(job.cost)} reserved, {left} left"
             if made.created
-            else f"{job.id} was already ordered: {stands}"
+            else f"{job.id} was already ordered: {status}"
         )
         if follow:
-            raise typer.Exit(_follow(service, job.id, said=stands))
+            raise typer.Exit(_follow(service, job.id, printed=status))
         warn(service.no_worker_warning() or f"Next: follow it with `{PROGRAM} follow {job.id}` or on the page.")
 
 
@@ -82,14 +82,14 @@ def _wait() -> None:
     time.sleep(POLL_SECONDS)
 
 
-def _follow(service: Service, id: str, *, said: str = "", wait: Callable[[], None] = _wait) -> int:
+def _follow(service: Service, id: str, *, printed: str = "", wait: Callable[[], None] = _wait) -> int:
     job = service.find_job(id)
-    if job.status in ACTIVE and (unstaffed := service.no_worker_warning()) is not None:
-        warn(unstaffed)
+    if job.status in ACTIVE and (warning := service.no_worker_warning()) is not None:
+        warn(warning)
     try:
         while job.status in ACTIVE:
-            if (line := format_status(job)) != said:
-                say(said := line)
+            if (line := format_status(job)) != printed:
+                say(printed := line)
             wait()
             job = service.find_job(id)
     except KeyboardInterrupt:
@@ -140,12 +140,12 @@ def show(id: IdArgument, json: JsonOption = False) -> None:
         user = next(each.name for each in service.users.all() if each.id == job.user_id)
         known: dict[str, object] = {"id": job.id, "user": user}
         known |= {field.name: getattr(job, field.name) for field in fields(job)} | {"stored_at": service.stored_at(job)}
-    told = {
+    shown = {
         name: format_time(value) if isinstance(value, datetime) else value
         for name, value in known.items()
         if value is not None
     }
-    say(to_json(known, indent=2) if json else format_fields(told))
+    say(to_json(known, indent=2) if json else format_fields(shown))
 
 
 @order_commands.command(short_help="Save a copy of a picture")

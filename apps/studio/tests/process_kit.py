@@ -71,7 +71,7 @@ class ProcessKit:
                 program.kill()
         self.studio.close()
 
-    # ------------------------------------------------------------ what is to be seen
+    # ------------------------------------------------------------ observations
     def order(self, prompt: str = "a lighthouse in the fog") -> str:
         return Orders(self.studio).create_job(self.user.id, prompt).id
 
@@ -103,7 +103,7 @@ class ProcessKit:
         assert ledger_check.check(self.studio)[1] == []
         assert self.app.verify().ok
 
-    # ------------------------------------------------------------ at the worst moment
+    # ------------------------------------------------------------ faults
     def lease_ends(self) -> None:
         """Expire all leases, as if their time had passed."""
         executions = engine_table_name(self.studio.engine.dialect, "executions")

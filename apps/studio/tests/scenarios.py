@@ -33,7 +33,7 @@ def new_prompt() -> str:
     return f"A harbour at dawn, number {next(_numbers)}"
 
 
-# ---------------------------------------------------------------- in each state
+# ---------------------------------------------------------------- jobs in each state
 def queued(kit: StudioKit) -> str:
     return kit.order(prompt=new_prompt())
 
@@ -109,7 +109,7 @@ def another_process(kit: StudioKit, **changed: Any) -> Iterator[Studio]:
         studio.close()
 
 
-# ---------------------------------------------------------------- what befalls a worker
+# ---------------------------------------------------------------- faults of a worker
 def crash(kit: StudioKit, point: Failpoint) -> None:
     """Crash a worker at this point and let its lease expire."""
     kit.crash(point, "image", LEASE)
@@ -170,7 +170,7 @@ def run_concurrently(*calls: Callable[[], object]) -> list[object]:
     return [answers[n] for n in range(len(calls))]
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- checks
 def files(directory: Path) -> dict[str, str]:
     """The hashes of the stored images, by path. Staged files are not included."""
     found = (file for file in directory.rglob("*") if file.is_file() and re.fullmatch(r"[0-9a-f-]{36}", file.name))

@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.common.database import make_engine
 from apps.common.tests.app_kit import AppKit
+from apps.common.tests.kit_database import migrated_database
 from apps.studio import ledger_check, tables
 from apps.studio.clients.openai_images import OpenAIImages
 from apps.studio.clients.originals import Originals
@@ -21,7 +22,7 @@ from apps.studio.orders import Orders
 from apps.studio.prompt_guard import PromptGuard
 from apps.studio.tests.fake_images_api import FakeImages
 from apps.studio.users import User, Users
-from interlock.testing import KitClock, KitWorker, fresh
+from interlock.testing import KitClock, KitWorker
 
 MODEL = "gpt-image-1"
 PROMPT = "a lighthouse in the fog"
@@ -51,7 +52,7 @@ class StudioKit(AppKit):
     def application(self) -> Studio:
         return self.studio
 
-    # ------------------------------------------------------------ people and orders
+    # ------------------------------------------------------------ users and orders
     def user(self, credits: int = 10, *, name: str | None = None, admin: bool = False) -> User:
         """Add a user with this many credits."""
         return self.users.add(name or f"painter {next(_numbers)}", admin=admin, credits=credits)
@@ -64,7 +65,7 @@ class StudioKit(AppKit):
     def balance(self, user: User | int) -> Balance:
         return self.users.balance(user if isinstance(user, int) else user.id)
 
-    # ------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------ checks
     def stored(self) -> dict[str, int]:
         """The number of rows of each table."""
         return self.count_rows(*tables.metadata.tables, engines=("jobs", "audit", "receipts"))
@@ -79,7 +80,7 @@ class StudioKit(AppKit):
 
 @contextmanager
 def studio_kit(url: str, images: FakeImages, directory: Path, **given: Any) -> Iterator[StudioKit]:
-    """A migrated studio on an empty database whose clock stands still. Dependencies can be replaced."""
+    """A migrated studio on an empty database with a stopped clock. Dependencies can be replaced."""
     provider, kept = OpenAIImages(images.url, images.api_key, MODEL), directory / "files"
     whole = {
         "guard": PromptGuard(),
@@ -90,8 +91,7 @@ def studio_kit(url: str, images: FakeImages, directory: Path, **given: Any) -> I
     }
     studio, clock = build(url, make_engine(url), Dependencies(**whole), lifespan=provider.open), KitClock()
     try:
-        with fresh(studio.app, clock, directory, url):
-            studio.migrate()
+        with migrated_database(studio, clock, directory, url):
             yield StudioKit(
                 studio,
                 Users(studio),

@@ -282,7 +282,7 @@ def test_head_is_get_without_a_body(ann: ApiUser) -> None:
         assert (answer.status_code, answer.content) == (200, b"")
 
 
-# ---------------------------------------------------------------- the page, and monitors
+# ---------------------------------------------------------------- the page
 @once
 def test_page_runs_only_its_own_scripts(stranger: HttpClient) -> None:
     for path, kind in (

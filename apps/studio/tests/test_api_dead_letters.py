@@ -42,7 +42,7 @@ def dead(kit: StudioKit, somebody: ApiUser) -> str:
 
 
 def test_only_administrators_review_dead_letters(kit: StudioKit, ann: ApiUser) -> None:
-    """Not even the owner of the job may."""
+    """The owner of the job is refused, too."""
     id, before = dead(kit, ann), kit.stored()
     for browser in (ann, ann.browser()):
         before["studio_sessions"] = kit.stored()["studio_sessions"]

@@ -47,7 +47,7 @@ def strict(database_url: str, images: FakeImages, quick_path: Path) -> Iterator[
         yield made
 
 
-# ---------------------------------------------------------------- orders that are refused
+# ---------------------------------------------------------------- refused orders
 REFUSED: list[tuple[dict[str, object], int, str]] = [
     ({"prompt": ""}, 422, "prompt_empty"),
     ({"prompt": " \n ... "}, 422, "prompt_empty"),
@@ -218,7 +218,7 @@ def test_invalid_review_note_is_refused_without_a_decision(kit: StudioKit, ann: 
     assert kit.stored() == before
 
 
-# ---------------------------------------------------------------- what is unreachable or broken
+# ---------------------------------------------------------------- outages and internal errors
 @pytest.mark.parametrize(
     "error",
     [

@@ -25,7 +25,7 @@ def untouched(kit: StudioKit, before: dict[str, int], user_id: int, credits: int
     kit.check()
 
 
-# ---------------------------------------------------------------- all guards say yes
+# ---------------------------------------------------------------- accepted orders
 @pytest.mark.parametrize("size", list(PRICES))
 def test_valid_order_is_queued_and_reserves_credits(kit: StudioKit, size: str) -> None:
     user = kit.user(credits=5)
@@ -89,7 +89,7 @@ def test_invalid_prompt_creates_no_job(kit: StudioKit, prompt: str, code: str) -
 
 @pytest.mark.parametrize("prompt", ["a bomb", "A BOMB!", "bo\u0301mb", "ｂｏｍｂ", "a car  crash", "b\u00adomb"])
 def test_blocked_word_creates_no_job(kit: StudioKit, prompt: str) -> None:
-    """In any spelling and in any process."""
+    """This holds for any spelling and in any process."""
     user = kit.user(credits=5)
     before = kit.stored()
     with another_process(kit, guard=PromptGuard.of(["bomb", "car crash"])) as studio:
@@ -151,7 +151,7 @@ def test_moderation_runs_outside_any_transaction(kit: StudioKit) -> None:
     kit.check()
 
 
-# ---------------------------------------------------------------- params
+# ---------------------------------------------------------------- parameters
 @pytest.mark.parametrize(
     "params",
     [Params("512x512"), Params(""), Params("1024x1024 "), Params(seed=-1), Params(seed=MAX_SEED + 1)],
@@ -166,7 +166,7 @@ def test_unsupported_parameters_create_no_job(kit: StudioKit, params: Params) ->
     untouched(kit, before, user.id, 5)
 
 
-# ---------------------------------------------------------------- Quota
+# ---------------------------------------------------------------- quota
 @pytest.mark.parametrize(("credits", "size"), [(0, "1024x1024"), (1, "1536x1024")])
 def test_too_few_credits_create_no_job(kit: StudioKit, credits: int, size: str) -> None:
     user, rich = kit.user(credits=credits), kit.user(credits=100)
@@ -201,7 +201,7 @@ def test_unknown_user_cannot_order(kit: StudioKit) -> None:
     kit.check()
 
 
-# ---------------------------------------------------------------- Idempotency, and all of it together
+# ---------------------------------------------------------------- idempotency and atomicity
 def test_known_order_creates_no_job(kit: StudioKit) -> None:
     user = kit.user(credits=5)
     first = kit.orders.create_job(user.id, PROMPT)

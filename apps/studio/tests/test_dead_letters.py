@@ -61,7 +61,7 @@ def test_only_dead_letters_are_listed(kit: StudioKit) -> None:
     assert [letter.job.id for letter in kit.dead_letters.every()] == [jobs["dead_letter"]]
 
 
-# ---------------------------------------------------------------- drive again
+# ---------------------------------------------------------------- redrive
 def test_redrive_creates_a_new_job_that_reserves_again(kit: StudioKit, ann: User) -> None:
     old = buried(kit, ann)
     assert kit.balance(ann) == Balance(3, 3, 0, 0, 0)
@@ -138,7 +138,7 @@ def test_prompt_that_is_blocked_now_is_not_redriven(kit: StudioKit, ann: User, m
 
 
 def test_engine_redrive_records_the_same_decision(kit: StudioKit, ann: User) -> None:
-    """As with `interlock redrive`."""
+    """The engine's redrive is what `interlock redrive` calls."""
     old = buried(kit, ann)
     new = kit.app.redrive(old, by="a shell", reason="by hand").id
     assert kit.balance(ann).reserved == 1
@@ -241,7 +241,7 @@ def test_dead_letter_waits_while_the_same_order_is_active(kit: StudioKit, ann: U
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_second_redrive_names_the_successor(kit: StudioKit, ann: User, *, ended: bool) -> None:
-    """With the same message on the page and on the command line."""
+    """The page and the command line show the same message."""
     old = buried(kit, ann)
     new = kit.dead_letters.redrive(old, by="olga")
     if ended:
@@ -306,7 +306,7 @@ def test_unknown_dead_letter_is_not_found(kit: StudioKit, id: str) -> None:
         assert str(missing.value) == f"No dead letter has the ID {id}."
 
 
-# ---------------------------------------------------------------- at once
+# ---------------------------------------------------------------- concurrent decisions
 @pytest.mark.parametrize("verbs", [("redrive", "redrive"), ("close", "close"), ("redrive", "close")])
 def test_two_administrators_at_once_make_one_decision(kit: StudioKit, ann: User, verbs: tuple[str, str]) -> None:
     for n in range(5):

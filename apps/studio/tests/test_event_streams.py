@@ -54,7 +54,7 @@ def test_entry_that_commits_after_a_newer_one_is_sent(kit: StudioKit) -> None:
     assert [data["available"] for _, data in read(told)] == [15]
 
 
-# ---------------------------------------------------------------- the line
+# ---------------------------------------------------------------- the connection
 def test_idle_stream_sends_keepalives(kit: StudioKit, monkeypatch: pytest.MonkeyPatch) -> None:
     assert KEEPALIVE_SECONDS == 15.0
     monkeypatch.setattr("apps.studio.web.event_feed.KEEPALIVE_SECONDS", 0.02)
@@ -74,7 +74,7 @@ def test_idle_stream_sends_keepalives(kit: StudioKit, monkeypatch: pytest.Monkey
 
 
 def test_stream_ends_when_its_credential_expires(kit: StudioKit) -> None:
-    """With a replaced key and with an expired session."""
+    """This holds for a replaced key and for an expired session."""
     ann = kit.user(name="ann")
     order, replace_key = (lambda: kit.order(ann, "one")), (lambda: kit.users.replace_key("ann"))
     told = stream_events(kit, ann, order, replace_key, *[lambda: kit.order(ann, "another")] * 1000)
@@ -153,7 +153,7 @@ def test_database_outage_loses_no_event(
     caplog: pytest.LogCaptureFixture,
     verb: str,
 ) -> None:
-    """Whichever query fails."""
+    """This holds whichever query of the poll fails."""
     ann = kit.user()
     id = kit.order(ann)
     away = database_away(monkeypatch, verb)

@@ -93,7 +93,7 @@ def test_new_due_time_of_a_job_is_sent(kit: StudioKit) -> None:
     ]
 
 
-# ---------------------------------------------------------------- which jobs
+# ---------------------------------------------------------------- watched jobs
 @pytest.mark.usefixtures("few")
 def test_only_the_newest_ended_jobs_are_sent(kit: StudioKit) -> None:
     ann = kit.user()
@@ -105,7 +105,7 @@ def test_only_the_newest_ended_jobs_are_sent(kit: StudioKit) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_open_jobs_are_watched_until_they_end(kit: StudioKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the oldest, behind many newer jobs."""
+    """This includes the oldest job, behind many newer ones."""
     ann = kit.user()
     ids, asked = [kit.order(ann, f"number {n}") for n in range(5)], counted(monkeypatch, Gallery, "changes_by_id")
 
@@ -141,7 +141,7 @@ def test_many_new_jobs_at_once_lose_no_change(kit: StudioKit) -> None:
     ]
 
 
-# ---------------------------------------------------------------- what it costs
+# ---------------------------------------------------------------- queries
 def test_polls_read_only_changed_jobs_and_the_history_once(kit: StudioKit, monkeypatch: pytest.MonkeyPatch) -> None:
     ann = kit.user()
     ids = [kit.order(ann, f"number {n}") for n in range(3)]

@@ -149,7 +149,7 @@ def test_backoff_is_exponential_and_is_respected(kit: StudioKit) -> None:
 
 @pytest.mark.parametrize(("asked", "waits"), [(BACKOFF.first, BACKOFF.first), (250, 250.0), (7200, MAX_RETRY_AFTER)])
 def test_retry_after_is_respected(kit: StudioKit, asked: float, waits: float) -> None:
-    """If it is longer than the backoff."""
+    """It counts only if it is longer than the backoff."""
     kit.images.fail(Fault.limited(asked))
     job = queued(kit)
     kit.run()

@@ -96,7 +96,7 @@ def test_limit_is_clamped(kit: StudioKit, gallery: Gallery, ann: User, limit: in
 
 
 def test_each_change_of_a_job_is_later_than_the_previous(kit: StudioKit, gallery: Gallery, ann: User) -> None:
-    """Even while the clock stands still."""
+    """This holds even while the clock is stopped."""
     kit.order(prompt="another's")
     first, second = kit.order(ann, "one"), kit.order(ann, "two")
     before = gallery.changes(ann.id)
@@ -124,7 +124,7 @@ def test_any_number_of_jobs_can_be_read_by_id(
     assert (gallery.jobs_by_id(ann.id, []), gallery.changes_by_id(ann.id, [])) == ([], {})
 
 
-# ---------------------------------------------------------------- another's
+# ---------------------------------------------------------------- other users
 def test_job_of_another_user_is_not_found(kit: StudioKit, gallery: Gallery, ann: User) -> None:
     id, bob = kit.order(ann), kit.user(name="bob")
     kit.run()
@@ -147,7 +147,7 @@ def test_malformed_before_id_is_not_found(gallery: Gallery, ann: User) -> None:
                 list_them(ann.id, before=strange)
 
 
-# ---------------------------------------------------------------- why
+# ---------------------------------------------------------------- reasons
 def test_only_unfinished_jobs_have_a_reason(kit: StudioKit, gallery: Gallery) -> None:
     jobs = [come_to(kit) for come_to in JOB_IN_STATE.values()]
     told = {}

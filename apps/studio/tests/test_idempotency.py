@@ -33,7 +33,7 @@ def reserves(kit: StudioKit) -> int:
     return kit.rows("SELECT count(*) FROM studio_entries WHERE entry = 'reserve'")[0][0]
 
 
-# ---------------------------------------------------------------- the same
+# ---------------------------------------------------------------- the same order
 def test_double_click_creates_one_job_and_one_deduction(kit: StudioKit, ann: User) -> None:
     first, second = asks(kit, ann), asks(kit, ann)
     assert (first.created, second) == (True, Created(first.id, created=False))
@@ -69,7 +69,7 @@ def test_prompts_that_normalize_to_the_same_text_are_one_order(
     assert_consistent(kit)
 
 
-# ---------------------------------------------------------------- another
+# ---------------------------------------------------------------- another order
 def test_same_order_in_the_next_minute_is_a_new_job(kit: StudioKit, ann: User) -> None:
     first = asks(kit, ann)
     kit.clock.advance(MINUTE - 1)

@@ -79,7 +79,7 @@ def test_wrong_content_type_is_refused(declared: str) -> None:
 
 @pytest.mark.parametrize("content_type", SAVED)
 def test_truncated_picture_is_refused(content_type: str) -> None:
-    """Except within the final checksum of a PNG, which contains no picture data."""
+    """The final chunk of a PNG is not tested, because it contains no picture data."""
     whole = drawn(content_type)
     for length in range(len(whole) - (4 if content_type == "image/png" else 0)):
         with pytest.raises(InvalidImage, match="not a complete"):
@@ -88,7 +88,7 @@ def test_truncated_picture_is_refused(content_type: str) -> None:
 
 def test_flipped_bit_in_a_png_is_refused() -> None:
     whole = drawn("image/png")
-    for place in range(len(whole) - 12):  # of the chunk that only says that here is the end
+    for place in range(len(whole) - 12):  # without the IEND chunk
         with pytest.raises(InvalidImage):
             inspect_image(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
 

@@ -23,7 +23,7 @@ def on_postgres(kit: StudioKit) -> bool:
 
 
 def test_old_snapshot_never_overspends(kit: StudioKit) -> None:
-    """With any default isolation level of the database."""
+    """This holds for any default isolation level of the database."""
     if on_postgres(kit):
         [[name]] = kit.rows("SELECT current_database()")
         kit.write(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
@@ -45,7 +45,7 @@ def test_old_snapshot_never_overspends(kit: StudioKit) -> None:
 
 
 def test_old_snapshot_of_a_caller_transaction_is_refused(kit: StudioKit) -> None:
-    """When the caller's connection is passed to `enqueue`."""
+    """The caller passes its connection to `enqueue`."""
     if not on_postgres(kit):
         pytest.skip("a writer on SQLite has no older snapshot than the file")
     user = kit.user(1)

@@ -72,7 +72,7 @@ PLACES = {
     indirect=["database_url"],
     ids=[place.replace(" ", "-") for place in PLACES],
 )
-def test_worker_killed_as(processes: ProcessKit, place: Place) -> None:
+def test_worker_killed_at_any_write_leaves_the_job_to_another_worker(processes: ProcessKit, place: Place) -> None:
     """The transaction is rolled back, and another worker finishes the job once."""
     processes.images.answers = "url" if place.links else "b64"
     if place.says is not None:

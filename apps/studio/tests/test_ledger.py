@@ -68,7 +68,7 @@ def test_statement_is_newest_first_up_to_the_limit(engine: Engine) -> None:
         assert {(line.entry, line.job_id) for line in ledger.statement(tx, ada)} == {("grant", None)}
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused entries
 def test_reservation_is_limited_by_the_available_credits(engine: Engine) -> None:
     with engine.begin() as tx:
         ada = user(tx, credits=3)
@@ -116,7 +116,7 @@ def test_job_is_settled_once(engine: Engine, first: Settlement, second: Settleme
     ],
 )
 def test_invalid_entry_is_refused(engine: Engine, row: dict[str, object]) -> None:
-    """No amount, an unknown entry, a grant with a job, a reserve without one, no user."""
+    """The cases: no amount, an unknown entry, a grant with a job, a reserve without one, no user."""
     with engine.begin() as tx:
         ada = user(tx, credits=9)
     refused(engine, lambda tx: tx.execute(entries.insert().values(**{"user_id": ada, **row})))
@@ -167,7 +167,7 @@ def test_insert_or_replace_cannot_replace_an_entry(engine: Engine, entry: str) -
     )
 
 
-# ---------------------------------------------------------------- many at once
+# ---------------------------------------------------------------- concurrency
 @pytest.fixture
 def connections(engine: Engine, database_url: str) -> Iterator[list[Connection]]:
     """Thirty-two open connections, so that no thread loses time by connecting."""
@@ -212,7 +212,7 @@ def test_concurrent_settlements_settle_once(engine: Engine) -> None:
 
 
 def test_balance_matches_the_ledger_after_concurrent_writes(engine: Engine, connections: list[Connection]) -> None:
-    """Grants, orders and settlements of two users, one of whom has no balance yet."""
+    """The writes are grants, orders and settlements of two users, one of whom has no balance yet."""
     with engine.begin() as tx:
         users = [user(tx), user(tx, "bob")]
 
@@ -237,7 +237,7 @@ def test_balance_matches_the_ledger_after_concurrent_writes(engine: Engine, conn
 
 
 def test_entry_of_any_program_updates_the_balance(engine: Engine) -> None:
-    """Also with INSERT OR REPLACE on SQLite."""
+    """This includes INSERT OR REPLACE on SQLite."""
     with engine.begin() as tx:
         ada = user(tx, credits=9)
         words = "INSERT OR REPLACE" if engine.dialect.name == "sqlite" else "INSERT"

@@ -117,7 +117,7 @@ def unseal(kit: StudioKit) -> None:
         kit.write(f"DROP INDEX {index}")
 
 
-# ---------------------------------------------------------------- what is right
+# ---------------------------------------------------------------- consistent ledgers
 @pytest.mark.parametrize("state", JOB_IN_STATE)
 def test_job_has_no_fault_in_any_state(kit: StudioKit, state: str) -> None:
     JOB_IN_STATE[state](kit)
@@ -145,7 +145,7 @@ def test_random_history_has_no_fault(kit: StudioKit, seed: int) -> None:
     assert {state for (state,) in kit.rows("SELECT status FROM studio_jobs")} == set(ledger_check.SETTLED_BY)
 
 
-# ---------------------------------------------------------------- what is wrong
+# ---------------------------------------------------------------- faults
 @pytest.mark.parametrize(("rule", "state", "sql"), BROKEN, ids=[f"{rule}-{n}" for n, (rule, _, _) in enumerate(BROKEN)])
 def test_each_fault_is_reported(kit: StudioKit, rule: str, state: str, sql: str) -> None:
     job, other = JOB_IN_STATE[state](kit), kit.user()
@@ -201,7 +201,7 @@ def test_fault_of_one_job_is_not_reported_for_another(kit: StudioKit) -> None:
     assert named == [("balance_of_ledger", None, "ann"), ("settled_by_state", of_ann, "ann")]
 
 
-# ---------------------------------------------------------------- the truth itself
+# ---------------------------------------------------------------- constraints and snapshots
 @pytest.mark.parametrize(
     "sql",
     ["UPDATE studio_entries SET amount = 5", "UPDATE studio_entries SET note = 'x'", "DELETE FROM studio_entries"],

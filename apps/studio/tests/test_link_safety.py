@@ -257,5 +257,5 @@ def test_links_do_not_use_a_proxy(images: FakeImages, monkeypatch: pytest.Monkey
         ("2001:db8::1", False),
     ],
 )
-def test_public_addresses(address: str, public: bool) -> None:
+def test_only_public_addresses_are_recognized_as_public(address: str, public: bool) -> None:
     assert is_public(address) is public

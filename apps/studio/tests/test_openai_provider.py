@@ -24,7 +24,7 @@ SHORT = 0.3
 """Seconds of time limit, where the fake never answers."""
 
 
-# ---------------------------------------------------------------- what is asked, and what comes
+# ---------------------------------------------------------------- requests and responses
 
 
 def test_image_in_the_response_is_returned(images: FakeImages) -> None:
@@ -40,7 +40,7 @@ def test_link_in_the_response_is_returned_without_a_download(images: FakeImages)
 
 
 def test_request_contains_only_supported_fields(images: FakeImages) -> None:
-    """No seed and no format: the API refuses unknown fields, and so does the fake."""
+    """It has no seed and no format. The API refuses unknown fields, and so does the fake."""
     drawn(images)
     [asked], [headers] = images.asked, images.headers
     assert (asked.prompt, asked.size, asked.model, asked.key) == (ORDER.prompt, "1536x1024", "gpt-image-1", "job-1")
@@ -78,7 +78,7 @@ def test_closed_provider_raises_an_error(images: FakeImages) -> None:
         asyncio.run(provider.generate(ORDER, key="job-1"))
 
 
-# ---------------------------------------------------------------- trouble that may pass
+# ---------------------------------------------------------------- temporary errors
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
@@ -163,7 +163,7 @@ def test_retry_after_of_a_server_error_is_used(images: FakeImages) -> None:
     assert error.retry_after == 12.0
 
 
-# ---------------------------------------------------------------- trouble that will not
+# ---------------------------------------------------------------- permanent errors
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_oversized_image_is_a_permanent_error(images: FakeImages) -> None:
     assert isinstance(failure(images), PermanentError)
 
 
-# ---------------------------------------------------------------- whatever is answered
+# ---------------------------------------------------------------- error bodies
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_provider_message_is_one_short_line(images: FakeImages) -> None:
     assert sentence.isprintable()
 
 
-# ---------------------------------------------------------------- the key
+# ---------------------------------------------------------------- the API key
 
 
 EVERY = [

@@ -52,7 +52,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Origi
     return lambda: bucket(fake)
 
 
-# ---------------------------------------------------------------- both
+# ---------------------------------------------------------------- both storages
 def test_image_is_stored_found_and_read(opened: Callable[[], Originals]) -> None:
     kept = asyncio.run(opened().store(JOB, RED))
     assert kept == StoredImage(PATH, "image/png", len(RED), hashlib.sha256(RED).hexdigest(), 40, 30)
@@ -96,7 +96,7 @@ def test_invalid_image_is_not_stored(opened: Callable[[], Originals]) -> None:
 
 
 def test_missing_image_is_not_found(opened: Callable[[], Originals]) -> None:
-    """Before the first write and after it."""
+    """This holds before the first write and after it."""
     for _ in range(2):
         assert asyncio.run(opened().find("job-1")) is None
         with pytest.raises(NotFound):
@@ -202,7 +202,7 @@ def test_failed_write_removes_its_staged_file(
     assert len([*(tmp_path / "staged").iterdir(), *(tmp_path / "originals").iterdir()]) == stuck
 
 
-# ---------------------------------------------------------------- room
+# ---------------------------------------------------------------- free space
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Set the free disk space."""

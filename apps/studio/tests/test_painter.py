@@ -107,7 +107,7 @@ def test_painter_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_picture_takes_less_than_two_seconds_of_cpu(prompt: str) -> None:
-    """Measured in CPU time of the thread."""
+    """The test measures the CPU time of the thread."""
     begun = time.thread_time()
     paint(prompt, 1, (1024, 1024))
     assert time.thread_time() - begun < 2.0

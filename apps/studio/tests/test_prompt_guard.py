@@ -74,7 +74,7 @@ def test_invisible_and_bidirectional_characters_are_refused(letter: str) -> None
     ids=ascii,
 )
 def test_common_text_is_accepted(prompt: str) -> None:
-    """Line breaks of all systems, other scripts, emoji with joiners, the Persian non-joiner."""
+    """This includes line breaks of all systems, other scripts, emoji with joiners and the Persian non-joiner."""
     assert code(prompt) is None
 
 
@@ -103,7 +103,7 @@ def test_common_text_is_accepted(prompt: str) -> None:
     ids=ascii,
 )
 def test_blocked_word_is_found_in_any_spelling(prompt: str) -> None:
-    """Case, accents, widths and styles, combining marks, and invisible characters inside."""
+    """Spellings differ in case, accents, width, style, combining marks and invisible characters."""
     assert code(prompt) == "prompt_blocked"
 
 
@@ -132,7 +132,7 @@ def test_blocked_word_is_found_in_any_spelling(prompt: str) -> None:
     ids=ascii,
 )
 def test_blocked_phrase_is_found_with_anything_between_its_words(prompt: str) -> None:
-    """Also in scripts without spaces between words."""
+    """This also holds in scripts without spaces between words."""
     assert code(prompt) == "prompt_blocked"
 
 
@@ -164,7 +164,7 @@ def test_any_prompt_and_list_raise_only_refusals(prompt: str, phrases: list[str]
 @example("a\r\r\nb")
 @example("\u1e9b\u0323")
 def test_cleaning_is_idempotent(prompt: str) -> None:
-    """So the idempotency key is stable."""
+    """The idempotency key is therefore stable."""
     once = clean(prompt)
     assert clean(once) == once
     assert "\r" not in once
@@ -175,7 +175,7 @@ WORD = st.text(st.characters(categories=["Lu", "Ll", "Lo"]), min_size=1, max_siz
 
 @given(st.lists(WORD, min_size=1, max_size=3), st.sampled_from([" ", "\n", "-", "_", "\u200b", " … "]))
 def test_each_phrase_blocks_itself(words: list[str], between: str) -> None:
-    """For any phrase, if the prompt itself is valid."""
+    """This holds for any phrase that is itself a valid prompt."""
     guard = PromptGuard.of([" ".join(words)])
     judged = code(f"the {between.join(words)}.", guard)
     assert judged in {"prompt_blocked", "prompt_characters"}

@@ -39,7 +39,7 @@ MANY = 32
 ROOT = str(Path(__file__).parents[3])
 
 
-# ---------------------------------------------------------------- createJob
+# ---------------------------------------------------------------- orders
 def test_concurrent_identical_orders_create_one_job(kit: StudioKit) -> None:
     """Half of them run in another process."""
     user, prompt = kit.user(credits=MANY), new_prompt()
@@ -124,7 +124,7 @@ def test_same_order_and_redrive_at_once_create_one_job(kit: StudioKit, first: st
 
 
 def test_concurrent_redrives_create_one_job(kit: StudioKit) -> None:
-    """Also if it was redriven before and that job has ended."""
+    """This also holds if it was redriven before and that job has ended."""
     user = kit.user(credits=9)
     old = buried(kit, user, new_prompt())
     made = run_concurrently(*[functools.partial(kit.dead_letters.redrive, old, by="olga")] * 8)
@@ -316,7 +316,7 @@ def test_engine_command_without_the_app_moves_no_image(kit: StudioKit, tmp_path:
 
 
 def test_refusal_releases_all_locks(kit: StudioKit) -> None:
-    """Also the lock of the user's balance."""
+    """This includes the lock of the user's balance."""
     user = kit.user(credits=0)
     with pytest.raises(Refusal):
         kit.order(user, new_prompt())

@@ -19,7 +19,7 @@ def judged(error: object, status: int = 400) -> StudioError:
     return openai_errors.classify_error(httpx.Response(status), json.dumps({"error": error}).encode(), "key")
 
 
-# ---------------------------------------------------------------- by its code
+# ---------------------------------------------------------------- recognized by its code
 @pytest.mark.parametrize("fault", FILTERS, ids=lambda fault: f"{fault.status}-{fault.code}")
 def test_filter_is_recognized_by_its_code(images: FakeImages, fault: Fault) -> None:
     images.fail(fault)
@@ -27,7 +27,7 @@ def test_filter_is_recognized_by_its_code(images: FakeImages, fault: Fault) -> N
 
 
 def test_filter_code_of_an_inner_error_is_recognized() -> None:
-    """As Azure sends it."""
+    """Azure sends it in this form."""
     error = {
         "code": "BadRequest",
         "message": "It was filtered.",
@@ -42,7 +42,7 @@ def test_filter_code_with_another_status_is_a_temporary_error(images: FakeImages
     assert isinstance(failure(images), TemporaryError)
 
 
-# ---------------------------------------------------------------- by its words
+# ---------------------------------------------------------------- recognized by its message
 @pytest.mark.parametrize("fault", [Fault.said, Fault.text], ids=["an object", "a text"])
 @pytest.mark.parametrize("words", [SAFETY, POLICY])
 @pytest.mark.parametrize("status", [400, 403, 422])
@@ -122,7 +122,7 @@ def test_error_that_is_a_string_is_shown(images: FakeImages, status: int) -> Non
     assert "“All our painters are at lunch”" in str(failure(images))
 
 
-# ---------------------------------------------------------------- by the picture
+# ---------------------------------------------------------------- recognized by the image
 def test_image_held_back_by_the_filter_is_rejected(images: FakeImages) -> None:
     images.fail(Fault.held_back())
     error = failure(images)

@@ -26,7 +26,7 @@ def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Read:
     return settings_variables.reader(monkeypatch, tmp_path, "STUDIO_", Settings.read)
 
 
-# ---------------------------------------------------------------- what is read
+# ---------------------------------------------------------------- accepted settings
 def test_no_setting_is_required(read: Read) -> None:
     settings = read()
     assert (settings.database_url, settings.storage, settings.provider) == (
@@ -81,7 +81,7 @@ def test_settings_are_immutable(read: Read) -> None:
         read().storage = "elsewhere"  # type: ignore[misc] # that is what is asked
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused settings
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -180,7 +180,7 @@ def test_repr_contains_no_secret(read: Read) -> None:
     assert "canary" not in f"{settings} {settings!r} {settings.model_dump(exclude={'database_url'})}"
 
 
-# ---------------------------------------------------------------- what is made of them
+# ---------------------------------------------------------------- the studio built from settings
 def test_building_the_studio_opens_no_connection(read: Read, tmp_path: Path) -> None:
     studio = studio_from_settings(read())
     assert isinstance(studio.dependencies.provider, Painter)

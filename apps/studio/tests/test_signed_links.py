@@ -51,7 +51,7 @@ def test_link_expires_in_the_named_second() -> None:
 
 
 def test_image_keeps_its_address_for_minutes() -> None:
-    """So a page that reloads does not load the image again."""
+    """A reloaded page therefore does not load the image again."""
     start = datetime.fromtimestamp(NOW.timestamp() // GRID * GRID + 1, UTC)
     links = {SIGNER.sign(JOB, start + timedelta(seconds=second)) for second in range(0, GRID, 10)}
     assert len(links) == 1
@@ -95,6 +95,6 @@ ANY = st.text(st.characters(exclude_categories=()))
 
 @given(ANY, ANY, ANY)
 def test_any_input_raises_only_invalid_link(job: str, expires: str, signature: str) -> None:
-    """Empty, not a number, not ASCII, not valid Unicode."""
+    """The input may be empty, not a number, not ASCII or not valid Unicode."""
     with pytest.raises(InvalidLink):
         SIGNER.check(job, expires, signature, NOW)

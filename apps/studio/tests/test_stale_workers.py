@@ -55,7 +55,7 @@ def original(kit: StudioKit, job: str) -> Path:
     return kit.directory / "originals" / job
 
 
-# ---------------------------------------------------------------- a lease that was lost
+# ---------------------------------------------------------------- lost leases
 @pytest.mark.parametrize("point", [Failpoint.AFTER_CLAIM, Failpoint.IN_PREPARE, Failpoint.BEFORE_COMMIT])
 @pytest.mark.parametrize("end", ["image", "link"])
 def test_attempt_without_its_lease_captures_nothing(kit: StudioKit, end: str, point: Failpoint) -> None:
@@ -117,7 +117,7 @@ def test_late_attempt_does_not_capture_released_credits(kit: StudioKit) -> None:
     assert_consistent(kit)
 
 
-# ---------------------------------------------------------------- an image that comes late
+# ---------------------------------------------------------------- late images
 def test_late_response_does_not_replace_the_image(kit: StudioKit) -> None:
     job, images = queued(kit), kit.images
 
@@ -181,7 +181,7 @@ def test_stored_image_of_a_crashed_attempt_is_found(kit: StudioKit, monkeypatch:
     assert_consistent(kit)
 
 
-# ---------------------------------------------------------------- a death
+# ---------------------------------------------------------------- crashes
 @pytest.mark.parametrize("point", [*DYING, Failpoint.AFTER_COMMIT])
 @pytest.mark.parametrize("end", list(ENDS))
 def test_crash_at_any_point_loses_no_job_and_settles_once(kit: StudioKit, end: str, point: Failpoint) -> None:

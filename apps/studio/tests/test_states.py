@@ -64,7 +64,7 @@ WRITTEN = {
 }
 
 
-# ---------------------------------------------------------------- what each state means
+# ---------------------------------------------------------------- the meaning of each state
 def test_queued_job_is_validated_and_waits_for_a_worker(kit: StudioKit) -> None:
     user = kit.user(credits=5)
     with pytest.raises(Refusal):
@@ -122,7 +122,7 @@ def test_dead_letter_has_no_tries_left_and_waits_for_review(kit: StudioKit) -> N
     kit.check()
 
 
-# ---------------------------------------------------------------- by the lifecycle
+# ---------------------------------------------------------------- the lifecycle
 @pytest.fixture(scope="module")
 def lifecycle() -> Lifecycle:
     return Lifecycle.load(HERE.parent / "lifecycle.md", "image")
@@ -178,7 +178,7 @@ def test_lifecycle_is_equivalent_to_the_specification(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == set(diagrams)
 
 
-# ---------------------------------------------------------------- by raw SQL
+# ---------------------------------------------------------------- raw SQL
 def accepted(kit: StudioKit, job: str, target: str, attempts: int, arrows: int) -> bool:
     """Whether the database accepts this change of state. The change is rolled back."""
     dialect = kit.studio.engine.dialect
@@ -238,7 +238,7 @@ def test_database_refuses_another_initial_state(kit: StudioKit, state: str) -> N
     kit.check()
 
 
-# ---------------------------------------------------------------- by the verbs, and the audit
+# ---------------------------------------------------------------- methods and the audit
 @pytest.mark.parametrize("state", list(NEXT))
 def test_operators_cannot_request_other_transitions(kit: StudioKit, state: str) -> None:
     """Jobs cannot be cancelled, only queued jobs are rejected, and only dead letters are redriven."""
@@ -268,7 +268,7 @@ def test_audit_contains_exactly_the_transitions_of_the_table(kit: StudioKit) -> 
 
 
 def test_every_job_ends_and_stays_in_its_final_state(kit: StudioKit) -> None:
-    """For any sequence of provider faults."""
+    """This holds for any sequence of provider faults."""
     faults = [Fault.trouble(), Fault.limited(7), Fault.trouble(503), Fault.blocked(), Fault.unauthorized()]
     jobs = [kit.order(kit.user(credits=1), new_prompt()) for _ in faults]
     kit.images.fail(*faults)

@@ -49,7 +49,7 @@ def test_claim_sets_started_at(kit: StudioKit) -> None:
 
 
 def test_worker_sends_heartbeats_during_a_provider_call(kit: StudioKit) -> None:
-    """So that it keeps the job for longer than one lease."""
+    """It therefore keeps the job for longer than one lease."""
     job, beats = queued(kit), []
 
     def beat() -> None:

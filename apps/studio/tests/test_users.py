@@ -29,7 +29,7 @@ def everything(kit: StudioKit) -> str:
     return str([kit.rows(f"SELECT * FROM {table}") for table in ("studio_users", "studio_sessions", "studio_entries")])
 
 
-# ---------------------------------------------------------------- who they are
+# ---------------------------------------------------------------- names and keys
 def test_user_is_found_by_name_and_key(users: Users, ann: User) -> None:
     assert ann.key is not None
     assert ann.key.startswith("studio_")
@@ -85,7 +85,7 @@ def test_unknown_name_is_not_found(users: Users, ann: User, name: str) -> None:
         assert str(missing.value).startswith(f"There is no user {name!r}. ")
 
 
-# ---------------------------------------------------------------- how they are known
+# ---------------------------------------------------------------- sessions
 @pytest.mark.parametrize("key", ["", "studio_", "studio_0", "\x00", "\ud800"])
 def test_unknown_key_is_not_found(kit: StudioKit, users: Users, ann: User, key: str) -> None:
     with pytest.raises(NotFound, match="This access key is not valid"):
@@ -176,7 +176,7 @@ def test_new_key_ends_only_the_sessions_of_its_user(kit: StudioKit, users: Users
     assert users.user_by_session(of_bob, now) == users.by_key(bob.key or "") == users.named("bob")
 
 
-# ---------------------------------------------------------------- their credits
+# ---------------------------------------------------------------- credits
 def test_credits_are_granted_with_a_note(kit: StudioKit, users: Users) -> None:
     ann, bob = users.add("ann", credits=5), users.add("bob")
     assert users.grant("ann", 3, "for the poster") == users.balance(ann.id) == Balance(8, 8, 0, 0, 0)

@@ -49,13 +49,13 @@ class Auth:
             raise ApiError(403, "forbidden", "Only administrators can do this.")
         return user
 
-    def sign_in(self, request: Request, key: str, told: Callable[[User], Response]) -> Response:
-        """Start a session: the response of `told` for this user, with a session cookie."""
+    def sign_in(self, request: Request, key: str, respond: Callable[[User], Response]) -> Response:
+        """Start a session. Return the response of `respond` for this user, with a session cookie."""
         try:
             user, token = self._users.sign_in(key, self._now())
         except NotFound as error:
             raise _unknown(str(error)) from None
-        answer = told(user)
+        answer = respond(user)
         answer.set_cookie(
             COOKIE,
             token,

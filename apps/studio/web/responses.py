@@ -56,7 +56,7 @@ class JsonResponse(Response):
 
 
 class ApiError(HTTPException):
-    """An error response. Nothing was changed."""
+    """An error response to a refused request. Nothing was changed."""
 
     def __init__(self, status: int, reason: str, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, sentence, headers)

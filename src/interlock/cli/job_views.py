@@ -89,7 +89,7 @@ def print_job(job: Job, *, full: bool) -> None:
             ("lifecycle", f"{job.lifecycle}, version {job.lifecycle_version}"),
             ("payload", payload),
             ("queue", f"{job.queue}, priority {job.priority}"),
-            ("tries", f"{job.tries_left} of {job.tries} left, {job.lease_losses} leases lost"),
+            ("tries", f"{job.tries_left} of {job.tries} left, leases lost: {job.lease_losses}"),
             ("progress", progress(job.progress) if job.phase == "running" else None),
             (
                 "idempotency key",

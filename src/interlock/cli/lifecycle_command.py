@@ -81,7 +81,7 @@ def _list(known: dict[str, tuple[Lifecycle, list[str]]], json: bool) -> None:
         for each, kinds in known.values()
     ]
     ends, kinds = Column("ends in", "wrap"), Column("kinds", "wrap")
-    output.print_table(("lifecycle", "begins in", "states", "arrows", ends, kinds), rows)
+    output.print_table(("lifecycle", "begins in", "states", "transitions", ends, kinds), rows)
 
 
 def _facts(lifecycle: Lifecycle) -> dict[str, object]:
@@ -140,11 +140,11 @@ def _read(file: Path) -> str:
 
 
 def _check(lifecycle: Lifecycle, file: Path, allow: list[tuple[str, str]]) -> None:
-    drawn = Machine.from_markdown(lifecycle.name, _read(file), origin=file.name).pairs()
-    differences = lifecycle.differences(drawn, allow)
+    documented = Machine.from_markdown(lifecycle.name, _read(file), origin=file.name).pairs()
+    differences = lifecycle.differences(documented, allow)
     for sentence in differences:
         output.print_line(sentence)
     if differences:
         raise typer.Exit(1)
-    allowed = len(lifecycle.differences(drawn))
+    allowed = len(lifecycle.differences(documented))
     output.print_line(f"{file} matches {lifecycle.name}{f', except for {allowed} allowed' if allowed else ''}.")

@@ -30,7 +30,7 @@ WHOLE = (
     "running",
     "jobs",
     "states",
-    "arrows",
+    "transitions",
     "oldest due",
     "handed over",
     "last heartbeat",
@@ -75,7 +75,7 @@ def print_error(sentence: str) -> None:
 
 
 def print_note(sentence: str, *, lines: bool = False) -> None:
-    """Print a note to standard error, so that standard output holds only the result."""
+    """Print a note to standard error, so that standard output has only the result."""
     make_console(stderr=True).print(Text(sanitize(sentence.rstrip(), lines=lines), style="dim"), soft_wrap=True)
 
 

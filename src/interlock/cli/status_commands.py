@@ -101,7 +101,7 @@ def _as_json(seen: Status, now: datetime) -> None:
             "orphaned_queues": seen.orphaned_queues,
             "held_count": seen.held_count,
             "failures": seen.failures,
-            "outside": [_outside(one) for one in seen.outside],
+            "outside": [_external_fields(one) for one in seen.outside],
             "held": seen.held,
             "workers": [worker_fields(one) for one in seen.workers],
             "journal": seen.journal,
@@ -171,7 +171,7 @@ def _handed_over(seen: Status) -> Iterator[RenderableType]:
         yield output.render_table(("kind", "handed over", "checked", "late by"), rows)
 
 
-def _outside(one: ExternalWork) -> dict[str, Any]:
+def _external_fields(one: ExternalWork) -> dict[str, Any]:
     return {**asdict(one), "late": one.late}
 
 
@@ -293,7 +293,7 @@ def _failed(view: StatusView) -> Iterator[RenderableType]:
             ],
         )
     if seen.failures:
-        listed = "interlock jobs --phase failed lists them; interlock redrive ID makes a new job of one."
+        listed = "interlock jobs --phase failed lists them; interlock redrive ID enqueues one again."
         yield output.render_heading(listed, "dim")
 
 

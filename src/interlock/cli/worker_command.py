@@ -34,9 +34,11 @@ from .standard_streams import Streams
 HANDLERS = ("interlock-handler", "interlock-commit", "interlock-call")
 """Names of the threads that run the app's functions."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SAME_SIGNAL = 0.5
+"""Seconds in which a repeated signal counts as one: `timeout` signals a process and then its group."""
 LINGER = 0.5
 """Seconds that these threads have to end after everything else has ended."""
-LAST_WORDS = 5.0
+DUMP_TIMEOUT = 5.0
 """Seconds for a hung worker to print its threads; standard error may hang too."""
 
 
@@ -52,7 +54,8 @@ def worker(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 100,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads for sync handlers; by default the number of cores plus 4.")
+        int | None,
+        typer.Option(min=1, help="Threads for sync handlers; by default the number of cores plus 4, at most 32."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The worker's name; by default host and process id.")] = None,
     listen: Annotated[
@@ -88,9 +91,9 @@ def worker(
         open_unmigrated(chosen).close()
         stack.callback(chosen.close)
         few = {} if threads is None else {"threads": threads}
-        called = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
+        worker_name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
         plan = chosen.plan(
-            only=wanted, queues=names(queues, "--queues"), slots=slots, name=called, listen=listen, **few
+            only=wanted, queues=names(queues, "--queues"), slots=slots, name=worker_name, listen=listen, **few
         ).checked()
         process = Process(plan, hide_password(chosen.database.url), streams)
         if metrics_port is not None:
@@ -101,9 +104,9 @@ def worker(
 
 
 def _known(app: App[Any], wanted: tuple[str, ...]) -> tuple[str, ...]:
-    if strange := [name for name in wanted if name not in app.kinds]:
+    if unknown := [name for name in wanted if name not in app.kinds]:
         raise CommandError(
-            f"--kinds names {', '.join(strange)}, which this app does not have. It has "
+            f"--kinds names {', '.join(unknown)}, which this app does not have. It has "
             f"{', '.join(sorted(app.kinds)) or 'none'}."
         )
     return wanted
@@ -126,7 +129,7 @@ def _serve(process: "Process", plan: Plan, host: str, port: int) -> Callable[[],
         depths=lambda: plan.find_store().inspect.depths(),  # noqa: PLW0108 - opens the store when called
         states=lambda: plan.find_store().inspect.counts(),  # noqa: PLW0108 - opens the store when called
     )
-    process.tells["metrics"] = served.url
+    process.start_fields["metrics"] = served.url
     return served.close
 
 
@@ -134,7 +137,7 @@ class Process:
     """A worker that owns its process. A signal drains it, a second one ends it, and a hang makes it exit."""
 
     def __init__(self, plan: Plan, database: str, streams: Streams) -> None:
-        self.tells: dict[str, object] = {
+        self.start_fields: dict[str, object] = {
             "name": plan.name,
             "database": database,
             "kinds": ",".join(sorted(plan.kinds)),
@@ -146,13 +149,14 @@ class Process:
         self._streams = streams
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked: int | None = None
+        self._signal: int | None = None
+        self._signalled_at = 0.0
         self._ready = self._in_error_wait = False
 
     def run(self) -> int:
         """Run the worker and return the exit code."""
         # Log first, so that the log names the worker even if it fails to start.
-        logs.write(Notice(str(self._plan.name), "the worker starts", self.tells))
+        logs.write(Notice(str(self._plan.name), "the worker starts", self.start_fields))
         ends = [
             self._plan.events.subscribe(self._moved, WorkerStateChanged),
             self._plan.events.subscribe(self._restore_process, AttemptEnded),
@@ -172,10 +176,10 @@ class Process:
         try:
             async with start_worker(self._plan) as worker:
                 self._worker = worker
-                if self._asked is not None:
+                if self._signal is not None:
                     worker.stop()
                 done = await worker.run()
-                self._tell("the worker has ended", attempts=done)
+                self._notify("the worker has ended", attempts=done)
             code, worker_left = worker.exit_code, worker.busy
         except (NotMigrated, _LifespanFailed) as error:
             output.print_error(str(error))
@@ -195,7 +199,7 @@ class Process:
         """Undo what the handler of an ended attempt changed in the process: streams and signal handlers."""
         if closed := self._streams.restore():
             who = f"job {event.job_id}, or a job that ran at the same time,"
-            self._tell(f"{who} closed {' and '.join(closed)}; the worker has reopened it", kind=event.kind)
+            self._notify(f"{who} closed {' and '.join(closed)}; the worker has reopened it", kind=event.kind)
         if any(signal.getsignal(number) != self.signalled for number in SIGNALS) and self._loop is not None:
             self._loop.call_soon_threadsafe(self._restore_signals, event)
 
@@ -203,22 +207,25 @@ class Process:
         for number in SIGNALS:
             signal.signal(number, self.signalled)
         who = f"job {event.job_id}, or a job that ran at the same time,"
-        self._tell(f"{who} replaced the worker's signal handlers; the worker has restored them", kind=event.kind)
+        self._notify(f"{who} replaced the worker's signal handlers; the worker has restored them", kind=event.kind)
 
     # ------------------------------------------------------------ signals
     def signalled(self, number: int, frame: FrameType | None = None) -> None:
         """Drain and stop; on a second signal, end at once. Works even if the event loop is blocked."""
         del frame
-        if self._asked is not None:
+        now = time.monotonic()
+        if self._signal is not None:
+            if number == self._signal and now - self._signalled_at < SAME_SIGNAL:
+                return
             os._exit(128 + number)
-        self._asked = number
+        self._signal, self._signalled_at = number, now
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
-        if self._worker is not None and self._asked is not None:
-            why = signal.Signals(self._asked).name
-            self._tell(
+        if self._worker is not None and self._signal is not None:
+            why = signal.Signals(self._signal).name
+            self._notify(
                 f"{why}: the worker claims no more jobs and ends when running jobs finish; after {DRAIN:g} s it "
                 "returns the rest",
                 busy=self._worker.busy,
@@ -231,19 +238,19 @@ class Process:
             self._in_error_wait = False
             if not self._ready:
                 self._ready = True
-                self._tell("the worker is ready")
+                self._notify("the worker is ready")
         elif event.target == "ErrorWait" and not self._in_error_wait:
             self._in_error_wait = True
-            self._tell(f"the worker cannot work now; it retries every {ERROR_WAIT:g} s", why=event.why)
+            self._notify(f"the worker cannot work now; it retries every {ERROR_WAIT:g} s", why=event.why)
 
-    def _tell(self, sentence: str, **fields: object) -> None:
+    def _notify(self, sentence: str, **fields: object) -> None:
         name = self._worker.name if self._worker is not None else ""
         self._plan.events.emit(Notice(name, sentence, fields))
 
 
 @contextmanager
-def _on_signal(heard: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    before = {number: signal.signal(number, heard) for number in SIGNALS}
+def _on_signal(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
     reset_signals_in_forks()
     try:
         yield
@@ -305,5 +312,5 @@ def exit_hung(seconds: float) -> None:
 
     last = threading.Thread(target=say, daemon=True)
     last.start()
-    last.join(LAST_WORDS)
+    last.join(DUMP_TIMEOUT)
     os._exit(HUNG_EXIT_CODE)

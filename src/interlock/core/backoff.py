@@ -24,7 +24,7 @@ class Backoff:
     def __init__(self, first: Seconds = 1.0, *, factor: float = 2.0, cap: Seconds = 900.0, jitter: bool = True) -> None:
         if not (math.isfinite(factor) and factor >= 1):
             raise UsageError(
-                f"the factor of a backoff is {factor!r}: give a number that is 1 or more, so that delays do not shrink"
+                f"The factor of a backoff is {factor!r}: give a number that is 1 or more, so that delays do not shrink."
             )
         object.__setattr__(self, "first", seconds(first, "the first delay of a backoff"))
         object.__setattr__(self, "factor", float(factor))

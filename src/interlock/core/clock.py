@@ -8,7 +8,7 @@ from ..errors import UsageError
 Seconds = float | timedelta
 
 LONGEST = 100 * 365.25 * 86400
-"""Seconds of a hundred years."""
+"""A hundred years, in seconds."""
 
 
 def seconds(value: Seconds, what: str = "duration") -> float:

@@ -222,8 +222,8 @@ def _return_to_queue(builder: MoveBuilder, outcome: Released | Snoozed | Held) -
         return builder.fail(outcome.reason)
     if path is None:
         builder.refuse(
-            "the lifecycle has no `lose`, `retry` or resting `fail` to return it by; it runs until it ends or its "
-            "lease expires"
+            "the lifecycle allows no `lose`, no `retry` and no `fail` to a resting state from there, so the job cannot "
+            "return to its queue; it runs until it ends or its lease expires"
         )
     back = builder.walk(
         "ABORTED",

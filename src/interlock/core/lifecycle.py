@@ -73,8 +73,8 @@ class Lifecycle(Machine):
         arrows = sorted((arrow.source, arrow.event, arrow.target) for arrow in self.arrows)
         self.digest = hashlib.sha256(json.dumps([self.initial, arrows], separators=(",", ":")).encode()).hexdigest()
         self.warnings = tuple(
-            f"{self.name}: a stopping worker must wait for a job in {state}, since no `lose`, `retry` or resting "
-            "`fail` returns it."
+            f"{self.name}: a stopping worker must wait for a job in {state}, since no `lose`, no `retry` and no `fail` "
+            "to a resting state leaves it."
             for state in self.states
             if state in self.working and self.return_path(state, "lose", "retry") is None
         )

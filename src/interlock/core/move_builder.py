@@ -98,7 +98,7 @@ class MoveBuilder:
             frees_key=any(arrow.target in self.policy.key_until for arrow in path),
             actor=self.actor,
             reason=reason,
-            heard=self.job.cancel_requested_at is not None,
+            saw_cancel_request=self.job.cancel_requested_at is not None,
         )
 
     def fail(self, error: str, *, tries_left: int | None = None, reason: str | None = None) -> Move:

@@ -1,6 +1,6 @@
 """Suspects: jobs that were running when a process died. These rules say where they run next and what a loss costs.
 
-The first loss costs a try, and the job's next attempt shares a process with other suspects. If that process dies, too,
+The first loss costs a try, and the job's next attempt shares a process with other suspects. If that process also dies,
 the second loss costs no try yet, and the job runs alone from then on. If the job then kills its own process, it is
 also charged for the second loss, so it never runs more often than it has tries. An innocent job loses one try.
 """

@@ -46,7 +46,7 @@ class Move:
     such answer, and clears it when the work is found again."""
     actor: str = "worker"
     reason: str | None = None
-    heard: bool = False
+    saw_cancel_request: bool = False
     """Whether the decision took the job's cancel request into account. If not, the store refuses to return the job to
     a waiting state, since that would lose the request."""
     progress: str | None = None

@@ -1,1 +1,1 @@
-"""From an outcome to a stored transition: context, held executions, classification, settling and effects."""
+"""From an outcome to a stored transition: context, leased executions, classification, settling and effects."""

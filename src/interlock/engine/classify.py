@@ -95,8 +95,8 @@ def outcome_of_stop(execution: HeldExecution) -> Outcome:
             return CancelRequested(None, execution.owner)
         case "runtime":
             return Errored(f"{WHY['runtime']} of {execution.spec.max_runtime:g} s", retryable=True)
-        case "release":
-            return Released(WHY["release"])
+        case "shutdown":
+            return Released(WHY["shutdown"])
         case _:
             # The worker may still own the lease. If another worker has taken the job, the store refuses this outcome.
             return Released("its worker could not renew the lease in time")

@@ -130,12 +130,12 @@ def effect(receipts: AttemptReceipts, name: str, on_doubt: OnDoubt, call: Called
             yield Written(lambda: ledger.record_effect(name, None, "skip"))
             return None
         if callable(on_doubt):
-            truth = yield Called(on_doubt, (receipts.key(name),), {})
-            if truth is not None:
+            looked_up = yield Called(on_doubt, (receipts.key(name),), {})
+            if looked_up is not None:
                 # Keep the hash of the earlier call, because that is the call that happened.
                 asked = found.args_hash
                 yield Written(lambda: ledger.begin_effect(name, asked))
-                value = yield from _apply(ledger, shape, name, truth, "lookup")
+                value = yield from _apply(ledger, shape, name, looked_up, "lookup")
                 if asked != digest:
                     raise _other_arguments("effect", name)
                 return value

@@ -14,12 +14,12 @@ from ..errors import Cancelled, LeaseLost, UsageError
 from ..jobs.spec import KindSpec
 from ..store.types import Fence, Heartbeat, Lease
 
-Stop = Literal["cancel", "lost", "runtime", "release"]
+Stop = Literal["cancel", "lost", "runtime", "shutdown"]
 WHY: dict[Stop, str] = {
     "cancel": "a cancel was requested",
     "lost": "its worker lost the lease",
     "runtime": "it ran longer than its kind's max_runtime",
-    "release": "its worker is stopping",
+    "shutdown": "its worker is stopping",
 }
 
 
@@ -69,7 +69,7 @@ class HeldExecution:
     last_exception: BaseException | None
     """The last exception of its handler, guard or commit function."""
     lease_doubtful: bool
-    """Whether the lease was not renewed in time, but may not have been taken by another worker."""
+    """Whether the lease was not renewed in time, and it is unknown whether another worker has taken the execution."""
     settling: bool
     """Whether its end is being stored. The store may then refuse a heartbeat, which is no error."""
     ran_elsewhere: bool

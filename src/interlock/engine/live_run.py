@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class BaseRun:
-    """What `Run` and `SyncRun` have in common."""
+    """The part that `LiveRun` and `LiveSyncRun` share."""
 
     def __init__(self, execution: HeldExecution, ledger: Ledger, measured: Callable[[Measured], None]) -> None:
         job = execution.job

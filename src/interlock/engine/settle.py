@@ -283,7 +283,7 @@ def _missed_cancel_request(move: Move, refusal: Refusal) -> bool:
     """Whether a move was refused only because the job has a cancel request that `decide` did not know of."""
     mine = (move.attempt, move.holder, move.from_status, move.source)
     found = (refusal.attempt, refusal.holder, refusal.status, refusal.state)
-    return not move.heard and move.phase == "pending" and found == mine
+    return not move.saw_cancel_request and move.phase == "pending" and found == mine
 
 
 # ---------------------------------------------------------------- committing with the user's functions

@@ -1,7 +1,6 @@
 """The declarations of an app: kinds of job, schedules, webhooks, and context managers around attempts."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, cast, overload
 
 from typing_extensions import TypeVar as DefaultTypeVar
@@ -33,7 +32,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 TxT = DefaultTypeVar("TxT", default=Tx)
 AroundT = TypeVar("AroundT", bound=Around)
-Transaction = Callable[[], AbstractContextManager[Any]]
 
 _LEASE = 30.0
 _MAX_RUNTIME = 3600.0

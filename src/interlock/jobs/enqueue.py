@@ -40,7 +40,10 @@ def current_connection(find_store: Callable[[], OpenStore]) -> Any | None:
 def enqueue_job(
     store: OpenStore, job: NewJob, request: JobRequest[Any] | None, *, transaction: Transaction | None
 ) -> Enqueued:
-    """Store one prepared job. Its kind's `admit` decides; without a `request`, the kind belongs to another program."""
+    """Store one prepared job. Its kind's `admit` may refuse it.
+
+    `request` is None if another program declares the kind.
+    """
     admit = None if request is None else _admission([request], [job])
     if admit is None or transaction is None:
         return store.queue.enqueue([job], admit=admit)[0]

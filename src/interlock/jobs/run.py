@@ -48,7 +48,7 @@ class SkipEffect(Protocol):
 
 
 class LookupEffect(Protocol[T]):
-    """An external call that looks up in the external system whether it may already have happened."""
+    """An external call. If it may have happened, `on_doubt` looks up its result in the external system."""
 
     key: str
 

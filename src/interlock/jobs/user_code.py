@@ -125,7 +125,7 @@ class ProtectedTask(asyncio.Task[T]):
         if not caller.warned:
             caller.warned = True
             _log.warning(
-                "job %s (%s) tried to cancel tasks of its worker or of other jobs; the worker refused, they continue",
+                "Job %s (%s) tried to cancel tasks of its worker or of other jobs. The worker refused; they continue.",
                 caller.job_id,
                 caller.kind,
             )

@@ -271,10 +271,10 @@ def _left(deadline: float) -> float:
 
 
 def _exchange(
-    line: "_DeadlineSocket", target: _Target, body: bytes, headers: Mapping[str, str]
+    sock: "_DeadlineSocket", target: _Target, body: bytes, headers: Mapping[str, str]
 ) -> tuple[int, float | None]:
     connection = http.client.HTTPConnection(target.host, target.port)
-    connection.sock = cast("socket.socket", line)
+    connection.sock = cast("socket.socket", sock)
     connection.auto_open = 0  # http.client must not resolve the name and connect by itself.
     connection.request("POST", target.path, body, {**headers, "Host": target.named, "Connection": "close"})
     with connection.getresponse() as response:

@@ -59,7 +59,8 @@ class Maintenance:
     def recover(self) -> int:
         """Recover expired leases now. Returns the number of jobs. Raises `Unavailable`.
 
-        Does nothing if a sweep is running, or if the last sweep ended less than a second ago and left nothing over.
+        Does nothing while a round of maintenance runs, or if the last sweep ended less than a second ago and left
+        nothing over.
         """
         if (self._context.sleeper.monotonic() - self._swept_at < EVERY and not self.has_more) or not self._busy.acquire(
             blocking=False

@@ -7,7 +7,7 @@ from ..engine.context import WorkerContext
 
 DAY = 86_400.0
 RETENTION: Mapping[Phase, float] = {"succeeded": 7 * DAY}
-"""How many seconds jobs are kept after their end, by phase. Jobs in other phases are never deleted."""
+"""The default retention: how many seconds jobs are kept after their end, by phase. Other jobs are kept forever."""
 EVERY = 60.0
 LIMIT = 1000
 MAX_BATCHES = 10

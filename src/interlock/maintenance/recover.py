@@ -19,7 +19,7 @@ Finish = Callable[[Lease, float], None]
 FreeSlots = Callable[[], int]
 """Returns how many committed executions can start now."""
 SOONEST = 1.0
-"""The shortest time, in seconds, until a move is retried whose hook raised."""
+"""The shortest time, in seconds, until a move whose hook raised is retried."""
 
 
 class Recovery:

@@ -55,7 +55,7 @@ def _waiting(store: Store, job: Job, now: datetime) -> str:
 
 def _running(store: Store, job: Job, execution: Execution, now: datetime) -> str:
     left = (execution.lease_expires_at - now).total_seconds()
-    who = f"{execution.lease_owner} holds attempt {execution.attempt} ({execution.status})"
+    who = f"{execution.lease_owner} owns attempt {execution.attempt} ({execution.status})"
     if execution.external_id is not None and execution.status != "COMMITTED":
         return _external(store, job, execution, now)
     if left > 0 and job.cancel_requested_at is not None:
@@ -119,7 +119,7 @@ def _reasons(job: Job, history: list[AuditEntry]) -> list[str]:
 
 
 def _calls(store: Store, job: Job, executions: list[Execution], now: datetime) -> list[str]:
-    """The external calls without a receipt. One is in doubt once the worker that made it no longer holds the job."""
+    """The external calls without a receipt. One is in doubt once the worker that made it no longer owns the job."""
     last = executions[-1] if executions and job.phase == "running" and executions[-1].lease_expires_at > now else None
     holder = None if last is None else (last.attempt, last.holder)
     asked = [receipt for receipt in store.receipts.for_job(job.id) if receipt.kind == "effect" and not receipt.applied]

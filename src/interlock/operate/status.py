@@ -48,8 +48,8 @@ class Status:
     def healthy(self) -> bool:
         """Whether there is no problem that needs an operator."""
         unserved = self.orphaned_kinds or self.orphaned_queues
-        outside = any(one.error is not None or one.late for one in self.outside)
-        return not (self.stuck or unserved or self.held_count or self.failures or outside)
+        unhealthy = any(one.error is not None or one.late for one in self.outside)
+        return not (self.stuck or unserved or self.held_count or self.failures or unhealthy)
 
 
 def status(store: Store) -> Status:
@@ -67,7 +67,7 @@ def status(store: Store) -> Status:
         depths,
         store.inspect.held_jobs(held, HELD) if held else [],
         store.external.work(),
-        journal=getattr(store, "journal", None),
+        journal=store.journal,
         orphaned_queues=[depth for depth in known if (depth.kind, depth.queue) not in pairs],
         failures=store.inspect.recent_failures(DAY, NEWEST),
     )

@@ -159,18 +159,18 @@ def _projection(lifecycle: Lifecycle, job: Job, executions: Sequence[Execution])
 
 
 def _audit(lifecycle: Lifecycle, others: Sequence[Lifecycle], job: Job, audit: Sequence[AuditEntry]) -> Found:
-    if broken := _unborn(audit):
+    if broken := _missing_enqueue(audit):
         yield "audit", broken
         return
-    walked = replay(lifecycle, audit, also=others)
-    if walked.broken:
-        yield "INV_003", walked.broken
-    elif (walked.state, walked.version) != (job.state, job.version):
+    replayed = replay(lifecycle, audit, also=others)
+    if replayed.broken:
+        yield "INV_003", replayed.broken
+    elif (replayed.state, replayed.version) != (job.state, job.version):
         yield (
             "audit",
             (
-                f"The job is in {job.state} at version {job.version}, but its audit ends in {walked.state} at version "
-                f"{walked.version}."
+                f"The job is in {job.state} at version {job.version}, but its audit ends in {replayed.state} at "
+                f"version {replayed.version}."
             ),
         )
 
@@ -180,7 +180,7 @@ def _gone(audit: Sequence[AuditEntry]) -> Found:
 
     The audit does not name the lifecycle, so its transitions cannot be checked against one.
     """
-    if broken := _unborn(audit):
+    if broken := _missing_enqueue(audit):
         yield "audit", broken
         return
     arrows = [entry for entry in audit if entry.n == 0]
@@ -200,7 +200,7 @@ def _gone(audit: Sequence[AuditEntry]) -> Found:
         )
 
 
-def _unborn(audit: Sequence[AuditEntry]) -> str | None:
+def _missing_enqueue(audit: Sequence[AuditEntry]) -> str | None:
     first = next((entry for entry in audit if entry.n == 0), None)
     if first is None:
         return "The job's audit has no transition, not even its enqueue."

@@ -50,7 +50,7 @@ class Reconciler:
         context: WorkerContext,
         settler: Settler,
         spec: KindSpec,
-        asked: Reconcile,
+        reconcile: Reconcile,
         threads: Executor,
         finish: Finish,
     ) -> None:
@@ -59,7 +59,7 @@ class Reconciler:
         self._context = context
         self._settler = settler
         self._kind = spec
-        self._asked = asked
+        self._reconcile = reconcile
         self._threads = threads
         self._finish = finish
         self._stopped = asyncio.Event()
@@ -72,7 +72,7 @@ class Reconciler:
     async def run(self) -> None:
         """Check a batch at every interval, and cancel requests every second, until the reconciler is stopped."""
         periodic = Periodic(
-            self._context, f"reconciler: {self._kind.name}", lambda: min(TICK, self._asked.every), jitter=True
+            self._context, f"reconciler: {self._kind.name}", lambda: min(TICK, self._reconcile.every), jitter=True
         )
         await periodic.run_in_loop(self._round, self._stopped, self._context.sleeper.asleep)
 
@@ -105,7 +105,8 @@ class Reconciler:
         """Cancel the jobs with a cancel request, without waiting for their next check. Returns how many there are."""
         kind, asked_at = self._kind, self._context.sleeper.monotonic()
         executions = await self._lease(
-            lambda: self._context.store.leases.recall(self.owner, [kind.name], kind.lease, self._asked.batch), asked_at
+            lambda: self._context.store.leases.recall(self.owner, [kind.name], kind.lease, self._reconcile.batch),
+            asked_at,
         )
         await self._postpone([execution for execution, _ in await self._cancel(executions)])
         return len(executions)
@@ -143,10 +144,10 @@ class Reconciler:
     async def check_due(self) -> int:
         """Check one batch with one call, oldest check first. Returns how many executions were checked."""
         kind, begun = self._kind, self._context.sleeper.monotonic()
-        self._next = begun + self._asked.every
+        self._next = begun + self._reconcile.every
         executions = await self._lease(
             lambda: self._context.store.leases.adopt(
-                self.owner, [kind.name], kind.lease, self._asked.batch, external=True
+                self.owner, [kind.name], kind.lease, self._reconcile.batch, external=True
             ),
             begun,
         )
@@ -173,7 +174,7 @@ class Reconciler:
             return
         await self._handle_reachable(len(ids), begun)
         # These executions are due again when the next batch begins.
-        check_in = max(self._asked.every - (self._context.sleeper.monotonic() - begun), 0.0)
+        check_in = max(self._reconcile.every - (self._context.sleeper.monotonic() - begun), 0.0)
         await self._settle(
             [
                 self._settlement(execution, lease, answers.get(lease.external_id or ""), check_in)
@@ -184,7 +185,7 @@ class Reconciler:
     async def _ask_external(self, ids: Sequence[str]) -> Mapping[str, object]:
         if self._stopped.is_set():
             raise asyncio.CancelledError
-        self._asking = task = protected(self._call_user(partial(self._asked.ask, ids)))
+        self._asking = task = protected(self._call_user(partial(self._reconcile.ask, ids)))
         try:
             answers: object = await task
         finally:
@@ -245,7 +246,7 @@ class Reconciler:
                     execution.progress(done, total, note)
                 return Looked(check_in, seen=True, begun=done is not None), None
             case None:
-                expired = lease.missing_for is not None and lease.missing_for >= self._asked.grace
+                expired = lease.missing_for is not None and lease.missing_for >= self._reconcile.grace
                 return (FailedFinally(MISSING) if expired else Looked(check_in, seen=False)), None
             case _:
                 answered = f"{str(answer)[:100]!r} for {lease.external_id!r}"
@@ -265,7 +266,7 @@ class Reconciler:
     async def _handle_unreachable(self, executions: Sequence[Leased], begun: float, error: Exception) -> None:
         """Leave the jobs unchanged, and check again after a growing pause."""
         self._failures += 1
-        pause = min(self._asked.every * 2.0 ** min(self._failures, 30), max(LONGEST, self._asked.every))
+        pause = min(self._reconcile.every * 2.0 ** min(self._failures, 30), max(LONGEST, self._reconcile.every))
         self._next = begun + pause
         self._context.events.emit(events.ExternalCheckFailed(self._kind.name, self._failures, pause, error))
         await self._in_thread(
@@ -317,7 +318,7 @@ class Reconciler:
         if executions:
             await self._in_thread(
                 lambda: self._context.store.leases.renew(
-                    [Heartbeat(execution.fence, self._asked.every) for execution in executions]
+                    [Heartbeat(execution.fence, self._reconcile.every) for execution in executions]
                 )
             )
 

@@ -55,7 +55,7 @@ POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 
 
 class _Importing:
-    """Prevents forks during imports: a child would wait forever for a module that another thread was importing."""
+    """Delays forks during imports: a child would wait forever for a module that another thread was importing."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

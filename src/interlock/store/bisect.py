@@ -9,10 +9,9 @@ T = TypeVar("T")
 def bisect(
     items: Sequence[T], work: Callable[[Sequence[T]], None], fatal: Callable[[Exception], bool]
 ) -> list[tuple[T, Exception]]:
-    """Do the work for all items, or, if it raises, for each half; returns the single items that failed, and their
-    errors.
+    """Do the work for all items. If it raises, do it for each half, down to single items.
 
-    A fatal error propagates.
+    Returns the items that failed alone, with their errors. A fatal error propagates.
     """
     if not items:
         return []

@@ -1,8 +1,8 @@
-"""Callers' own connections: enqueue and commit inside a transaction that is not ours.
+"""Callers' own connections: enqueue and commit inside a transaction that the caller opened.
 
 A caller's connection is used in the caller's thread, and never committed, rolled back or kept. Supported are `sqlite3`
 (and `pysqlite3`), `psycopg` sync and async, SQLAlchemy's `Connection` and `Session` and their async forms, Django's
-connection, and our own `Tx`. They are recognised by the names of their classes, so no library is required.
+connection, and Interlock's `Tx`. They are recognised by the names of their classes, so no library is required.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -43,11 +43,11 @@ def admitting(
     """A kind's `admit` function, bound to this transaction."""
     if admit is None:
         return None
-    judge = admit
+    check = admit
 
     def admitted(job: NewJob) -> None:
         with inside(store, tx):
-            judge(tx, job)
+            check(tx, job)
 
     return admitted
 
@@ -65,18 +65,18 @@ def _reaches(each: OpenTransaction, store: Session) -> bool:
     if not each.here:
         return other.instance() == store.instance()
     try:
-        borrow(each.handle, store)
+        runner_for(each.handle, store)
     except UsageError:
         return False
     return True
 
 
 def reading(store: Session) -> Run | None:
-    """Runs reads in the open transaction that this code runs in; None if there is none, or another thread opened it."""
+    """Return a reader on this code's open transaction; None if there is none, or if another thread opened it."""
     if not open_transactions():
         return None
     found = joined(store)
-    return borrow(found.handle, store) if found is not None and found.here else None
+    return runner_for(found.handle, store) if found is not None and found.here else None
 
 
 SAVE = Statement("SAVEPOINT interlock_enqueue", {}, answers=False)
@@ -88,7 +88,7 @@ def enqueue(
     store: Session, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None
 ) -> list[Enqueued]:
     """Enqueue in the caller's transaction. If it fails, roll back to the savepoint before it."""
-    run = borrow(conn, store)
+    run = runner_for(conn, store)
     run(SAVE)
     try:
         answer = drive(enqueueing(store.dialect, jobs, admitting(store, admit, conn)), run)
@@ -112,19 +112,19 @@ async def aenqueue(
     """`enqueue`, also for async connections."""
     library, name = _kind_of(conn)
     if library == "sqlalchemy" and name in ("AsyncSession", "AsyncConnection"):
-        lent: Any = conn
+        connection: Any = conn
 
         def work(sync: object) -> list[Enqueued]:
             return enqueue(store, sync, jobs, admit)
 
-        answers: list[Enqueued] = await lent.run_sync(work)
+        answers: list[Enqueued] = await connection.run_sync(work)
         return answers
     if (library, name) != ("psycopg", "AsyncConnection"):
         return enqueue(store, conn, jobs, admit)
     if admit is not None:
         raise UsageError(
-            "this kind has an `admit` function, which cannot use an async psycopg connection; "
-            "enqueue with a sync one, or an AsyncSession"
+            "This kind has an `admit` function, which cannot use an async psycopg connection: "
+            "enqueue with a sync one, or an AsyncSession."
         )
     return await _enqueue_awaiting(store, conn, jobs)
 
@@ -166,41 +166,41 @@ def commit(  # noqa: PLR0917
 ) -> None:
     """Carry out a move in the caller's own transaction, which ends with the caller's own `with` block."""
     with transaction() as tx:
-        lent: Any = tx.connection() if _kind_of(tx)[0] == "sqlalchemy" and hasattr(tx, "add") else tx
+        connection: Any = tx.connection() if _kind_of(tx)[0] == "sqlalchemy" and hasattr(tx, "add") else tx
         try:
-            committing(writer, borrow(tx, store), move, body, tx, timeout)
+            committing(writer, runner_for(tx, store), move, body, tx, timeout)
         except Exception as error:
-            if _is_lost(lent):
+            if _is_lost(connection):
                 raise Unavailable(
-                    f"the connection of your transaction was lost ({error}): the job was not moved. Try again later."
+                    f"The connection of your transaction was lost ({error}): the job was not moved. Try again later."
                 ) from error
             if cannot_write(error):
                 raise write_unavailable(error) from error
             raise
 
 
-def _is_lost(lent: Any) -> bool:
+def _is_lost(connection: Any) -> bool:
     """Whether the connection was lost. A connection that was closed on purpose was not."""
-    match _kind_of(lent)[0]:
+    match _kind_of(connection)[0]:
         case "psycopg":
-            return bool(lent.broken)
+            return bool(connection.broken)
         case "sqlalchemy":
-            return bool(lent.invalidated)
+            return bool(connection.invalidated)
         case "django":
-            return bool(getattr(lent.connection, "broken", False))
+            return bool(getattr(connection.connection, "broken", False))
         case _:
             return False
 
 
 # ---------------------------------------------------------------- recognising a connection
-def borrow(conn: object, store: Session) -> Run:
+def runner_for(conn: object, store: Session) -> Run:
     """Return a function that runs statements on the caller's connection.
 
     Raise `UsageError` and do nothing if the connection cannot be used.
     """
     library, name = _kind_of(conn)
     if isinstance(conn, PlainTx):
-        return borrow(PlainTx.connection(conn), store)
+        return runner_for(PlainTx.connection(conn), store)
     if library in ("sqlite3", "pysqlite3") and name == "Connection":
         run = _sqlite(conn, library, store)
     elif library == "psycopg" and name == "Connection":
@@ -210,11 +210,11 @@ def borrow(conn: object, store: Session) -> Run:
     elif library == "django":
         run = _django(conn, store)
     elif name in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
-        raise UsageError(f"{library}'s {name} is awaited: use `await kind.using(conn=…).aenqueue(…)`")
+        raise UsageError(f"{library}'s {name} is async: use `await kind.using(conn=…).aenqueue(…)`.")
     else:
         raise UsageError(
-            f"conn= does not take a {type(conn).__module__}.{type(conn).__name__}; it takes a connection of sqlite3, "
-            "psycopg, SQLAlchemy or Django, or a Tx of app.transaction()"
+            f"conn= does not take a {type(conn).__module__}.{type(conn).__name__}. It takes a connection of sqlite3, "
+            "psycopg, SQLAlchemy or Django, or a Tx of app.transaction()."
         )
     _same_instance(drive(store.find_instance(), run), store)
     if store.database == "sqlite" and library in ("sqlite3", "pysqlite3", "sqlalchemy"):
@@ -225,8 +225,8 @@ def borrow(conn: object, store: Session) -> Run:
 def _same_instance(seen: str | None, store: Session) -> None:
     if seen != store.instance():
         raise UsageError(
-            "conn= is a connection to another database than this app's, so this app's workers would not find the job; "
-            "nothing was stored"
+            "conn= is a connection to another database than this app's, so this app's workers would not find the job. "
+            "Nothing was stored."
         )
 
 
@@ -236,9 +236,9 @@ def _begin(conn: Any) -> None:
     SQLite's drivers begin one only before a plain write, and ours starts with a savepoint.
     """
     if hasattr(conn, "exec_driver_sql") or hasattr(conn, "add"):
-        lent = conn.connection() if hasattr(conn, "add") else conn
-        if not lent.connection.driver_connection.in_transaction:
-            lent.exec_driver_sql("BEGIN IMMEDIATE")
+        connection = conn.connection() if hasattr(conn, "add") else conn
+        if not connection.connection.driver_connection.in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif not conn.in_transaction:
         conn.execute("BEGIN IMMEDIATE")
 
@@ -262,13 +262,13 @@ _NAMES = frozenset(
 def _same_database(store: Session, database: str) -> None:
     if database != store.database:
         raise UsageError(
-            f"conn= is a {database} connection, but this app's jobs are in {store.database}; nothing was stored"
+            f"conn= is a {database} connection, but this app's jobs are in {store.database}. Nothing was stored."
         )
 
 
 def _in_transaction(yes: bool, how: str) -> None:
     if not yes:
-        raise UsageError(f"conn= commits each statement by itself, so the job could outlive your rollback; {how}")
+        raise UsageError(f"conn= commits each statement by itself, so the job could outlive your rollback: {how}.")
 
 
 def _sqlite(conn: Any, library: str, store: Session) -> Run:
@@ -276,7 +276,7 @@ def _sqlite(conn: Any, library: str, store: Session) -> Run:
     if library != store.driver:
         raise UsageError(
             f"conn= is of {library}, but this app opens the file with {store.driver}; two SQLite libraries in one "
-            "process drop each other's locks. Use one."
+            "process drop each other's locks. Use the same one."
         )
     # Newer drivers have `autocommit`, which leaves `isolation_level` as it was.
     by_itself = conn.isolation_level is None or getattr(conn, "autocommit", None) is True
@@ -315,18 +315,18 @@ def _psycopg(conn: Any, store: Session) -> Run:
 def _sqlalchemy(conn: Any, store: Session) -> Run:
     from sqlalchemy import text
 
-    lent = conn.connection() if hasattr(conn, "add") else conn
-    _same_database(store, lent.dialect.name)
+    connection = conn.connection() if hasattr(conn, "add") else conn
+    _same_database(store, connection.dialect.name)
     # Some dialects report the server's level here even if the driver commits by itself, so both are checked.
     autocommit = (
-        lent.get_isolation_level() == "AUTOCOMMIT"
-        or getattr(lent.connection.dbapi_connection, "autocommit", False) is True
+        connection.get_isolation_level() == "AUTOCOMMIT"
+        or getattr(connection.connection.dbapi_connection, "autocommit", False) is True
     )
     _in_transaction(not autocommit, "use an engine without isolation_level='AUTOCOMMIT'")
 
     def run(statement: Statement) -> Rows:
         # `::` is a cast, not a parameter.
-        result = lent.execute(text(statement.sql.replace("::", r"\:\:")), statement.params)
+        result = connection.execute(text(statement.sql.replace("::", r"\:\:")), statement.params)
         return [tuple(row) for row in result.fetchall()] if statement.answers and not statement.many else ()
 
     return run

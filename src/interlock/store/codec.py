@@ -42,8 +42,9 @@ class MoveStep(NamedTuple):
     actor: str
     reason: str | None
     moves_job: bool
-    blind: bool
-    """The step returns the job to a waiting state, and the decision did not know of a cancel request."""
+    refuse_if_cancel_requested: bool
+    """Whether the store refuses the step if the job has a cancel request: the decision did not know of one, and the
+    step would return the job to a waiting state."""
     progress: str | None
     usage: str | None
 
@@ -53,11 +54,14 @@ def move_steps(move: Move) -> list[MoveStep]:
 
     The database accepts one transition at a time; until the last, the execution keeps its status.
     """
-    blind = not move.heard and move.ended_by is not None and move.phase == "pending"
-    return [*(_earlier_step(move, arrow, blind) for arrow in move.path[:-1]), _last_step(move, blind)]
+    refuse_if_cancel_requested = not move.saw_cancel_request and move.ended_by is not None and move.phase == "pending"
+    return [
+        *(_earlier_step(move, arrow, refuse_if_cancel_requested) for arrow in move.path[:-1]),
+        _last_step(move, refuse_if_cancel_requested),
+    ]
 
 
-def _last_step(move: Move, blind: bool) -> MoveStep:
+def _last_step(move: Move, refuse_if_cancel_requested: bool) -> MoveStep:
     path = move.path
     return MoveStep(
         move.job_id,
@@ -83,13 +87,13 @@ def _last_step(move: Move, blind: bool) -> MoveStep:
         move.actor,
         move.reason,
         bool(path) or move.ended_by is not None or move.error is not None,
-        blind,
+        refuse_if_cancel_requested,
         move.progress,
         move.usage,
     )
 
 
-def _earlier_step(move: Move, arrow: Arrow, blind: bool) -> MoveStep:
+def _earlier_step(move: Move, arrow: Arrow, refuse_if_cancel_requested: bool) -> MoveStep:
     return MoveStep(
         move.job_id,
         move.attempt,
@@ -114,7 +118,7 @@ def _earlier_step(move: Move, arrow: Arrow, blind: bool) -> MoveStep:
         move.actor,
         move.reason,
         True,
-        blind,
+        refuse_if_cancel_requested,
         None,
         None,
     )
@@ -123,7 +127,7 @@ def _earlier_step(move: Move, arrow: Arrow, blind: bool) -> MoveStep:
 def each_once(moves: Sequence[Move] | Sequence[Take]) -> None:
     """`ValueError` if a job is listed twice: a statement would write it once without an error."""
     if len({move.job_id for move in moves}) < len(moves):
-        raise ValueError("a list of moves names each job once")
+        raise ValueError("the list names a job twice; it may have one move for each job")
 
 
 def refusal(move: Move | Take, row: Row) -> Refusal | None:

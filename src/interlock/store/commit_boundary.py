@@ -51,7 +51,7 @@ RELEASE = Statement("RELEASE SAVEPOINT interlock_commit", {}, answers=False)
 
 def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
     return CommitTimeout(
-        f"the function that ran inside the commit of job {move.job_id} took longer than the {timeout:g} s that "
+        f"The function that ran inside the commit of job {move.job_id} took longer than the {timeout:g} s that "
         "commit_timeout allows: its writes were rolled back, and the job was not moved. Do slow work before the "
         "commit, or increase commit_timeout."
     )
@@ -68,7 +68,7 @@ def _call(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
     except Unavailable as error:
         if cannot_write(error):
             raise
-        raise InterlockError(f"a function in the commit of job {job.id} could not use a database: {error}") from error
+        raise InterlockError(f"A function in the commit of job {job.id} could not use a database: {error}") from error
     except Exception:
         raise
     except BaseException as error:
@@ -99,7 +99,7 @@ def committing(  # noqa: PLR0917
         run(RELEASE)
     except Exception as error:  # the savepoint does not exist; each driver raises its own class
         raise InterlockError(
-            f"the function that ran inside the commit of job {move.job_id} ended the transaction itself, or ignored "
+            f"The function that ran inside the commit of job {move.job_id} ended the transaction itself, or ignored "
             "the error of a statement; it must do neither. The job was not moved."
         ) from error
     if not writer.write(run, move):

@@ -1,4 +1,4 @@
-"""An app's database: a URL, opened at the first verb, once per process."""
+"""An app's database: a URL, opened at the first call, once per process."""
 
 import os
 import threading
@@ -68,7 +68,7 @@ class Database:
         return self.store().registry.migrate(*self._declared())
 
     def close(self) -> None:
-        """Close this process's connections. The next verb opens new ones."""
+        """Close this process's connections. The next call opens new ones."""
         if store := self._stores.pop(os.getpid(), None):
             store.close()
 

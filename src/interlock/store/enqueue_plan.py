@@ -63,9 +63,9 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
     """Store the jobs, or find the jobs that have their keys; the results are in the order of `jobs`."""
     found: dict[int, Enqueued] = {}
     stored: set[str] = set()
-    raced = len(jobs) > 1 and any(job.idempotency_key or job.unique_key for job in jobs)
+    with_savepoint = len(jobs) > 1 and any(job.idempotency_key or job.unique_key for job in jobs)
     for _ in range(ROUNDS):
-        if raced:
+        if with_savepoint:
             yield SAVE
         asked = [n for n in range(len(jobs)) if n not in found]
         first = _first_of_each_key(jobs, asked)
@@ -74,21 +74,21 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
         if missing:
             found |= yield from _find(dialect, jobs, missing, frozenset(first))
         complete = all(n in found for n in missing)
-        if raced and not complete:
+        if with_savepoint and not complete:
             # A transaction that waits for one key while it owns others could deadlock, so each round starts empty.
             yield UNDO
             found.clear()
-        if raced:
+        if with_savepoint:
             yield KEEP
         if complete:
             break
     else:
         raise InterlockError(
-            f"enqueue: other jobs took and freed a key {ROUNDS} times in a row. Nothing was stored; try again."
+            f"Other jobs took and freed a key {ROUNDS} times during this enqueue. Nothing was stored; try again."
         )
-    heirs = {job.id: job.redrive_of for job in jobs if job.inherits and job.redrive_of and job.id in stored}
-    if heirs:
-        yield dialect.copy_receipts(heirs)
+    redrives = {job.id: job.redrive_of for job in jobs if job.inherits and job.redrive_of and job.id in stored}
+    if redrives:
+        yield dialect.copy_receipts(redrives)
     for job in jobs:
         if admit is not None and job.id in stored:
             admit(job)
@@ -137,8 +137,8 @@ def _find(
             continue
         if row[1] is not None and row[2] != job.payload:
             raise KeyReused(
-                f"idempotency key {job.idempotency_key!r} of {job.kind!r} belongs to job {row[1]} with another "
-                "payload. Nothing was stored: use another key"
+                f"The idempotency key {job.idempotency_key!r} of {job.kind!r} belongs to job {row[1]} with another "
+                "payload. Nothing was stored: use another key."
             )
         if row[1] is not None and row[3] in job.resting:
             resting.setdefault(job.resting, []).append(row[1])

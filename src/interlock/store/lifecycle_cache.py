@@ -22,7 +22,7 @@ class LifecycleCache:
             rows = self._read("version_of", {"name": lifecycle.name, "digest": lifecycle.digest})
             if not rows:
                 raise NotMigrated(
-                    f"lifecycle {lifecycle.name!r} is not registered here with the transitions of this code; "
+                    f"The lifecycle {lifecycle.name!r} is not registered here with the transitions of this code; "
                     "run: interlock migrate -A module:app"
                 )
             self._versions[key] = int(rows[0][0])
@@ -33,7 +33,7 @@ class LifecycleCache:
         if key not in self._lifecycles:
             rows = self._read("lifecycle", {"name": name, "version": version})
             if not rows:
-                raise NotFound(f"there is no version {version} of a lifecycle {name!r} in this database")
+                raise NotFound(f"This database has no version {version} of a lifecycle {name!r}.")
             self._lifecycles[key] = Lifecycle(
                 name, transitions=[(row[1], row[2], row[3]) for row in rows], initial=rows[0][0]
             )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 _log = logging.getLogger("interlock")
 
 CLOSE_TIMEOUT = 2.0
-"""Seconds that `close` waits for the thread. A thread that is still running calls no more, and ends by itself."""
+"""Seconds that `close` waits for the thread. A thread that still runs makes no more calls, and ends by itself."""
 
 
 class Listener(ABC):
@@ -17,7 +17,7 @@ class Listener(ABC):
     def __init__(self, wake: Callable[[], None], on_close: Callable[["Listener"], None]) -> None:
         self._wake = wake
         self._on_close = on_close
-        # Locked during a call, so that none comes after `close`; the call itself may close.
+        # Locked during a call, so that no call comes after `close`. Reentrant, because the call itself may close.
         self._calling = threading.RLock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="interlock-listener", daemon=True)

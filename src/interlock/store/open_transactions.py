@@ -90,7 +90,7 @@ def handle_here(store: Joinable) -> Any | None:
 def refuse_inside(
     store: Joinable, verb: str, instead: str = "call it after the transaction has ended, or enqueue a job that calls it"
 ) -> None:
-    """`UsageError` if this code runs inside a transaction on the store's database, since the verb needs its own."""
+    """`UsageError` if this code runs inside a transaction on the store's database, since the call needs its own."""
     if _open.get() and store.joined() is not None:
         raise UsageError(
             f"{verb} cannot run inside a transaction of this app (a commit function, a hook, admit, or "

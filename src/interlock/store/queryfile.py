@@ -18,8 +18,8 @@ def schema_name(schema: str) -> str:
     """Check that the schema is a plain name, since it becomes part of every query's text."""
     if not _SCHEMA.fullmatch(schema):
         raise UsageError(
-            f"schema {schema!r} is not a plain name; use lower-case letters, digits and _, at most 48, "
-            "beginning with a letter"
+            f"The schema {schema!r} is not a plain name: use at most 48 lower-case letters, digits and _, "
+            "beginning with a letter."
         )
     return schema
 
@@ -68,9 +68,3 @@ def to_positional(sql: str) -> tuple[str, tuple[str, ...]]:
     places: dict[str, int] = {}
     text = PARAMETER.sub(lambda found: f"${places.setdefault(found[1], len(places) + 1)}", sql)
     return text, tuple(places)
-
-
-def upgrade(text: str, version: int) -> str:
-    """The statements of a file of upgrades that lead to this version."""
-    parts = re.split(r"^-- version: (\d+)$", text, flags=re.MULTILINE)
-    return dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))[version]

@@ -1,4 +1,4 @@
-"""Retries of work that left no trace, and the errors that mean that the database cannot write."""
+"""Retries work that stored nothing, and recognises the errors of a database that cannot write."""
 
 import random
 import time
@@ -45,8 +45,8 @@ def _short_pause(failures: int) -> None:
     time.sleep(random.uniform(0, 0.02 * 2**failures))
 
 
-def draw() -> float:
-    """A random number in [0, 1): clients that lost the same server do not all reconnect at once."""
+def jitter() -> float:
+    """A random number in [0, 1), so that clients that lost the same server do not all reconnect at once."""
     return random.uniform(0, 1)
 
 
@@ -63,7 +63,8 @@ def write_unavailable(error: BaseException) -> Unavailable:
     """The `Unavailable` that callers and workers get for such an error."""
     detail = str(error).strip()
     return Unavailable(
-        f"The database cannot write now ({detail}); nothing was stored. Check its disk space, or if it is read-only."
+        f"The database cannot write now ({detail}); nothing was stored. Check its disk space, and that it is not "
+        "read-only."
     )
 
 

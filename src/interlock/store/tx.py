@@ -40,8 +40,8 @@ def check_process(pid: int) -> None:
     """Raise `UsageError` unless process `pid`, which began the transaction, is this one. A fork cannot use it."""
     if os.getpid() != pid:
         raise UsageError(
-            "this transaction belongs to the process that this one was forked from, and only that process can use it; "
-            "begin a new transaction here"
+            "This transaction belongs to the process that this one was forked from, and only that process can use it: "
+            "begin a new transaction here."
         )
 
 
@@ -60,7 +60,7 @@ class PlainTx:
         """Run one statement in the database's own SQL and return its cursor."""
         if _ENDS.match(sql):
             raise UsageError(
-                f"this transaction is ended by Interlock when the block ends; remove {sql.split(maxsplit=1)[0].upper()}"
+                f"Interlock ends this transaction when the block ends: remove {sql.split(maxsplit=1)[0].upper()}."
             )
         check_process(self._pid)
         with self._converting():

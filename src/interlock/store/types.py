@@ -171,7 +171,7 @@ class Renewal:
     lost: list[Fence] = field(default_factory=list)
     """Not renewed, because another worker owns the execution or it has ended."""
     busy: list[Fence] = field(default_factory=list)
-    """Not renewed, because our own report or commit has locked the row: try again."""
+    """Not renewed, because a transaction has locked the row, or the execution was just handed over: try again."""
     cancels: list[Fence] = field(default_factory=list)
     """Renewed, but the job has a cancel request."""
 

@@ -127,13 +127,13 @@ class ExternalCheckFailed(Event):
 # ---------------------------------------------------------------- jobs
 @dataclass(frozen=True, slots=True)
 class Transition(Event):
-    """The database stored a transition; `source` is None for a new job."""
+    """The database stored a transition. Claims and new jobs are not reported here: see `Claimed`."""
 
     job_id: str
     kind: str
     lifecycle: str
     event: str
-    source: str | None
+    source: str
     target: str
     attempt: int
     actor: str

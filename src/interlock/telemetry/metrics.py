@@ -53,7 +53,7 @@ log = logging.getLogger("interlock")
 
 Depths = Callable[[], Iterable[Depth]]
 States = Callable[[], Mapping[str, Mapping[str, int]]]
-"""How many jobs are in each state, by kind."""
+"""How many jobs are in each state, by lifecycle."""
 
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 TRIPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -107,9 +107,7 @@ class Metrics:
         """Start counting. Call the result to stop."""
         ends = (
             events.subscribe(self._moved, WorkerStateChanged),
-            events.subscribe(
-                lambda e: self.transitions.labels(e.kind, e.event, e.source or "", e.target).inc(), Transition
-            ),
+            events.subscribe(lambda e: self.transitions.labels(e.kind, e.event, e.source, e.target).inc(), Transition),
             events.subscribe(self._ended, AttemptEnded),
             events.subscribe(lambda e: self.losses.labels(e.kind).inc(), ExecutionLost),
             events.subscribe(lambda e: self.refused.labels(e.kind).inc(), MoveRefused),

@@ -13,7 +13,7 @@ class Crashed(InterlockError):
 
 
 class _Part:
-    """A part of the store whose methods are guarded."""
+    """A part of the store. Its methods raise `Crashed` after the store is revoked."""
 
     def __init__(self, part: object, guarded: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._part, self._guarded = part, guarded

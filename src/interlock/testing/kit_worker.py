@@ -12,12 +12,10 @@ from ..core.job import Job
 from ..core.outcome import Lost
 from ..engine.context import WorkerContext
 from ..engine.failpoints import Failpoint
-from ..engine.held_execution import HeldExecution
 from ..engine.settle import Settlement, Settler
 from ..errors import UsageError
 from ..jobs.user_code import protected, run
 from ..store import OpenStore
-from ..store.types import Lease
 from ..worker.assembly import start_worker
 from ..worker.plan import Plan
 from ..worker.worker import Worker
@@ -93,23 +91,25 @@ class KitWorker:
 
     async def arun_until_idle(self, *, timeout: Seconds = 60.0) -> int:  # noqa: ASYNC109 - the same verb as `run_until_idle`
         """`run_until_idle` in this event loop."""
-        life = _WorkerRun(self._app, await asyncio.to_thread(self._app.database.store))
-        async with start_worker(self.plan(life.store, lambda point, job: self._pass(life, point, job))) as worker:
+        worker_run = _WorkerRun(self._app, await asyncio.to_thread(self._app.database.store))
+        async with start_worker(
+            self.plan(worker_run.store, lambda point, job: self._pass(worker_run, point, job))
+        ) as worker:
             self._running = worker
             try:
-                return await self._wait_for_end(life, worker, seconds(timeout, "timeout"))
+                return await self._wait_for_end(worker_run, worker, seconds(timeout, "timeout"))
             finally:
                 self._running = None
 
-    async def _wait_for_end(self, life: _WorkerRun, worker: Worker, timeout: float) -> int:  # noqa: ASYNC109 - a deadline for the whole
-        working, death = protected(worker.run()), protected(life.died.wait())
+    async def _wait_for_end(self, worker_run: _WorkerRun, worker: Worker, timeout: float) -> int:  # noqa: ASYNC109 - a deadline for the whole
+        working, death = protected(worker.run()), protected(worker_run.died.wait())
         ends: list[asyncio.Future[Any]] = [working, death]
         await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         death.cancel()
-        if life.store.revoked is not None:
-            with life.gone:
-                await life.cancel_tasks()
-            raise life.store.revoked
+        if worker_run.store.revoked is not None:
+            with worker_run.gone:
+                await worker_run.cancel_tasks()
+            raise worker_run.store.revoked
         if working.done():
             return working.result()
         worker.stop()
@@ -134,14 +134,14 @@ class KitWorker:
         kinds = {name: replace(kind, process=False) for name, kind in plan.kinds.items()}
         return replace(plan, find_store=lambda: cast("OpenStore", store), kinds=kinds, target=None)
 
-    def _pass(self, life: _WorkerRun, point: Failpoint, job: Job) -> None:
-        if life.store.revoked is not None:
+    def _pass(self, worker_run: _WorkerRun, point: Failpoint, job: Job) -> None:
+        if worker_run.store.revoked is not None:
             # A crashed process starts nothing more, even if the worker would retry.
-            raise life.store.revoked
-        plot = next((each for each in self._faults if each.fits(point, job)), None)
-        if plot is not None:
-            self._faults.remove(plot)
-            plot.act(life, job)
+            raise worker_run.store.revoked
+        fault = next((each for each in self._faults if each.fits(point, job)), None)
+        if fault is not None:
+            self._faults.remove(fault)
+            fault.act(worker_run, job)
 
     # ------------------------------------------------------------ planned faults
     def crash_at(self, point: Failpoint, *, kind: str | None = None) -> None:
@@ -150,9 +150,9 @@ class KitWorker:
         Its run raises `Crashed`.
         """
 
-        def act(life: _WorkerRun, job: Job) -> None:
+        def act(worker_run: _WorkerRun, job: Job) -> None:
             why = Crashed(f"The worker died at {point.name}, with job {job.id}, attempt {job.attempt}.")
-            life.die(why)
+            worker_run.die(why)
             raise why
 
         self._faults.append(_PlannedFault("crash_at", point, self._known(kind), act))
@@ -171,7 +171,7 @@ class KitWorker:
 
     def unmet(self) -> list[str]:
         """Return the planned faults that no worker has reached."""
-        return [f"{plot.verb}(Failpoint.{plot.at.name})" for plot in self._faults]
+        return [f"{fault.verb}(Failpoint.{fault.at.name})" for fault in self._faults]
 
     def _known(self, kind: str | None) -> str | None:
         if kind is not None and kind not in self._app.kinds:
@@ -190,21 +190,7 @@ class KitWorker:
         settler = Settler(context)
         for lease in store.leases.adopt(context.owner, sorted(specs), specs[job.kind].lease, MOST):
             if lease.status != "COMMITTED":
-                settler.settle_one(_lost(context, lease))
-
-
-def _lost(context: WorkerContext, lease: Lease) -> Settlement:
-    lifecycle = context.store.registry.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
-    return Settlement(
-        HeldExecution(lease, context.kinds[lease.job.kind], lifecycle, asked_at=context.sleeper.monotonic()),
-        Lost(),
-        _nothing,
-    )
-
-
-def _nothing(item: Settlement) -> None:
-    """Do nothing: no code waits for the settlement."""
-    del item
+                settler.settle_one(Settlement(context.execution_of(lease), Lost()))
 
 
 def _ignore(seconds: float) -> None:

@@ -50,7 +50,7 @@ class Capacity:
         self._slots = slots
         self._processes = processes
         self._threads = threads
-        self._turn = 0
+        self._rotation = 0
 
     def split(self, claim_rules: Sequence[ClaimRule], free: int) -> list[tuple[Sequence[ClaimRule], int]]:
         """Return groups of claim rules, each with the most jobs to claim by them. Each group is one statement.
@@ -69,7 +69,7 @@ class Capacity:
             for runner, free_slots in sorted(places.items())
             if free_slots > 0
         ]
-        first, self._turn = self._turn % max(len(parts), 1), self._turn + 1
+        first, self._rotation = self._rotation % max(len(parts), 1), self._rotation + 1
         return [*parts[first:], *parts[:first]]
 
     def suspects(self, free: int) -> tuple[int, bool]:

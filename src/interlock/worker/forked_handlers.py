@@ -21,14 +21,14 @@ def reset_signals_in_forks(forked: Callable[[], None] | None = None) -> None:
 
     The forked process calls `forked` first.
     """
-    held = threading.local()
+    saved = threading.local()
 
     def before() -> None:
         # Block signals until the child has its own handlers, so that it never runs those of this process.
-        held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFAULTS)
+        saved.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFAULTS)
 
     def restore() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, saved.mask)
 
     def after() -> None:
         if forked is not None:

@@ -31,10 +31,10 @@ class LeaseRenewer:
         self._executions = executions
         self._facts = facts
         self.interval = min(interval, LONGEST_INTERVAL)
-        """Seconds between two heartbeats: a third of the shortest lease."""
+        """Seconds between two heartbeats: a third of the shortest lease, and at most `LONGEST_INTERVAL`."""
         self._retry_soon = threading.Event()
-        self._left = 0.0
-        """Seconds until the next full heartbeat."""
+        self._due_at = context.sleeper.monotonic()
+        """When the next full heartbeat is due. Storing progress in between does not delay it."""
         self.failing_since: float | None = None
 
     @property
@@ -48,17 +48,16 @@ class LeaseRenewer:
 
     def _tick(self) -> None:
         """Send a heartbeat if one is due; otherwise store new progress only."""
-        due = self._left <= 0
+        began = self._context.sleeper.monotonic()
+        due = began >= self._due_at
         self.heartbeat(progress_only=not due)
-        self._left = self._pause() if due else min(self._left, self._pause())
+        if due:
+            self._due_at = began + self.interval
+        if self._retry_soon.is_set() or self.failing:
+            self._due_at = min(self._due_at, self._context.sleeper.monotonic() + RETRY_INTERVAL)
 
     def _next_pause(self) -> float:
-        pause = min(self._left, PROGRESS_INTERVAL)
-        self._left -= pause
-        return pause
-
-    def _pause(self) -> float:
-        return RETRY_INTERVAL if self._retry_soon.is_set() or self.failing else self.interval
+        return min(max(self._due_at - self._context.sleeper.monotonic(), 0.0), PROGRESS_INTERVAL)
 
     def heartbeat(self, *, progress_only: bool = False) -> None:
         """Renew every lease that is due in one statement, and update the worker's row in another.
@@ -77,7 +76,8 @@ class LeaseRenewer:
         try:
             if due:
                 self._renew(due, asked)
-            self._context.store.workers.report(self._facts())
+            if not progress_only:
+                self._context.store.workers.report(self._facts())
         except Exception as error:  # noqa: BLE001 - without this thread every lease is lost
             self.failing_since = self.failing_since or asked
             self._context.database_down.set()

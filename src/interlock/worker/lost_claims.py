@@ -11,14 +11,14 @@ from ..store.types import Fence, Lease
 _log = logging.getLogger("interlock")
 
 
-def return_lost_claims(context: WorkerContext, held: Sequence[Fence], abandoned: dict[Fence, None]) -> int:
+def return_lost_claims(context: WorkerContext, owned: Sequence[Fence], abandoned: dict[Fence, None]) -> int:
     """Return the jobs of lost claims to the queue. They keep their tries. Returns how many jobs were returned.
 
     A job that cannot be returned waits until its lease expires. So do `abandoned` jobs, whose slot failed. They are
     removed from `abandoned` when another worker has taken them.
     """
-    released, settler = 0, Settler(context)
-    found = context.store.leases.lost_claims(context.owner, held)
+    returned, settler = 0, Settler(context)
+    found = context.store.leases.lost_claims(context.owner, owned)
     for fence in set(abandoned).difference(found):
         del abandoned[fence]
     for fence in found:
@@ -31,10 +31,11 @@ def return_lost_claims(context: WorkerContext, held: Sequence[Fence], abandoned:
             continue
         lease = Lease(job, execution.holder, execution.status, context.owner, spec.lease)
         settlement = Settlement(context.execution_of(lease), Released("the reply to its claim was lost"))
+        settlement.execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
         try:
-            released += settler.settle_or_raise(settlement)
+            returned += settler.settle_or_raise(settlement)
         except Exception as error:  # noqa: BLE001 - logged; the lease expires
             _log.warning(
                 "Job %s was claimed, but the reply was lost. It runs again when its lease expires: %s", job.id, error
             )
-    return released
+    return returned

@@ -249,7 +249,7 @@ class Slots:
         self._reporter.stop_retrying_hooks()
         for execution in list(self.executions.values()):
             if not execution.settling:
-                execution.halt("release")
+                execution.halt("shutdown")
 
     async def wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - the timeout decides the result
         """Wait until every slot is free. Returns False after the timeout."""

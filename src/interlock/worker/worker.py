@@ -183,8 +183,8 @@ class Worker:
             self._context.database_down.clear()
             self._context.events.emit(events.DatabaseReachable(self._context.owner))
             self._maintenance.note_unreachable()
-            held = [execution.fence for execution in self._slots.executions.values()]
-            await self._in_claim_thread(partial(return_lost_claims, self._context, held, self._slots.abandoned))
+            owned = [execution.fence for execution in self._slots.executions.values()]
+            await self._in_claim_thread(partial(return_lost_claims, self._context, owned, self._slots.abandoned))
         if self._listen and self._listener is None:
             loop = asyncio.get_running_loop()
             self._listener = await self._in_claim_thread(

@@ -20,12 +20,12 @@ from apps.librarian.tests.fake_qbittorrent import BAN_AFTER, FakeQbittorrent
 from apps.librarian.tests.librarian_kit import info_hash_of, magnet, sqlite_only
 
 ROOT = Path(__file__).parents[4]
-# All promises here are about processes, and hold for every database.
+# These tests are about processes, and one database is enough.
 pytestmark = sqlite_only
 
 
 class LibrarianProcess(ForkedProcess):
-    """A command of the librarian in a process of its own."""
+    """A command of the librarian in its own process."""
 
     preload = ("apps.librarian.cli", "apps.librarian.server")
 

@@ -79,8 +79,8 @@ _SUBJECTS: dict[str, Subject] = {
 def choose(prompt: str, rng: random.Random) -> tuple[Subject, Palette]:
     """Choose the subject and the palette: by the first known word, else at random. Each palette varies a little."""
     words = re.findall(r"[a-z]+", prompt[:20_000].lower())
-    said: Subject | None = next((_SUBJECTS[word] for word in words if word in _SUBJECTS), None)
-    subject: Subject = rng.choice(SUBJECTS) if said is None else said
+    named: Subject | None = next((_SUBJECTS[word] for word in words if word in _SUBJECTS), None)
+    subject: Subject = rng.choice(SUBJECTS) if named is None else named
     colours = next((_COLOURS[word] for word in words if word in _COLOURS), None) or (
         "desert" if subject == "dunes" else rng.choice(BY_CHANCE)
     )

@@ -70,7 +70,7 @@ def test_unreachable_database_is_one_sentence_without_the_password(
         assert "canary" not in said.err
 
 
-# ---------------------------------------------------------------- called wrongly
+# ---------------------------------------------------------------- wrong usage
 @once
 @pytest.mark.parametrize("command", ["migrate", "users", "check", "run", "serve", "worker"])
 def test_invalid_settings_are_one_sentence(call: RunCommand, environment: pytest.MonkeyPatch, command: str) -> None:
@@ -135,10 +135,10 @@ def test_help_lists_all_commands(call: RunCommand) -> None:
     assert [name for name in names if not re.search(rf"^  {name} ", said.out, re.MULTILINE)] == []
 
 
-# ---------------------------------------------------------------- what runs for long
+# ---------------------------------------------------------------- long-running commands
 @once
 def test_run_makes_pictures_until_a_signal(studio: RunCommand, tmp_path: Path) -> None:
-    """With the local provider, in its own process."""
+    """The studio runs in its own process with the local provider."""
     id = ordered(studio("create", "ann", "a fox in the snow"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "STUDIO_PROVIDER": "local"}
     command = [sys.executable, "-m", "apps.studio", "run", "--http", "127.0.0.1:0", "--slots", "1"]

@@ -39,7 +39,7 @@ def test_picture_is_ordered_shown_and_saved(studio: RunCommand, work: Work, tmp_
 
 
 def test_same_order_within_a_minute_is_the_same_job(studio: RunCommand) -> None:
-    """Unless the minute ends in between."""
+    """If the minute ends between two commands, there are two jobs."""
     said = [studio("create", "ann", "a fox") for _ in range(3)]
     assert len({ordered(each) for each in said}) <= 2
     assert sum("was already ordered: queued" in each.out for each in said) >= 1

@@ -9,7 +9,7 @@ from apps.common.tests.command_runner import RunCommand
 from apps.studio.tests.cli.cli_kit import Work, ordered, refused
 
 
-# ---------------------------------------------------------------- people and credits
+# ---------------------------------------------------------------- users and credits
 def test_access_key_is_printed_once_and_alone(studio: RunCommand, database_url: str) -> None:
     said = studio("user", "add", "bob", "--admin")
     key = said.out.removesuffix("\n")
@@ -55,7 +55,7 @@ def test_credits_are_granted_and_shown(studio: RunCommand) -> None:
     refused(studio("credits", "grant", "bob", "7"), 1, "There is no user 'bob'")
 
 
-# ---------------------------------------------------------------- the books
+# ---------------------------------------------------------------- the ledger check
 def test_check_counts_entries_and_jobs(studio: RunCommand, work: Work) -> None:
     ordered(studio("create", "ann", "a fox"))
     work()

@@ -98,7 +98,7 @@ def test_double_click_creates_one_job(visit: BrowserSession, studio: RunningStud
 
 
 def test_back_closes_the_viewer_and_keeps_the_view(visit: BrowserSession, somebody: User) -> None:
-    """However it is closed, the next Back leads to the previous view."""
+    """After any way of closing it, the next Back leads to the previous view."""
     page = visit.sign_in(somebody)
     in_state(visit.order("a kite"), "completed")
     visit.go("Gallery")
@@ -127,7 +127,7 @@ def test_arrow_keys_show_the_next_and_previous_picture(visit: BrowserSession, so
         expect(page.locator("#large-prompt")).to_have_text(prompt)
 
 
-# ---------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------- failures
 def test_rejected_picture_shows_the_reason_and_is_not_refunded(
     visit: BrowserSession, studio: RunningStudio, somebody: User
 ) -> None:
@@ -214,7 +214,7 @@ def test_long_wait_shows_that_no_worker_is_running(browser: Browser, tmp_path: P
 
 
 def test_html_in_a_prompt_is_shown_as_text(visit: BrowserSession, somebody: User) -> None:
-    """On the card, in the viewer and in the gallery."""
+    """This holds on the card, in the viewer and in the gallery."""
     page = visit.sign_in(somebody)
     card = visit.order(HTML)
     in_state(card, "completed")

@@ -17,7 +17,7 @@ from apps.studio.users import User
 pytestmark = pytest.mark.real
 
 
-# ---------------------------------------------------------------- who it is for
+# ---------------------------------------------------------------- users and administrators
 def test_wrong_key_cannot_sign_in(visit: BrowserSession) -> None:
     page = visit.page
     page.goto(visit.studio.url)
@@ -91,11 +91,11 @@ def test_users_do_not_see_the_review(visit: BrowserSession, somebody: User) -> N
     expect(page.locator("#review")).to_be_hidden()
 
 
-# ---------------------------------------------------------------- how it looks
+# ---------------------------------------------------------------- layout
 def test_no_view_scrolls_sideways_on_a_phone(
     on_a_phone: BrowserSession, studio: RunningStudio, administrator: User, tmp_path: Path
 ) -> None:
-    """With a picture, a dead letter, and a word that is longer than the screen."""
+    """The views have a picture, a dead letter, and a word that is longer than the screen."""
     page = on_a_phone.sign_in(administrator)
     in_state(on_a_phone.order("w" * 300), "completed")
     studio.images.fail(Fault.unauthorized())

@@ -39,10 +39,10 @@ def demo(
         shutil.rmtree(directory, ignore_errors=True)
         if not isinstance(error, Stopped):
             raise
-        output.print_error("the demo was stopped; its processes and files are removed.")
+        output.print_error("The demo was stopped; its processes and files are removed.")
         raise typer.Exit(128 + error.number) from None
     if not clean:
-        output.print_error("the demo did not end as expected.")
+        output.print_error("The demo did not end as expected.")
         raise typer.Exit(1)
 
 

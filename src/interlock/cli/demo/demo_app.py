@@ -20,7 +20,7 @@ from ...jobs.run import Run, SyncRun
 from ...store.contract import Tx
 
 VARIABLE = "INTERLOCK_DEMO"
-GLANCE = 0.05
+POLL_INTERVAL = 0.05
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,17 @@ def lifecycle(name: str) -> Lifecycle:
 def build(setting: Setting) -> App:
     """Build the app. Each process builds its own."""
     app, shop = App(setting.url), Shop(setting)
-    again = Backoff(setting.handler_seconds, factor=1.0, jitter=False)
-    app.job(kind="charge", lease=setting.lease, backoff=again)(shop.charge).commit(shop.book)
-    app.job(kind="deliver", lifecycle=lifecycle("delivery"), lease=setting.lease, backoff=again)(shop.deliver).commit(
+    backoff = Backoff(setting.handler_seconds, factor=1.0, jitter=False)
+    app.job(kind="charge", lease=setting.lease, backoff=backoff)(shop.charge).commit(shop.book)
+    app.job(kind="deliver", lifecycle=lifecycle("delivery"), lease=setting.lease, backoff=backoff)(shop.deliver).commit(
         shop.book
     )
-    app.job(kind="download", lifecycle=lifecycle("download"), lease=setting.lease, backoff=again)(shop.fetch).commit(
+    app.job(kind="download", lifecycle=lifecycle("download"), lease=setting.lease, backoff=backoff)(shop.fetch).commit(
         shop.book
     )
-    paint = app.job(kind="paint", lifecycle=lifecycle("image"), tries=2, lease=setting.lease, backoff=again)(shop.paint)
+    paint = app.job(kind="paint", lifecycle=lifecycle("image"), tries=2, lease=setting.lease, backoff=backoff)(
+        shop.paint
+    )
     paint.commit(shop.book)
     paint.guard(moderate)
     return app
@@ -119,7 +121,7 @@ class Shop:
             self._sleeper.sleep(self._setting.handler_seconds)
         else:
             while not Path(self._setting.gate).exists():
-                self._sleeper.sleep(GLANCE)
+                self._sleeper.sleep(POLL_INTERVAL)
         return f"charged order {order}"
 
     def book(self, tx: Tx, job: Job, value: str) -> None:

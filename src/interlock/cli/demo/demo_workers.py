@@ -56,7 +56,7 @@ class WorkerProcess:
         """Raise if the worker ended by itself."""
         if self.fate in ("works", "frozen") and (code := self._process.poll()) is not None:
             raise InterlockError(
-                f"the demo's {self.name} ended by itself with code {code}. Its last log line: {self.last_line}"
+                f"The demo's {self.name} ended by itself with code {code}. Its last log line: {self.last_line}"
             )
 
     # ------------------------------------------------------------ signals

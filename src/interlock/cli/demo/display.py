@@ -39,7 +39,7 @@ class DemoView:
     title: str
     lifecycles: Sequence[Lifecycle]
     counts: Mapping[str, Mapping[str, int]]
-    held: Sequence[LeasedOrder] = ()
+    leased: Sequence[LeasedOrder] = ()
     workers: Sequence[WorkerProcess] = field(default=())
 
 
@@ -183,7 +183,9 @@ def _style(lifecycle: Lifecycle, state: str) -> str:
 def _workers(view: DemoView) -> Iterator[RenderableType]:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for worker in view.workers:
-        mine = [held for held in view.held if held.owner.partition("#")[0] == worker.name and "/" not in held.owner]
+        mine = [
+            order for order in view.leased if order.owner.partition("#")[0] == worker.name and "/" not in order.owner
+        ]
         made.add_row(
             Text(worker.name, style="bold"),
             Text(f"process {worker.pid}", style="dim"),
@@ -197,5 +199,5 @@ def _workers(view: DemoView) -> Iterator[RenderableType]:
 def _leases(worker: WorkerProcess, mine: Sequence[LeasedOrder]) -> Text:
     """Render a worker's orders. For a killed or frozen worker, show the rest of each lease."""
     if worker.fate == "works":
-        return Text(" ".join(f"#{held.number}" for held in mine), style="dim")
-    return Text("  ".join(f"#{held.number} {max(held.left, 0):.1f} s" for held in mine), style=AMBER)
+        return Text(" ".join(f"#{order.number}" for order in mine), style="dim")
+    return Text("  ".join(f"#{order.number} {max(order.left, 0):.1f} s" for order in mine), style=AMBER)

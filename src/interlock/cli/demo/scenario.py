@@ -16,7 +16,7 @@ from .summary import FROZEN, JOBS, KILLED, MOST, Summary, count_results, refused
 
 STEP_TIMEOUT = 30.0
 """Seconds that each step may take."""
-GLANCE = 0.1
+POLL_INTERVAL = 0.1
 OTHERS = ("delivery", "download", "image")
 
 
@@ -64,12 +64,12 @@ class Scenario:
         self._scene(
             "1 of 4: forty orders run through the lifecycle `standard`; the database rejects any other transition"
         )
-        self._draw_plainly(self._lifecycles[0])
+        self._print_transitions(self._lifecycles[0])
         open_shop(self.app)
         charge = self.app.kinds["charge"]
         self.app.enqueue_many([charge.using(idempotency_key=f"order-{n}").request(n) for n in range(1, JOBS + 1)])
         self._say(
-            f"{JOBS} orders are enqueued. Three worker processes start. Only the worker that holds a job's lease "
+            f"{JOBS} orders are enqueued. Three worker processes start. Only the worker that owns a job's lease "
             f"({self._setting.lease:g} s) may move the job."
         )
         slow = Setting(self._setting.url, self._setting.lease, gate=str(self._gate))
@@ -77,8 +77,8 @@ class Scenario:
         self._start("worker-2", stuck, KILLED)
         self._start("worker-3", slow, FROZEN)
         self._until(
-            lambda: (self._holds("worker-2"), self._holds("worker-3")) == (KILLED, FROZEN),
-            "worker-2 and worker-3 hold their jobs",
+            lambda: (self._count_leased("worker-2"), self._count_leased("worker-3")) == (KILLED, FROZEN),
+            "worker-2 and worker-3 lease their jobs",
         )
         self._start("worker-1", self._setting, KILLED)
         done = JOBS - KILLED - FROZEN
@@ -92,11 +92,11 @@ class Scenario:
     # ------------------------------------------------------------ 2: kill -9
     def _kill(self) -> None:
         victim, sleeper = self._worker("worker-2"), self._worker("worker-3")
-        self._scene(f"2 of 4: kill -9 {victim.name} while it holds {KILLED} jobs")
-        held = [one.number for one in self._held() if one.owner.startswith(f"{victim.name}#")]
+        self._scene(f"2 of 4: kill -9 {victim.name} while it runs {KILLED} jobs")
+        owned = [one.number for one in self._leased_orders() if one.owner.startswith(f"{victim.name}#")]
         code = victim.kill()
-        left = [one.left for one in self._held() if one.owner.startswith(f"{victim.name}#")]
-        orders = ", ".join(f"#{number}" for number in sorted(held))
+        left = [one.left for one in self._leased_orders() if one.owner.startswith(f"{victim.name}#")]
+        orders = ", ".join(f"#{number}" for number in sorted(owned))
         self._say(
             f"kill -9 {victim.pid}: {victim.name} is dead (exit code {code}) with orders {orders}. Their leases "
             f"expire in {max(left):.1f} s; until then no worker takes them.",
@@ -108,7 +108,7 @@ class Scenario:
             "bold cyan",
         )
         self._until(
-            lambda: all(one.left <= 0 or one.owner.startswith("worker-1#") for one in self._held()),
+            lambda: all(one.left <= 0 or one.owner.startswith("worker-1#") for one in self._leased_orders()),
             "the leases expire",
         )
         self._say("The leases have expired.", AMBER)
@@ -119,11 +119,11 @@ class Scenario:
         lost = KILLED + FROZEN
         self._until(
             lambda: sum(job.lease_losses > 0 for job in self.app.jobs(limit=MOST)) == lost,
-            "worker-1 takes the lost jobs over",
+            "worker-1 takes over the lost jobs",
         )
         self._say(
-            f"worker-1 recovered {lost} jobs; each lost one try. Each now runs in its own process, in case it killed "
-            "its worker."
+            f"worker-1 recovered {lost} jobs; each lost one try. They now run in child processes, in case one of "
+            "them killed its worker."
         )
         self._until(lambda: self._count("SUCCEEDED") == JOBS, "every order is charged")
         self._say(f"All {JOBS} orders are charged, the {lost} lost ones on their second attempt.", "green")
@@ -155,11 +155,11 @@ class Scenario:
         self._say(f"{len(cases)} more jobs run through three lifecycles that are declared as Mermaid diagrams.")
         printed: set[tuple[str, int, int]] = set()
 
-        def over() -> bool:
+        def all_ended() -> bool:
             self._print_new(cases, printed)
             return all(job.ended for job in self.app.jobs(limit=MOST))
 
-        self._until(over, "the other jobs end")
+        self._until(all_ended, "the other jobs end")
         self._print_new(cases, printed)
         counts = self.app.database.store().inspect.counts()
         for each in self._lifecycles:
@@ -188,15 +188,15 @@ class Scenario:
         code = worker.stop()
         if code != 0:
             raise InterlockError(
-                f"the demo's {worker.name} exited with code {code}. Its last log line: {worker.last_line}"
+                f"The demo's {worker.name} exited with code {code}. Its last log line: {worker.last_line}"
             )
 
     # ------------------------------------------------------------ reading the database
-    def _holds(self, name: str) -> int:
-        return sum(one.owner.startswith(f"{name}#") for one in self._held())
+    def _count_leased(self, name: str) -> int:
+        return sum(one.owner.startswith(f"{name}#") for one in self._leased_orders())
 
-    def _held(self) -> list[LeasedOrder]:
-        """Return every leased job."""
+    def _leased_orders(self) -> list[LeasedOrder]:
+        """Return every leased order."""
         now, found = self.app.database.store().inspect.now(), list[LeasedOrder]()
         for job in self.app.jobs(phase="running", limit=MOST):
             last = self.app.executions(job.id)[-1]
@@ -222,7 +222,11 @@ class Scenario:
 
     def _view(self) -> DemoView:
         return DemoView(
-            self._title, self._lifecycles, self.app.database.store().inspect.counts(), self._held(), self._workers
+            self._title,
+            self._lifecycles,
+            self.app.database.store().inspect.counts(),
+            self._leased_orders(),
+            self._workers,
         )
 
     # ------------------------------------------------------------ messages
@@ -234,10 +238,10 @@ class Scenario:
         self._title = title
         self._display.title(title)
 
-    def _draw_plainly(self, drawn: Lifecycle) -> None:
-        for state in drawn.states:
-            if leads := transitions_from(drawn, state):
-                self._display.detail(f"    {state:<10}{leads}")
+    def _print_transitions(self, shown: Lifecycle) -> None:
+        for state in shown.states:
+            if transitions := transitions_from(shown, state):
+                self._display.detail(f"    {state:<10}{transitions}")
 
     def _say(self, sentence: str, style: str = "") -> None:
         self._display.say(sentence, style)
@@ -251,10 +255,10 @@ class Scenario:
             if self._sleeper.monotonic() > end:
                 last = "; ".join(f"{worker.name}: {worker.last_line}" for worker in self._workers)
                 raise InterlockError(
-                    f"the demo waited {STEP_TIMEOUT:g} s for this: {what}. The last log lines of its workers: {last}"
+                    f"The demo waited {STEP_TIMEOUT:g} s for this: {what}. The last log lines of its workers: {last}"
                 )
             self._show()
-            self._sleeper.sleep(GLANCE)
+            self._sleeper.sleep(POLL_INTERVAL)
         self._show()
 
     def _pause(self, seconds: float) -> None:
@@ -262,7 +266,7 @@ class Scenario:
         end = self._sleeper.monotonic() + (0 if self._fast else seconds)
         while self._sleeper.monotonic() < end:
             self._show()
-            self._sleeper.sleep(GLANCE)
+            self._sleeper.sleep(POLL_INTERVAL)
 
     def _show(self) -> None:
         self._display.draw(self._view)

@@ -23,35 +23,38 @@ class Summary:
 
     jobs: int
     succeeded: int
-    astray: int
+    unexpected: int
     """Jobs that did not end in the expected state."""
     recovered: int
     refused: int
-    asked: int
+    attempted: int
     effects: Effects
     report: Report
 
     @property
     def clean(self) -> bool:
         once = (
-            self.effects == Effects(applied=self.succeeded, doubled=0) and self.asked == self.succeeded + self.refused
+            self.effects == Effects(applied=self.succeeded, doubled=0)
+            and self.attempted == self.succeeded + self.refused
         )
-        return self.report.ok and once and (self.astray, self.recovered, self.refused) == (0, KILLED + FROZEN, FROZEN)
+        return (
+            self.report.ok and once and (self.unexpected, self.recovered, self.refused) == (0, KILLED + FROZEN, FROZEN)
+        )
 
 
 def count_results(app: App, cases: Mapping[str, Case]) -> Summary:
     """Count the results. `cases` has the expected final state of each job in step 4."""
     jobs = app.jobs(limit=MOST)
-    printed = [entry for job in jobs for entry in app.history(job.id)]
-    commits = sum(entry.n == 0 and entry.event == "succeed" for entry in printed)
-    refusals = len(refused(printed))
+    entries = [entry for job in jobs for entry in app.history(job.id)]
+    commits = sum(entry.n == 0 and entry.event == "succeed" for entry in entries)
+    refusals = len(refused(entries))
     return Summary(
         jobs=len(jobs),
         succeeded=sum(job.phase == "succeeded" for job in jobs),
-        astray=sum(job.state != _end(job, cases) for job in jobs),
+        unexpected=sum(job.state != _end(job, cases) for job in jobs),
         recovered=sum(job.phase == "succeeded" and job.lease_losses > 0 for job in jobs),
         refused=refusals,
-        asked=commits + refusals,
+        attempted=commits + refusals,
         effects=effects(app),
         report=app.verify(),
     )
@@ -61,9 +64,9 @@ def _end(job: Job, cases: Mapping[str, Case]) -> str:
     return cases[job.id].end if job.id in cases else "SUCCEEDED"
 
 
-def refused(printed: list[AuditEntry]) -> list[AuditEntry]:
+def refused(entries: list[AuditEntry]) -> list[AuditEntry]:
     """Return the entries that record a refused stale worker."""
-    return [entry for entry in printed if entry.n > 0 and entry.event == "refused"]
+    return [entry for entry in entries if entry.n > 0 and entry.event == "refused"]
 
 
 def ends(app: App) -> str:
@@ -83,7 +86,7 @@ def last_screen(result: Summary, others: str, next_command: str, leftover: str) 
             ("refused", f"{result.refused} commits of a frozen worker that resumed too late"),
             (
                 "effects",
-                f"{result.asked} attempted, {result.effects.applied} applied, {result.effects.doubled} doubled",
+                f"{result.attempted} attempted, {result.effects.applied} applied, {result.effects.doubled} doubled",
             ),
             ("verify", summarize(result.report)),
             ("try next", next_command),

@@ -66,6 +66,11 @@ class Store(Protocol):
     @property
     def retention(self) -> RetentionPart: ...
 
+    @property
+    def journal(self) -> str | None:
+        """The journal mode of a SQLite file; None on a server."""
+        ...
+
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open a transaction on this database: committed at the end of the block, rolled back if the block raises.
 

@@ -81,8 +81,8 @@ class TransitionsPart(Protocol):
         """Carry out each move completely or not at all, independently of the others. Return the refused moves.
 
         If a job with a cancel request returns to a waiting state, the request is cleared and the job can be claimed.
-        If the decision did not know of the request (`Move.heard`), the store refuses the move and the caller must
-        decide again.
+        If the decision did not know of the request (`Move.saw_cancel_request` is False), the store refuses the move and
+        the caller must decide again.
 
         A list may name each job only once. A move that was already carried out (`Refusal.already`) is not refused.
         """

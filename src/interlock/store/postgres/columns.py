@@ -21,7 +21,7 @@ _PLAIN = {
     "check_in",
     "missing",
     "moves_job",
-    "blind",
+    "refuse_if_cancel_requested",
 }
 
 

@@ -35,7 +35,7 @@ class PostgresInspect:
     def get(self, id: str) -> Job:
         rows = self._session.read("get", {"id": id}) if codec.is_id(id) else ()
         if not rows:
-            raise NotFound(f"there is no job {id!r}")
+            raise NotFound(f"There is no job {id!r}.")
         return codec.job(rows[0], as_is)
 
     def find(self, prefix: str, limit: int) -> list[str]:

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...core.backoff import Backoff
 from ..listener import Listener
-from ..retry import draw
+from ..retry import jitter
 from .pool import is_pooled
 
 PROBE_AFTER = 15.0
@@ -75,7 +75,7 @@ class PostgresListener(Listener):
                 if not self._closed.is_set():
                     _log.warning("The listener lost its connection and opens a new one: %s", str(error).strip())
             if failures:
-                self._closed.wait(_RECONNECT.delay(failures, draw()))
+                self._closed.wait(_RECONNECT.delay(failures, jitter()))
 
     def _open(self) -> Connection[Any]:
         # The kernel's keepalives, or our own probe, detect a server that vanished without closing.

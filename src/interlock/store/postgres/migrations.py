@@ -12,14 +12,13 @@ from typing import Any
 from psycopg import Connection, sql
 
 from ...core.lifecycle import Lifecycle
-from ...errors import InterlockError
 from ..codec import array, kind_columns, text_array
 from ..enqueue_plan import Statement
-from ..queryfile import PARAMETER, upgrade
+from ..queryfile import PARAMETER
+from ..schema_version import VERSION, check_version
 from ..types import KindFacts, Migrated
 from .pool import Run, runner
 
-VERSION = 2
 # One migration at a time, until its transaction ends.
 LOCK = 0x696E7465726C6F63
 
@@ -62,28 +61,14 @@ def migrate(
             sql.SQL("INSERT INTO {} (version) VALUES (%s)").format(sql.Identifier(schema, "schema_version")), (VERSION,)
         )
         notes.append(f"created schema {schema}, version {VERSION}")
-    elif found > VERSION:
-        raise InterlockError(newer(schema, found))
-    for version in range(found or VERSION, VERSION):
-        conn.execute(upgrade(_text("upgrade.sql", schema), version + 1).encode())
-        conn.execute(
-            sql.SQL("INSERT INTO {} (version) VALUES (%s)").format(sql.Identifier(schema, "schema_version")),
-            (version + 1,),
-        )
-        notes.append(f"brought schema {schema} to version {version + 1}")
+    else:
+        check_version(f"tables of schema {schema}", found)
     run = runner(conn)
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
     conn.execute(enforcement(run, queries, schema, versions).encode())
     return Migrated(versions, tuple(notes))
-
-
-def newer(schema: str, found: int) -> str:
-    return (
-        f"the database's schema {schema} is of version {found}, newer than this code, which knows {VERSION}: "
-        "upgrade the interlock package. Nothing was changed."
-    )
 
 
 def _register(run: Run, queries: Mapping[str, str], lifecycle: Lifecycle, notes: list[str]) -> int:

@@ -39,8 +39,8 @@ SIZE = 16
 CHECK_AFTER = 2.0
 """Seconds of waiting for a connection after which the pool checks whether the server is reachable."""
 FULL_POOL_TIMEOUT = 28.0
-"""Seconds to wait on if the server is reachable and all connections are in use."""
-# They detect an unreachable server even if its network sends nothing back. Parameters in the URL take precedence.
+"""Further seconds to wait if the server is reachable and all connections are in use."""
+# These parameters detect an unreachable server even if its network sends nothing back. The URL takes precedence.
 NETWORK = {
     "connect_timeout": 3,
     "keepalives_idle": 10,
@@ -186,7 +186,7 @@ class Pool:
             return pool.getconn(FULL_POOL_TIMEOUT)
         except PoolTimeout as error:
             raise Unavailable(
-                f"all {self._size} connections to PostgreSQL have been in use for {FULL_POOL_TIMEOUT:.0f} s. "
+                f"All {self._size} connections to PostgreSQL have been in use for {FULL_POOL_TIMEOUT:.0f} s. "
                 "Check for transactions that stay open."
             ) from error
 
@@ -203,7 +203,7 @@ class Pool:
             pool.close()
 
     @contextmanager
-    def _lend(self) -> Generator[Connection[Any]]:
+    def _connected(self) -> Generator[Connection[Any]]:
         pool, conn = self._get()
         pid = os.getpid()
         try:
@@ -211,7 +211,7 @@ class Pool:
         except Exception as error:
             if os.getpid() == pid and _is_lost(conn, error):
                 raise Unavailable(
-                    f"the connection to PostgreSQL was lost ({str(error).strip()}): it is unknown whether the last "
+                    f"The connection to PostgreSQL was lost ({str(error).strip()}): it is unknown whether the last "
                     "statement was carried out. Try again when the server is reachable."
                 ) from error
             raise
@@ -226,7 +226,7 @@ class Pool:
     @contextmanager
     def begin(self) -> Generator[Connection[Any]]:
         """A transaction. If a statement in it has failed, it never counts as committed."""
-        with self._lend() as conn:
+        with self._connected() as conn:
             conn.execute("BEGIN")
             pid, ours = os.getpid(), False
             try:
@@ -249,7 +249,7 @@ class Pool:
         """Run the statements in one transaction with fixed plans, in one pipeline; it is retried after a conflict."""
 
         def work() -> list[Rows]:
-            with self._lend() as conn, conn.pipeline():
+            with self._connected() as conn, conn.pipeline():
                 with conn.transaction():
                     execute(conn, fixed_plans, {})
                     cursors = [execute(conn, s.sql, cast(dict[str, Any], s.params)) for s in statements]
@@ -295,7 +295,7 @@ def _commit(conn: Connection[Any]) -> None:
     # The server answers such a COMMIT with a rollback, and no error.
     if conn.info.transaction_status is TransactionStatus.INERROR:
         raise InterlockError(
-            "a statement in this transaction failed and the block ignored the error: nothing of the block was stored"
+            "A statement in this transaction failed and the block ignored the error: nothing of the block was stored."
         )
     conn.execute("COMMIT")
 

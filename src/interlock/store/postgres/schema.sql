@@ -2,7 +2,7 @@
 --
 -- jobs        one row per job; `state` is a projection of its executions, `phase` its coarse form
 -- executions  one row per attempt, the durable truth; fenced by (job_id, attempt, holder)
--- audit       one row per transition (n = 0) and per note (n > 0); insert only
+-- audit       one row per transition (n = 0) and per note (n > 0); insert only, until it is archived
 -- receipts    saved results of steps and effects
 --
 -- The triggers in triggers.sql refuse every write that breaks a rule.
@@ -71,9 +71,9 @@ CREATE TABLE interlock.kinds (
   admits            boolean NOT NULL DEFAULT false,
   check_every       float8,
   check_batch       int,
-  external_failures  int NOT NULL DEFAULT 0,
-  external_error     text,
-  external_down_at   timestamptz,
+  external_failures int NOT NULL DEFAULT 0,
+  external_error    text,
+  external_down_at  timestamptz,
   max_running       int CHECK (max_running >= 0),
   registered_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -97,16 +97,16 @@ CREATE TABLE interlock.schedules (
 );
 
 CREATE TABLE interlock.workers (
-  name       text PRIMARY KEY,
-  host       text NOT NULL,
-  pid        int  NOT NULL,
-  state      text NOT NULL,
-  slots      int  NOT NULL,
-  busy       int  NOT NULL DEFAULT 0,
-  kinds      jsonb NOT NULL,
-  queues     jsonb NOT NULL,
-  started_at timestamptz NOT NULL,
-  heartbeat_at    timestamptz NOT NULL
+  name         text PRIMARY KEY,
+  host         text NOT NULL,
+  pid          int  NOT NULL,
+  state        text NOT NULL,
+  slots        int  NOT NULL,
+  busy         int  NOT NULL DEFAULT 0,
+  kinds        jsonb NOT NULL,
+  queues       jsonb NOT NULL,
+  started_at   timestamptz NOT NULL,
+  heartbeat_at timestamptz NOT NULL
 );
 
 -- ---------------------------------------------------------------- jobs
@@ -129,7 +129,7 @@ CREATE TABLE interlock.jobs (
   created_at          timestamptz NOT NULL,
   updated_at          timestamptz NOT NULL,
   finished_at         timestamptz,
-  key_freed        boolean NOT NULL DEFAULT false,
+  key_freed           boolean NOT NULL DEFAULT false,
   idempotency_key     text,
   unique_key          text,
   cancel_requested_at timestamptz,

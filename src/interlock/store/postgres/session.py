@@ -4,12 +4,13 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...errors import InterlockError, NotMigrated
+from ...errors import NotMigrated
 from .. import caller_connection
 from ..codec import array
 from ..enqueue_plan import Dialect, Rows, Statement
 from ..open_transactions import OpenTransaction, inside
 from ..queryfile import load, schema_name
+from ..schema_version import check_version
 from ..tx import PlainTx, Tx
 from . import migrations
 from .dialect import PostgresDialect
@@ -44,26 +45,20 @@ class PostgresSession:
         return self.pool.transact(lambda conn: migrations.version_in(conn, self.schema))
 
     def check(self) -> None:
-        """`NotMigrated` if the schema is missing or older than this code. The first success is remembered."""
+        """Raise `NotMigrated` if the schema is missing, or `InterlockError` if it has another version."""
         if self._checked:
             return
         found = self.schema_version()
         if found is None:
             raise NotMigrated(
-                f"the database has no Interlock schema {self.schema!r} yet; run: interlock migrate -A module:app"
+                f"The database has no Interlock schema {self.schema!r} yet; run: interlock migrate -A module:app"
             )
-        if found > migrations.VERSION:
-            raise InterlockError(migrations.newer(self.schema, found))
-        if found < migrations.VERSION:
-            raise NotMigrated(
-                f"the Interlock schema {self.schema!r} is of version {found}, older than this code; "
-                "run: interlock migrate -A module:app"
-            )
+        check_version(f"tables of schema {self.schema}", found)
         self._checked = True
         self.instance()
 
     def instance(self) -> str:
-        """The database's own id, by which a caller's connection is compared."""
+        """The database's own id, to check that a caller's connection leads to the same database."""
         if self._instance is None:
             self.check()
             rows = self.pool.transact(lambda conn: runner(conn)(self.statement("instance", {})))

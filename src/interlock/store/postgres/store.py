@@ -39,6 +39,10 @@ class PostgresStore:
     def joined(self) -> OpenTransaction | None:
         return self.session.joined()
 
+    @property
+    def journal(self) -> None:
+        return None
+
     def transaction(self) -> AbstractContextManager[Tx]:
         return self.session.transaction()
 

@@ -143,7 +143,8 @@ class PostgresTransitions:
                 if missed and number:
                     # The first transition is written already: the batch is rolled back, and the culprit is found alone.
                     raise InterlockError(
-                        f"the second transition of a move of job {missed[0].job_id} does not begin where the first ends"
+                        f"The second transition of a move of job {missed[0].job_id} does not begin where the first "
+                        "ends."
                     )
                 missing += missed
                 pending = [(move, path) for move, path in pending if move not in missed]

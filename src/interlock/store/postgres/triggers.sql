@@ -68,7 +68,8 @@ CREATE TRIGGER executions_insert AFTER INSERT ON interlock.executions FOR EACH R
     NEW.holder = 1 AND NEW.external_id IS NULL
     AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED'
       AND NEW.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('it must be LEASED, IN_PROGRESS, or ABORTED by a take, with holder 1');
+  EXECUTE FUNCTION interlock.refuse(
+    'it must have holder 1 and be LEASED, IN_PROGRESS, or ABORTED by cancel, expire or reject');
 
 CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW WHEN ((
     OLD.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')

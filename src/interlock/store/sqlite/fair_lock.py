@@ -50,8 +50,8 @@ class FairLock:
     def _take(self, join: Callable[[threading.Lock], None]) -> None:
         if self._owner == threading.get_ident():
             raise Unavailable(
-                "this thread has an open transaction on the file already: pass it with conn=, or call after it has "
-                "ended"
+                "This thread already has an open transaction on the file: pass it with conn=, or call after it has "
+                "ended."
             )
         gate = threading.Lock()
         with self._guard:
@@ -81,9 +81,9 @@ class FairLock:
         while not gate.acquire(timeout=max(self._since + self._timeout - monotonic(), 0.01)):
             if monotonic() - self._since >= self._timeout:
                 raise Unavailable(
-                    f"another thread of this process has kept a transaction open for {self._timeout:.0f} s, so "
-                    "nothing was stored. If that thread waits for this one, call the verb in that thread, or pass its "
-                    "transaction with conn=; if it is stuck, end it"
+                    f"Another thread of this process has kept a transaction open for {self._timeout:.0f} s, so "
+                    "nothing was stored. If that thread waits for this one, make this call in that thread, or pass its "
+                    "transaction with conn=; if it is stuck, end it."
                 )
 
     def _pass_on(self) -> None:

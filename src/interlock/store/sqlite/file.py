@@ -51,7 +51,7 @@ class Opened:
 
 
 class File:
-    """A SQLite file, opened at the first verb and again after `close`.
+    """A SQLite file, opened at the first call and again after `close`.
 
     Each thread has its own connection, which is closed some time after the thread has ended.
     """
@@ -62,7 +62,7 @@ class File:
         self.path = path
         self.library = library
         self._lock_timeout = lock_timeout
-        self._turn = FairLock(lock_timeout * TRIES)
+        self._write_lock = FairLock(lock_timeout * TRIES)
         self._guard = threading.Lock()
         self._mine = threading.local()
         self._opened: list[Opened] = []
@@ -78,7 +78,7 @@ class File:
     @property
     def waiting(self) -> int:
         """How many threads of this process wait to write."""
-        return self._turn.waiting
+        return self._write_lock.waiting
 
     @property
     def journal(self) -> str:
@@ -94,16 +94,16 @@ class File:
         If the file fails, it raises `Unavailable`. With `first` it goes ahead of every other writer that waits in this
         process: renewal must not wait behind users' transactions.
         """
-        with self.lend(first=first) as conn, self.converting():
+        with self.write_with_caller_code(first=first) as conn, self.converting():
             yield conn
 
     @contextmanager
-    def lend(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
+    def write_with_caller_code(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
         """`write` for a block in which a caller's code runs: its errors propagate unchanged.
 
-        Our statements use `careful`.
+        Our statements use `converting_runner`.
         """
-        with self._turn.first() if first else self._turn:
+        with self._write_lock.first() if first else self._write_lock:
             use, conn = self._retry_while_locked(self._begin)
             try:
                 yield conn
@@ -145,8 +145,8 @@ class File:
 
         return self._retry_while_locked(once)
 
-    def careful(self, conn: sqlite3.Connection) -> Run:
-        """A function that runs our own statements in a block that also runs a caller's code."""
+    def converting_runner(self, conn: sqlite3.Connection) -> Run:
+        """A function that runs our own statements, with converted errors, in a block that also runs a caller's code."""
         plain = runner(conn)
 
         def run(statement: Statement) -> Rows:
@@ -288,7 +288,7 @@ class File:
             raise Unavailable(
                 f"{self.path} has a write-ahead log and is open elsewhere, but {self.library} can corrupt such a file "
                 "when several connections use it. Close the others once, so that it can be changed to a rollback "
-                "journal, or open it by sqlite+pysqlite3:// everywhere (pip install pysqlite3)"
+                "journal, or open it with sqlite+pysqlite3:// everywhere (pip install pysqlite3)."
             )
         return mode
 
@@ -297,7 +297,7 @@ class File:
             return "a write-ahead log is not possible there"
         return (
             f"{self.library} can corrupt a write-ahead log; it is safe from 3.51.3 on, "
-            "and sqlite+pysqlite3:// (pip install pysqlite3) brings that"
+            "and sqlite+pysqlite3:// (pip install pysqlite3) uses such a version"
         )
 
     def close(self) -> None:
@@ -325,7 +325,7 @@ class File:
     def after_fork(self) -> tuple[list[sqlite3.Connection], FileId | None]:
         opened, self._mine, self._guard = self._opened[:], threading.local(), threading.Lock()
         self._opened.clear()
-        self._turn.after_fork()
+        self._write_lock.after_fork()
         return [each.connection for each in opened], self._id
 
 

@@ -1,9 +1,9 @@
 """Makes `os.fork` safe: no connection to a SQLite file is open while this process forks.
 
 SQLite keeps its locks per process and counts them in memory. A child that inherits an open connection counts locks
-that it does not have, so its later connections take none, and what they store can be lost. Therefore, before a fork,
-every thread ends its statement or transaction and all connections are closed; parent and child open new ones when they
-next need them. If that is not possible, the parent goes on as it was, and the child refuses to open the file.
+that it does not have, so its later connections take none, and their writes can be lost. Therefore a fork waits until
+every other thread has ended its statement or transaction, and closes all connections; parent and child open new ones
+when they next need them. If a connection stays in use, the parent keeps it, and the child refuses to open the file.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from ...errors import UsageError
 
-REST = 10.0
+FORK_WAIT = 10.0
 """Seconds that a fork waits for the statements and transactions of other threads; SQLite waits 5 s for a lock."""
 PROBE = 5.0
 """Seconds after which a forked process concludes that a thread of its parent has locked SQLite."""
@@ -120,7 +120,7 @@ class Uses:
     def before(self) -> None:
         """Wait until the other threads are idle, then close the connections to every file that is not in use."""
         me = threading.get_ident()
-        end = time.monotonic() + REST
+        end = time.monotonic() + FORK_WAIT
         with self._changed:
             self._forks += 1
             while any(thread != me for thread in self._threads) and (left := end - time.monotonic()) > 0:
@@ -161,7 +161,7 @@ class Uses:
     def check_library(self, name: str, touch: Callable[[], object]) -> None:
         """`UsageError` if this process was forked while another thread used SQLite for another file.
 
-        That thread may have held a mutex of the library, so a probe thread tries the library first.
+        That thread may have locked a mutex of the library, so a probe thread tries the library first.
         """
         if not self._forked:
             return

@@ -31,7 +31,7 @@ class SqliteInspect:
     def get(self, id: str) -> Job:
         found = self._session.read("get", {"id": id})
         if not found:
-            raise NotFound(f"there is no job {id!r}")
+            raise NotFound(f"There is no job {id!r}.")
         return codec.job(found[0], when)
 
     def find(self, prefix: str, limit: int) -> list[str]:

@@ -85,7 +85,7 @@ def library(name: str) -> Library:
     try:
         found = Library(name, import_module(name))
     except ModuleNotFoundError:
-        raise UsageError(f"a sqlite+{name} URL needs {name}, which is not installed; run: pip install {name}") from None
+        raise UsageError(f"A sqlite+{name} URL needs {name}, which is not installed; run: pip install {name}") from None
     if found.version < OLDEST:
         raise UsageError(
             f"{found} is too old: Interlock needs {'.'.join(map(str, OLDEST))}. Run: pip install pysqlite3, and write "
@@ -99,18 +99,18 @@ def locate(url: str) -> tuple[str, Library]:
     scheme, _, rest = url.partition("://")
     if scheme not in MODULES or not rest.startswith("/"):
         raise UsageError(
-            f"{url!r} names no SQLite file: write sqlite:///jobs.db for a file in the current directory, "
-            "sqlite:////var/lib/jobs.db for an absolute path"
+            f"{url!r} does not name a SQLite file: write sqlite:///jobs.db for a file in the current directory, "
+            "sqlite:////var/lib/jobs.db for an absolute path."
         )
     path = rest[1:]
     if path in ("", ":memory:") or path.startswith("file:"):
         raise UsageError(
-            f"{url!r} is a database in memory, or in no plain file: its connections could not see the same jobs; "
-            "name a file, as in sqlite:///jobs.db"
+            f"{url!r} is an in-memory database or a file: URI, whose connections would not share their jobs; "
+            "name a file, as in sqlite:///jobs.db."
         )
     if "?" in path:
         raise UsageError(
-            f"{url!r} has options after `?`, which are not supported: Interlock sets the options that it needs"
+            f"{url!r} has options after `?`, which are not supported: Interlock sets the options that it needs."
         )
     # Now, so that a later change of directory does not change the database. Resolving a link would move the journal
     # away from the name that others open.

@@ -6,15 +6,13 @@ from importlib.resources import files
 from typing import Any
 
 from ...core.lifecycle import Lifecycle
-from ...errors import InterlockError
 from ..codec import kind_columns
 from ..commit_boundary import Run
 from ..enqueue_plan import Statement
-from ..queryfile import PARAMETER, upgrade
+from ..queryfile import PARAMETER
+from ..schema_version import VERSION, check_version
 from ..types import KindFacts, Migrated
 from . import rows
-
-VERSION = 2
 
 
 def schema_text(schema: str) -> str:
@@ -43,24 +41,12 @@ def migrate(
             run(Statement(statement, {}, answers=False))
         run(Statement(queries["instance.first"], {"version": VERSION}, answers=False))
         notes.append(f"created the tables {schema}_…, version {VERSION}")
-    elif found > VERSION:
-        raise InterlockError(newer(schema, found))
-    for version in range(found or VERSION, VERSION):
-        for statement in _statements(upgrade(_text("upgrade.sql", schema), version + 1)):
-            run(Statement(statement, {}, answers=False))
-        run(Statement(queries["instance.first"], {"version": version + 1}, answers=False))
-        notes.append(f"brought the tables {schema}_… to version {version + 1}")
+    else:
+        check_version(f"tables {schema}_…", found)
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
     for kind in kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
     return Migrated(versions, tuple(notes))
-
-
-def newer(schema: str, found: int) -> str:
-    return (
-        f"the database's tables {schema}_… are of version {found}, newer than this code, which knows {VERSION}: "
-        "upgrade interlock. Nothing was changed."
-    )
 
 
 def _register(run: Run, queries: Mapping[str, str], lifecycle: Lifecycle, notes: list[str]) -> int:

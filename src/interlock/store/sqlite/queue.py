@@ -51,9 +51,9 @@ class SqliteQueue:
             return caller_connection.enqueue(session, conn, jobs, admit)
         if not jobs:
             return []
-        with session.file.lend() as own:
+        with session.file.write_with_caller_code() as own:
             admitted = caller_connection.admitting(session, admit, PlainTx(own, session.file.converting))
-            return drive(enqueueing(session.dialect, jobs, admitted), session.file.careful(own))
+            return drive(enqueueing(session.dialect, jobs, admitted), session.file.converting_runner(own))
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Admit | None = None) -> list[Enqueued]:
         self._session.check()
@@ -87,7 +87,7 @@ class SqliteQueue:
             "most_suspects": most,
             "alone": alone,
         }
-        # Read first: an idle worker that took the write lock would wake the others.
+        # Read first, so that an idle worker does not take the write lock, for which other writers would wait.
         one = wanted | {"limit": 1, "most": 1, "suspects": min(most, 1)}
         if not self._session.file.read(lambda run: self._within_limits(run, one, None)):
             return []

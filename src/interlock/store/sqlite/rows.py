@@ -73,7 +73,7 @@ def keys(jobs: Sequence[NewJob]) -> str:
 def kinds(claim_rules: Sequence[ClaimRule]) -> str:
     """Each kind with its states as one text, which `instr` searches.
 
-    Each state follows its lifecycle's name and stands between spaces, which no name contains.
+    Each entry is `lifecycle/state`, with a space on both sides, which no name contains.
     """
     states: dict[str, str] = {}
     for rule in claim_rules:

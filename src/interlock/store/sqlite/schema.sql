@@ -2,7 +2,7 @@
 --
 -- jobs        one row per job; `state` is a projection of its executions, `phase` its coarse form
 -- executions  one row per attempt, the durable truth; fenced by (job_id, attempt, holder)
--- audit       one row per transition (n = 0) and per note (n > 0); insert only
+-- audit       one row per transition (n = 0) and per note (n > 0); insert only, until it is archived
 -- receipts    saved results of steps and effects
 --
 -- Times are texts of one width, in UTC, so that they sort; booleans are 0 and 1; JSON is text.
@@ -68,9 +68,9 @@ CREATE TABLE interlock_kinds (
   admits            INTEGER NOT NULL DEFAULT 0 CHECK (admits IN (0, 1)),
   check_every       REAL,
   check_batch       INTEGER,
-  external_failures  INTEGER NOT NULL DEFAULT 0,
-  external_error     TEXT,
-  external_down_at   TEXT,
+  external_failures INTEGER NOT NULL DEFAULT 0,
+  external_error    TEXT,
+  external_down_at  TEXT,
   max_running       INTEGER CHECK (max_running >= 0),
   registered_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 ) STRICT, WITHOUT ROWID;
@@ -94,16 +94,16 @@ CREATE TABLE interlock_schedules (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE interlock_workers (
-  name       TEXT NOT NULL PRIMARY KEY,
-  host       TEXT NOT NULL,
-  pid        INTEGER NOT NULL,
-  state      TEXT NOT NULL,
-  slots      INTEGER NOT NULL,
-  busy       INTEGER NOT NULL DEFAULT 0,
-  kinds      TEXT NOT NULL CHECK (json_valid(kinds)),
-  queues     TEXT NOT NULL CHECK (json_valid(queues)),
-  started_at TEXT NOT NULL,
-  heartbeat_at    TEXT NOT NULL
+  name         TEXT NOT NULL PRIMARY KEY,
+  host         TEXT NOT NULL,
+  pid          INTEGER NOT NULL,
+  state        TEXT NOT NULL,
+  slots        INTEGER NOT NULL,
+  busy         INTEGER NOT NULL DEFAULT 0,
+  kinds        TEXT NOT NULL CHECK (json_valid(kinds)),
+  queues       TEXT NOT NULL CHECK (json_valid(queues)),
+  started_at   TEXT NOT NULL,
+  heartbeat_at TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- ---------------------------------------------------------------- jobs
@@ -127,7 +127,7 @@ CREATE TABLE interlock_jobs (
   created_at          TEXT NOT NULL CHECK (created_at GLOB '????-??-??T??:??:??.??????Z'),
   updated_at          TEXT NOT NULL CHECK (updated_at GLOB '????-??-??T??:??:??.??????Z'),
   finished_at         TEXT CHECK (finished_at GLOB '????-??-??T??:??:??.??????Z'),
-  key_freed        INTEGER NOT NULL DEFAULT 0 CHECK (key_freed IN (0, 1)),
+  key_freed           INTEGER NOT NULL DEFAULT 0 CHECK (key_freed IN (0, 1)),
   idempotency_key     TEXT,
   unique_key          TEXT,
   cancel_requested_at TEXT CHECK (cancel_requested_at GLOB '????-??-??T??:??:??.??????Z'),

@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...core.clock import Clock
-from ...errors import InterlockError, NotMigrated
+from ...errors import NotMigrated
 from .. import caller_connection
 from ..enqueue_plan import Dialect, Rows, Statement
 from ..open_transactions import OpenTransaction, inside
 from ..queryfile import load, schema_name
+from ..schema_version import check_version
 from ..tx import PlainTx, Tx
 from . import migrations
 from .dialect import SqliteDialect
@@ -44,7 +45,7 @@ class SqliteSession:
         return self.file.read(lambda run: migrations.version_in(run, self.queries, self.schema))
 
     def check(self) -> None:
-        """`NotMigrated` if the tables are missing or older than this code. The first success is remembered."""
+        """Raise `NotMigrated` if the tables are missing, or `InterlockError` if they have another version."""
         if self._checked:
             return
         found = self.schema_version()
@@ -52,17 +53,11 @@ class SqliteSession:
             raise NotMigrated(
                 f"{self.file.path} has no Interlock tables {self.schema}_… yet; run: interlock migrate -A module:app"
             )
-        if found > migrations.VERSION:
-            raise InterlockError(migrations.newer(self.schema, found))
-        if found < migrations.VERSION:
-            raise NotMigrated(
-                f"the Interlock schema {self.schema!r} is of version {found}, older than this code; "
-                "run: interlock migrate -A module:app"
-            )
+        check_version(f"tables {self.schema}_…", found)
         self._checked = True
 
     def instance(self) -> str:
-        """The database's own id, by which a caller's connection is compared."""
+        """The database's own id, to check that a caller's connection leads to the same database."""
         if self._instance is None:
             self.check()
             self._instance = str(self.file.read(lambda run: run(Statement(self.queries["instance"], {})))[0][0])
@@ -102,7 +97,7 @@ class SqliteSession:
     @contextmanager
     def transaction(self) -> Generator[Tx]:
         self.check()
-        with self.file.lend() as conn:
+        with self.file.write_with_caller_code() as conn:
             tx = PlainTx(conn, self.file.converting)
             with inside(self, tx):
                 yield tx

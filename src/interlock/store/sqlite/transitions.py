@@ -57,8 +57,8 @@ class SqliteTransitions:
                 caller_connection.commit(self.session, self, transaction, move, body, timeout)
                 file.check_place()
                 return
-            with file.lend() as conn:
-                committing(self, file.careful(conn), move, body, PlainTx(conn, file.converting), timeout)
+            with file.write_with_caller_code() as conn:
+                committing(self, file.converting_runner(conn), move, body, PlainTx(conn, file.converting), timeout)
 
         try:
             retry(once, file.library.should_retry, tries=COMMIT_TRIES)
@@ -130,7 +130,7 @@ class SqliteTransitions:
             if missed and number:
                 # The first transition is written already: the batch is rolled back, and the culprit is found alone.
                 raise InterlockError(
-                    f"the second transition of a move of job {missed[0].job_id} does not begin where the first ends"
+                    f"The second transition of a move of job {missed[0].job_id} does not begin where the first ends."
                 )
             missing += missed
             number += 1

@@ -82,6 +82,7 @@ BEGIN
   DELETE FROM interlock_receipts WHERE job_id = OLD.id;
 END;
 
+-- The initial statuses are LEASED, IN_PROGRESS, and ABORTED by cancel, expire or reject.
 CREATE TRIGGER interlock_executions_insert BEFORE INSERT ON interlock_executions WHEN (
     NEW.holder = 1 AND NEW.external_id IS NULL
     AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED'
@@ -90,7 +91,7 @@ CREATE TRIGGER interlock_executions_insert BEFORE INSERT ON interlock_executions
   ) IS NOT TRUE
 BEGIN
   SELECT RAISE(ABORT,
-    'interlock refuses this INSERT on executions: it must be LEASED, IN_PROGRESS, or ABORTED by a take, with holder 1');
+    'interlock refuses this INSERT on executions: it must have holder 1, an initial status and an existing job');
 END;
 
 CREATE TRIGGER interlock_executions_replace BEFORE INSERT ON interlock_executions WHEN

@@ -170,7 +170,7 @@ class Service:
                 "type": "done",
                 "outcome": encode_outcome(FailedFinally(clean(f"the stored payload no longer fits: {fault}"))),
             }
-        value, error = await self._call(execution, ledger, signature.fn, *args, **kwargs)
+        value, error = await self._call(execution, ledger, signature.handler, *args, **kwargs)
         return {
             "type": "done",
             "outcome": encode_outcome(await asyncio.to_thread(_outcome_of_call, execution, ledger, value, error)),

@@ -47,10 +47,10 @@ class ProcessPool:
         self.most = most
         self.busy = 0
         self._idle_children = idle_children
-        self._turns = asyncio.Semaphore(most)
+        self._permits = asyncio.Semaphore(most)
 
     async def take(self) -> Child:
-        await self._turns.acquire()
+        await self._permits.acquire()
         self.busy += 1
         try:
             return await self._idle_children.take()
@@ -64,7 +64,7 @@ class ProcessPool:
 
     def _leave(self) -> None:
         self.busy -= 1
-        self._turns.release()
+        self._permits.release()
 
 
 class Children:
@@ -195,7 +195,7 @@ class Children:
         sentence = f"the child process could not be started: {error}"
         self._context.events.emit(WorkerError(self._context.owner, "child", sentence))
         if self._closed:
-            return Released(WHY["release"])
+            return Released(WHY["shutdown"])
         return Snoozed(
             execution.spec.backoff.delay(max(execution.job.attempt, 1), self._context.random()), clean(sentence)
         )

@@ -81,8 +81,8 @@ def decode_receipts(encoded: Any) -> list[Receipt]:
     return _receipts().validate_python(encoded)
 
 
-def encode_outcome(said: Outcome) -> Any:
-    return [type(said).__name__, asdict(said)]
+def encode_outcome(given: Outcome) -> Any:
+    return [type(given).__name__, asdict(given)]
 
 
 def decode_outcome(encoded: Any) -> Outcome:

@@ -2,9 +2,9 @@
 -- several files use. `:name` is a parameter, `{name}` a fragment.
 --
 -- Batches are array literals in text parameters, one array per column: every driver can send them, and no plan depends
--- on their length. Rows are always locked in the order of (job_id, attempt). Conditions are written as comparisons of
--- rows, which the planner cannot use for an index: otherwise they would look selective, and the plan would not use the
--- primary key.
+-- on their length. A statement locks rows in the order of (job_id, attempt), or skips locked rows. Conditions are
+-- written as comparisons of rows, which the planner cannot use for an index: otherwise they would look selective, and
+-- the plan would not use the primary key.
 
 -- fragment: job
 j.id::text, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt,

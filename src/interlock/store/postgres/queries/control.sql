@@ -32,7 +32,7 @@ SELECT h.id, h.version, 1 + coalesce((SELECT max(a.n) FROM interlock.audit a
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 matched AS MATERIALIZED (SELECT j.id, j.version, j.attempt FROM interlock.jobs j
   WHERE j.id = :id::text::uuid AND j.held_at IS NOT NULL FOR NO KEY UPDATE),
-freed AS (
+released AS (
   UPDATE interlock.jobs j SET held_at = NULL, held_reason = NULL, due_at = c.now, updated_at = {refreshed}
     FROM matched h, clock c WHERE j.id = h.id),
 happened AS (

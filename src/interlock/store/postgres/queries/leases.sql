@@ -1,7 +1,7 @@
 -- Renewal and takeover of executions, on PostgreSQL.
 
 -- name: renew
--- Rows that our own report or commit has locked are skipped. Executions that are not listed are not renewed.
+-- Rows that another transaction has locked are skipped. Executions that are not listed are not renewed.
 -- No worker owns an execution that was handed over: a late heartbeat must not postpone its next check.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 asked AS MATERIALIZED (

@@ -57,11 +57,11 @@ FROM unnest(:id::text::uuid[], :redrive_of::text::uuid[]) AS a(id, redrive_of)
 
 -- name: make_due
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
-hastened AS (
+made_due AS (
   UPDATE interlock.jobs j SET due_at = c.now, updated_at = {refreshed} FROM clock c
   WHERE j.id = ANY(:id::text::uuid[]) AND j.phase = 'pending' AND j.state = ANY(:resting::text::text[])
     AND j.due_at > c.now RETURNING j.id)
-SELECT {notify} FROM hastened LIMIT 1
+SELECT {notify} FROM made_due LIMIT 1
 
 -- name: limits
 -- Claims of a limited kind or queue run one after the other: they must count from a snapshot that is newer than this
@@ -94,7 +94,7 @@ EXISTS (SELECT FROM rules w WHERE w.kind = j.kind AND w.state = j.state AND w.li
 -- fragment: heads
 -- The first job of each queue, kind and priority, each found by one index lookup.
 heads AS (
-  SELECT l.queue, l.kind, l.free, h.priority, h.due_at FROM lines l CROSS JOIN LATERAL (
+  SELECT l.queue, l.kind, l.free, h.priority, h.due_at FROM pairs l CROSS JOIN LATERAL (
     SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind AND {ready}
     ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h WHERE l.free > 0
   UNION ALL
@@ -103,7 +103,7 @@ heads AS (
       AND j.priority < g.priority AND {ready}
     ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h),
 expiring_heads AS (
-  SELECT l.queue, l.kind, l.free, h.priority FROM lines l CROSS JOIN LATERAL (
+  SELECT l.queue, l.kind, l.free, h.priority FROM pairs l CROSS JOIN LATERAL (
     SELECT j.priority FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind AND {expiring}
       ORDER BY j.priority DESC LIMIT 1) h WHERE l.free > 0
   UNION ALL
@@ -111,7 +111,7 @@ expiring_heads AS (
     SELECT j.priority FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority < g.priority
       AND {expiring} ORDER BY j.priority DESC LIMIT 1) h),
 suspect_heads AS (
-  SELECT l.queue, l.kind, least(l.free, :suspects::int) AS free, h.priority FROM lines l CROSS JOIN LATERAL (
+  SELECT l.queue, l.kind, least(l.free, :suspects::int) AS free, h.priority FROM pairs l CROSS JOIN LATERAL (
     SELECT j.priority FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind AND {suspect}
       ORDER BY j.priority DESC LIMIT 1) h
   WHERE least(l.free, :suspects::int) > 0
@@ -125,8 +125,8 @@ suspect_heads AS (
 
 -- fragment: candidates
 -- Walks the ready index by queue, kind and priority, so that it never scans delayed, foreign, held or expired jobs.
--- Suspects are found by a separate walk. Each line yields at most the wanted number, so the limit below includes the
--- first jobs of all lines.
+-- Suspects are found by a separate walk. Each pair of queue and kind yields at most the wanted number, so the limit
+-- below includes the first jobs of all pairs.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 rules AS MATERIALIZED (
   SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[],
@@ -149,7 +149,7 @@ queue_limits AS MATERIALIZED (
     - (SELECT count(*) FROM interlock.executions r JOIN interlock.jobs j ON j.id = r.job_id
     WHERE r.status IN ('LEASED', 'IN_PROGRESS') AND r.external_id IS NOT NULL AND j.queue = q.name) AS free
   FROM interlock.queues q WHERE q.max_running IS NOT NULL AND q.name = ANY(:queues::text::text[])),
-lines AS MATERIALIZED (
+pairs AS MATERIALIZED (
   SELECT q.queue, k.kind, least(:limit::int, r.free, s.free) AS free
   FROM unnest(:queues::text::text[]) AS q(queue) CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)
   LEFT JOIN kind_limits r ON r.kind = k.kind LEFT JOIN queue_limits s ON s.queue = q.queue
@@ -173,7 +173,7 @@ expiring AS MATERIALIZED (
       AND {expiring} AND {wanted}
     ORDER BY j.expires_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT :limit::int),
-enough AS MATERIALIZED (SELECT :suspects::int * (1 + count(*)) AS most FROM lines),
+enough AS MATERIALIZED (SELECT :suspects::int * (1 + count(*)) AS most FROM pairs),
 non_expiring_suspects AS MATERIALIZED (
   SELECT p.id, p.priority, p.due_at, p.queue, p.kind
   FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
@@ -259,7 +259,7 @@ j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority
 WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 rules AS MATERIALIZED (SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[])
   AS w(kind, lifecycle, state)),
-lines AS MATERIALIZED (
+pairs AS MATERIALIZED (
   SELECT q.queue, k.kind, 1 AS free FROM unnest(:queues::text::text[]) AS q(queue) CROSS
     JOIN unnest(:kinds::text::text[]) AS k(kind)
   WHERE NOT EXISTS (SELECT FROM interlock.queues p WHERE p.name = q.queue AND p.paused_at IS NOT NULL)),

@@ -55,18 +55,18 @@ asked AS MATERIALIZED (
       :delay::text::float8[], :ended_by::text::text[],
     :error::text::text[], :result::text::text[], :frees_key::text::bool[], :held_reason::text::text[],
       :external_id::text::text[], :check_in::text::float8[],
-    :missing::text::bool[], :actor::text::text[], :reason::text::text[], :moves_job::text::bool[], :blind::text::bool[],
-      :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
+    :missing::text::bool[], :actor::text::text[], :reason::text::text[], :moves_job::text::bool[],
+      :refuse_if_cancel_requested::text::bool[], :progress::text::text[], :usage::text::text[]) WITH ORDINALITY
   AS a(job_id, attempt, holder, from_status, to_status, source, target, event, phase, tries_left, lost, delay, ended_by,
     error, result, frees_key, held_reason,
-    external_id, check_in, missing, actor, reason, moves_job, blind, progress, usage, ord)),
+    external_id, check_in, missing, actor, reason, moves_job, refuse_if_cancel_requested, progress, usage, ord)),
 matched AS MATERIALIZED (
   SELECT a.*, j.version, e.result AS kept_result, c.now
   FROM asked a CROSS JOIN clock c
   JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
   JOIN interlock.jobs j ON j.id = a.job_id
   WHERE (e.holder, e.status, j.state, j.attempt) IS NOT DISTINCT FROM (a.holder, a.from_status, a.source, a.attempt)
-    AND NOT (a.blind AND j.cancel_requested_at IS NOT NULL)
+    AND NOT (a.refuse_if_cancel_requested AND j.cancel_requested_at IS NOT NULL)
   ORDER BY a.job_id, a.attempt FOR NO KEY UPDATE OF e, j),
 settled AS (
   UPDATE interlock.executions e SET status = h.to_status, state = CASE WHEN h.ended_by IS NULL

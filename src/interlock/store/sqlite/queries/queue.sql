@@ -105,14 +105,14 @@ FROM interlock_queues q WHERE q.max_running IS NOT NULL
 
 -- fragment: heads
 -- The first job of each queue, kind and priority, each found by one index lookup.
-lines(queue, kind, states) AS MATERIALIZED (
+pairs(queue, kind, states) AS MATERIALIZED (
   SELECT q.value, json_extract(k.value, '$[0]'), json_extract(k.value, '$[1]') FROM json_each(:queues) q CROSS
     JOIN json_each(:kinds) k
   WHERE NOT EXISTS (SELECT 1 FROM interlock_queues p WHERE p.name = q.value AND p.paused_at IS NOT NULL)),
 heads(queue, kind, states, priority) AS (
   SELECT l.queue, l.kind, l.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_ready WHERE j.queue = l.queue AND j.kind = l.kind
-      AND {ready} ORDER BY j.priority DESC LIMIT 1) FROM lines l
+      AND {ready} ORDER BY j.priority DESC LIMIT 1) FROM pairs l
   UNION ALL
   SELECT h.queue, h.kind, h.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_ready
@@ -121,7 +121,7 @@ heads(queue, kind, states, priority) AS (
 expiring_heads(queue, kind, states, priority) AS (
   SELECT l.queue, l.kind, l.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_ready_expiring
-      WHERE j.queue = l.queue AND j.kind = l.kind AND {expiring} ORDER BY j.priority DESC LIMIT 1) FROM lines l
+      WHERE j.queue = l.queue AND j.kind = l.kind AND {expiring} ORDER BY j.priority DESC LIMIT 1) FROM pairs l
   UNION ALL
   SELECT h.queue, h.kind, h.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_ready_expiring
@@ -131,7 +131,7 @@ suspect_heads(queue, kind, states, priority) AS (
   SELECT l.queue, l.kind, l.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
       WHERE j.queue = l.queue AND j.kind = l.kind AND {suspect} ORDER BY j.priority DESC LIMIT 1)
-  FROM lines l WHERE :suspects <> 0
+  FROM pairs l WHERE :suspects <> 0
   UNION ALL
   SELECT h.queue, h.kind, h.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
@@ -141,7 +141,7 @@ suspect_heads(queue, kind, states, priority) AS (
 -- name: pick
 -- The jobs that a claim would lease, in order, without limits. It walks the ready index by queue, kind and priority, so
 -- that it never scans delayed, foreign, held or expired jobs. Suspects are found by a separate walk: at most
--- `:suspects` of each line, and `:most_suspects` in all.
+-- `:suspects` of each queue, kind and priority, with and without a TTL, and `:most_suspects` in all.
 WITH RECURSIVE
 {heads},
 suspects(queue, kind, priority, place) AS (

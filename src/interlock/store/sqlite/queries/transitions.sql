@@ -39,7 +39,7 @@ UPDATE interlock_executions SET status = :to_status, state = CASE WHEN :ended_by
 FROM json_each(:results) r
 WHERE job_id = r.key AND attempt = :attempt AND holder = :holder AND status = :from_status
   AND EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = r.key AND j.state = :source AND j.attempt = :attempt
-    AND NOT (:blind AND j.cancel_requested_at IS NOT NULL))
+    AND NOT (:refuse_if_cancel_requested AND j.cancel_requested_at IS NOT NULL))
 RETURNING job_id
 
 -- name: move.job
