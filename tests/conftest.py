@@ -1,4 +1,4 @@
-"""Databases for every test that stores something: each of them runs on SQLite and on PostgreSQL."""
+"""Databases for the tests: each test that stores something runs on SQLite and on PostgreSQL."""
 
 import os
 import shutil
@@ -17,25 +17,23 @@ from tests.pool import FilePool, SchemaPool
 
 Places = Callable[[], Place]
 MEMORY = Path("/dev/shm")
-"""A directory in memory, where the machine has one: no test here cuts the power, so none need wait for a disk."""
+"""A directory in memory, if the machine has one: tests do not need durable storage."""
 ROOM = 4 << 30
-"""Bytes that there must be for a server with all the databases of a session."""
+"""The free bytes that are needed for a server with all databases of a session."""
 
-# A suite that a shell runs in the background ignores Ctrl-C, and so would every program that it starts.
+# A suite that a shell starts in the background ignores Ctrl-C, and so would every program that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _memory() -> Path | None:
-    """The directory in memory, if it has room for all the databases of a session."""
+    """Return the directory in memory, if it has space for all databases of a session."""
     return MEMORY if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM else None
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL server: the one that INTERLOCK_TEST_POSTGRES_URL names, or one of our own that ends with the
-    session.
-    """
+    """A PostgreSQL server: the one that INTERLOCK_TEST_POSTGRES_URL names, or one that ends with the session."""
     if url := os.environ.get("INTERLOCK_TEST_POSTGRES_URL"):
         yield url
         return
@@ -45,10 +43,10 @@ def postgres_url() -> Iterator[str]:
         server = start_server(Path(directory), cleanup_mode="stop")
         try:
             with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-                # The server lives no longer than the session, so nothing of it need outlive a power cut.
+                # The server ends with the session, so it need not survive a power cut.
                 for setting in ("fsync", "full_page_writes", "synchronous_commit"):
                     connection.execute(f"ALTER SYSTEM SET {setting} = off")
-                # Tables live for seconds, so a vacuum only takes time from the tests; tests of plans analyze by themselves.
+                # Tables exist for seconds, so a vacuum only slows the tests; tests of plans run ANALYZE themselves.
                 connection.execute("ALTER SYSTEM SET autovacuum = off")
                 connection.execute("ALTER SYSTEM SET max_wal_size = '1GB'")
                 connection.execute("ALTER SYSTEM SET checkpoint_timeout = '1d'")
@@ -62,7 +60,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """An empty directory, in memory if there is one."""
+    """An empty directory, in memory if possible."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
@@ -87,7 +85,7 @@ def file_pool() -> Iterator[FilePool]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def places(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Places]:
-    """Makes databases whose schema is there, without any lifecycle or kind, unless it is opened with some."""
+    """Make databases with a schema but without lifecycles and kinds, unless they are opened with some."""
     get = request.getfixturevalue
     yield from _made(
         lambda: (
@@ -100,12 +98,12 @@ def places(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Places]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_places(request: pytest.FixtureRequest, quick_path: Path) -> Iterator[Places]:
-    """Makes databases without anything in them: for tests of the migration."""
+    """Make completely empty databases, for tests of the migration."""
     yield from make_empty_places(request, quick_path)
 
 
 def make_empty_places(request: pytest.FixtureRequest, directory: Path) -> Iterator[Places]:
-    """Makes databases without anything in them, of the store that is the fixture's parameter."""
+    """Make completely empty databases of the store that is the fixture's parameter."""
     get = request.getfixturevalue
     yield from _made(
         lambda: sqlite_place(directory) if request.param == "sqlite" else postgres_place(get("postgres_url"))
@@ -132,29 +130,29 @@ def place(places: Places) -> Place:
 
 @pytest.fixture
 def store(place: Place) -> OpenStore:
-    """A store whose time stands still, with the kinds and lifecycles of the kit."""
+    """A store with a frozen clock and the kinds and lifecycles of the kit."""
     return place.open_with(CONTENTS)
 
 
 @pytest.fixture
 def live(place: Place) -> OpenStore:
-    """The same with real time, for races between threads and processes."""
+    """The same in real time, for races between threads and processes."""
     return place.open_with(CONTENTS, real_time=True)
 
 
 @pytest.fixture
 def other(store: OpenStore, place: Place) -> OpenStore:
-    """A second store on the same database: another process's view."""
+    """A second store on the same database, as another process has it."""
     return place.open()
 
 
 @pytest.fixture
 def clock(store: OpenStore, place: Place) -> SettableClock:
-    """The time of `store`; it stands until a test advances it."""
+    """The clock of `store`; it stands still until a test advances it."""
     return place.clock
 
 
 @pytest.fixture
 def raw(place: Place) -> Raw:
-    """SQL from elsewhere, on a connection of its own."""
+    """SQL that does not come from the store, on its own connection."""
     return place.raw

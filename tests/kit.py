@@ -1,4 +1,4 @@
-"""Databases for tests: one face over both stores, and a clock that tests set."""
+"""Databases for tests: one interface for both stores, and a clock that tests can set."""
 
 import itertools
 from collections.abc import Callable
@@ -27,7 +27,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SettableClock:
-    """A clock that stands still until a test moves it; `on_change` tells a database that keeps its own."""
+    """A clock that stands still until a test moves it; `on_change` tells a database that keeps its own time."""
 
     def __init__(self) -> None:
         self._now = EPOCH
@@ -45,7 +45,7 @@ class SettableClock:
 
 @dataclass
 class Place:
-    """One database of a test, and the ways into it; empty, and not migrated unless it comes from a pool."""
+    """One database of a test, and the ways to open it; empty, and not migrated unless it comes from a pool."""
 
     url: str
     schema: str
@@ -56,13 +56,13 @@ class Place:
     _closed: bool = False
 
     def open(self, *, real_time: bool = False) -> OpenStore:
-        """Another process's view: a store of its own on this database."""
+        """Open a store on this database, as another process would."""
         store = open_store(self.url, self.schema, SystemClock() if real_time else self.clock)
         self._stores.append(store)
         return store
 
     def open_with(self, contents: Contents, *, real_time: bool = False) -> OpenStore:
-        """A store with these lifecycles and kinds, whose time stands still unless it is to be real."""
+        """Open a store with these lifecycles and kinds; its clock stands still unless it runs in real time."""
         store = self.open(real_time=real_time)
         store.registry.migrate(contents.lifecycles, contents.kinds)
         if not real_time:
@@ -76,10 +76,10 @@ class Place:
         return self._raw
 
     def freeze(self) -> None:
-        """Give the test its clock, once the schema is there. A store on SQLite was given it when it was opened."""
+        """Use the test's clock, once the schema exists. A SQLite store gets it when it is opened."""
 
     def recycle(self) -> bool:
-        """Forget every job, where that is quicker than another database."""
+        """Delete every job, if that is faster than a new database."""
         return False
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class PostgresPlace(Place):
 
 
 class PooledPostgres(PostgresPlace):
-    """A schema that is migrated already, with the lifecycles and kinds that the test asks for first."""
+    """A schema that is already migrated, with the lifecycles and kinds that the test first asks for."""
 
     def __init__(self, url: str, pool: SchemaPool) -> None:
         self._pool = pool
@@ -132,7 +132,7 @@ class PooledPostgres(PostgresPlace):
 
     @schema.setter
     def schema(self, name: str) -> None:
-        """The pool names it."""
+        """The pool chooses the name."""
 
     def open_with(self, contents: Contents, *, real_time: bool = False) -> OpenStore:
         if self._taken is not None:
@@ -144,7 +144,7 @@ class PooledPostgres(PostgresPlace):
         return store
 
     def drop(self) -> None:
-        """The pool does."""
+        """The pool drops it."""
 
     def close(self) -> None:
         closed = self._closed
@@ -154,7 +154,7 @@ class PooledPostgres(PostgresPlace):
 
 
 class PooledSqlite(Place):
-    """A copy of a file that is migrated already, with the lifecycles and kinds that the test asks for first."""
+    """A copy of a file that is already migrated, with the lifecycles and kinds that the test first asks for."""
 
     def __init__(self, file: Path, pool: FilePool) -> None:
         self._file, self._pool = file, pool
@@ -171,7 +171,7 @@ class PooledSqlite(Place):
 
     @url.setter
     def url(self, url: str) -> None:
-        """The pool names it."""
+        """The pool chooses the name."""
 
     def open_with(self, contents: Contents, *, real_time: bool = False) -> OpenStore:
         if self._file.exists():
@@ -184,7 +184,7 @@ _numbers = itertools.count()
 
 
 def sqlite_place(directory: Path, pool: FilePool | None = None) -> Place:
-    """An empty database in a new file of this directory."""
+    """Return an empty database in a new file of this directory."""
     file = directory / f"jobs_{next(_numbers)}.db"
     if pool is not None:
         return PooledSqlite(file, pool)
@@ -192,7 +192,7 @@ def sqlite_place(directory: Path, pool: FilePool | None = None) -> Place:
 
 
 def postgres_place(url: str, pool: SchemaPool | None = None) -> Place:
-    """An empty database in a new schema of this server."""
+    """Return an empty database in a new schema of this server."""
     if pool is not None:
         return PooledPostgres(url, pool)
     schema = f"t_{next(_numbers)}"

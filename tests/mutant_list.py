@@ -1,4 +1,4 @@
-"""The mutants of `make mutants`: what is changed, the promise that it breaks, and the tests that must notice."""
+"""The mutants of `make mutants`: the change, the promise that it breaks, and the tests that must fail."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Mutant:
     promise: str
     file: str
     after: str
-    """The text is looked for after this one, which names the statement or function that it is in."""
+    """The text is searched for after this one, which names its statement or function."""
     text: str
     instead: str
     tests: tuple[str, ...]
@@ -55,7 +55,7 @@ MUTANTS = (
     _pg("adopted holder", ADOPT, "-- fragment: adopting", "holder = e.holder + 1", "holder = e.holder", STALE),
     _pg(
         "adopt expired",
-        "A running lease is adopted by nobody",
+        "No process adopts a lease that has not expired",
         "-- name: adopt\n",
         "e.lease_expires_at <= (",
         "e.lease_expires_at >= (",
@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     _pg(
         "take version",
-        "A job that changed meanwhile is not cancelled or expired",
+        "A job that has changed is not cancelled or expired",
         "-- name: take\n",
         "(a.version, a.source",
         "(j.version, a.source",
@@ -123,7 +123,7 @@ MUTANTS = (
         "NOT (false AND",
         f"{CONTRACT}/test_cancel.py",
     ),
-    # ------------------------------------------------------------ what the database itself refuses
+    # ------------------------------------------------------------ rules of the database
     Mutant(
         "postgres undeclared transition",
         "The database rejects a transition that the lifecycle does not declare",
@@ -274,7 +274,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancelled handler",
-        "A handler that was asked to stop raises Cancelled",
+        "A handler whose job has a cancel request raises Cancelled",
         "src/interlock/engine/held_execution.py",
         "def check(",
         'if self.stop == "cancel":',

@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[1]
 COPIED = ("src", "tests", "pyproject.toml")
 TIMEOUT = 600.0
 FAILED = 1
-"""The exit code of pytest when tests failed. Any other says that they did not run."""
+"""The exit code of pytest if tests failed. Any other code means that they did not run."""
 
 
 # ---------------------------------------------------------------- running
 def checked(mutants: Sequence[Mutant]) -> list[str]:
-    """What is wrong with the list itself: a text, a file or a test that is not there."""
+    """Return what is wrong with the list itself: a text, file or test that does not exist."""
     wrong: list[str] = []
     for mutant in mutants:
         try:
@@ -40,7 +40,7 @@ def checked(mutants: Sequence[Mutant]) -> list[str]:
 
 
 def run(tree: Path, tests: Sequence[str], only: str, *options: str) -> tuple[int, str]:
-    """The exit code of pytest on these tests of a tree, and what it printed."""
+    """Run these tests in a tree; return the exit code and the output of pytest."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
     try:
@@ -59,7 +59,7 @@ def run(tree: Path, tests: Sequence[str], only: str, *options: str) -> tuple[int
 
 
 def is_killed(mutant: Mutant, tree: Path) -> bool:
-    """Whether a test fails with it. The tree is as before when this returns."""
+    """Return whether a test fails with the mutant. Afterwards the tree is unchanged."""
     file = tree / mutant.file
     source = file.read_text(encoding="utf-8")
     file.write_text(mutant.mutate(source), encoding="utf-8")

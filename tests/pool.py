@@ -1,8 +1,8 @@
-"""Migrated databases that one test uses after another: a schema costs far more to create and drop than to empty.
+"""Migrated databases that tests reuse: creating and dropping a schema takes much longer than emptying it.
 
-A test sees no row, setting or notification of an earlier one. A PostgreSQL schema is used again only if its catalogue
-is as it was made and every connection that was opened meanwhile is closed; otherwise it is dropped. A SQLite file is
-never used twice: it is copied from a migrated one.
+A test sees no row, setting or notification of an earlier one. A PostgreSQL schema is reused only if its catalogue is
+unchanged and every connection opened since is closed; otherwise it is dropped. A SQLite file is never reused: it is
+copied from a migrated one.
 """
 
 import itertools
@@ -21,15 +21,15 @@ from interlock.store import open_store
 from interlock.store.types import KindFacts
 
 USES = 60
-"""Tests per schema: deleted rows stay in its files until then."""
+"""Tests per schema: until then, deleted rows stay in its files."""
 GRACE = 0.25
 """Seconds until a connection that the test closed must be gone from the server."""
 DECLARED = ("lifecycles", "lifecycle_edges", "lifecycle_changes", "lifecycle_phases", "kinds")
 """The tables that `migrate` fills."""
 REWRITTEN = ("step", "fits", "starts")
-"""The functions that `migrate` writes anew."""
+"""The functions that `migrate` rewrites."""
 
-# The rows of the catalogue that say what a schema is, each with the transaction that wrote it last.
+# The catalogue rows that define a schema, each with the transaction that last wrote it.
 CATALOGUE = """
   SELECT string_agg(item, ' ' ORDER BY item) FROM (
     SELECT 'n' || oid || ':' || xmin AS item FROM pg_namespace WHERE nspname = %(schema)s
@@ -49,7 +49,7 @@ OPEN = """
 
 @dataclass(frozen=True)
 class Contents:
-    """The lifecycles and kinds that a database is migrated with; none, unless they are given."""
+    """The lifecycles and kinds with which a database is migrated; none by default."""
 
     lifecycles: tuple[Lifecycle, ...] = ()
     kinds: tuple[KindFacts, ...] = ()
@@ -72,22 +72,22 @@ NOTHING = Contents()
 # ---------------------------------------------------------------- PostgreSQL
 @dataclass
 class Schema:
-    """A migrated schema, and what must be true of it when it comes back."""
+    """A migrated schema, and what must be true of it when it is returned."""
 
     name: str
     contents: Contents
     uses: int = 0
     since: Any = None
-    """When the test that has it began, by the server's clock."""
+    """When its test started, by the server's clock."""
     pristine: tuple[Any, ...] = ()
     version: int = 0
     tables: list[str] = field(default_factory=list)
     clock: str = ""
-    """The statement that gives it real time again."""
+    """The statement that restores real time."""
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The tables that are not cleared, because nobody may change them."""
+        """The tables that are not cleared, because no test may change them."""
         return DECLARED if self.contents.lifecycles else ()
 
     @property
@@ -96,7 +96,7 @@ class Schema:
 
 
 class SchemaPool:
-    """The migrated schemas of one server that no test has at the moment."""
+    """The migrated schemas of one server that no test uses at the moment."""
 
     def __init__(self, url: str, prefix: str = "p") -> None:
         self._url, self._prefix = url, prefix
@@ -107,7 +107,7 @@ class SchemaPool:
         self._db.execute("SET lock_timeout = '1s'")
 
     def take(self, contents: Contents = NOTHING) -> Schema:
-        """An empty schema that is migrated with this, and whose clock shows real time."""
+        """Return an empty schema that is migrated with these contents and runs in real time."""
         free = self._free.setdefault(contents.key, [])
         schema = free.pop() if free else self._make(contents)
         schema.uses += 1
@@ -115,7 +115,7 @@ class SchemaPool:
         return schema
 
     def give_back(self, schema: Schema) -> None:
-        """Empty it for the next test, or drop it if it is not as it was."""
+        """Empty it for the next test, or drop it if it was changed."""
         if schema.uses < USES and self._is_quiet(schema) and self._delete_rows(schema):
             self._free[schema.contents.key].append(schema)
         else:
@@ -147,7 +147,7 @@ class SchemaPool:
         return self._one(f"SELECT ({CATALOGUE}){rows}", {"schema": schema.name, "rewritten": schema.rewritten})
 
     def _is_quiet(self, schema: Schema) -> bool:
-        """Whether no connection is left of the test: it could write on behind the next one's back."""
+        """Return whether the test left no connection open, which could write during the next test."""
         until = time.monotonic() + GRACE
         while self._one(OPEN, (schema.since,))[0]:
             if time.monotonic() > until:
@@ -174,7 +174,7 @@ class SchemaPool:
         try:
             self._db.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
         except psycopg.errors.LockNotAvailable:
-            return  # tried again at the end of the session, when what holds the lock is gone
+            return  # retried at the end of the session, when the lock is free
         self._all.discard(name)
 
     def _one(self, sql: str, params: Any = None) -> tuple[Any, ...]:
@@ -185,18 +185,18 @@ class SchemaPool:
 
 # ---------------------------------------------------------------- SQLite
 class FilePool:
-    """Migrated SQLite files, of which every test has a copy of its own."""
+    """Migrated SQLite files; every test gets its own copy."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._made: dict[str, Path] = {}
 
     def copy(self, to: Path, contents: Contents = NOTHING) -> None:
-        """A database in this file, migrated with this."""
+        """Make a migrated database with these contents in this file."""
         if contents.key not in self._made:
             self._made[contents.key] = self._make(contents)
         shutil.copyfile(self._made[contents.key], to)
-        # Each database has a name of its own, by which a caller's connection is known to lead to it.
+        # Each database has its own id, by which a caller's connection is recognised.
         db = sqlite3.connect(to, isolation_level=None)
         try:
             db.execute("UPDATE interlock_schema_version SET instance = lower(hex(randomblob(16)))")

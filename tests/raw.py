@@ -36,7 +36,7 @@ class Raw:
     """
 
     refusal: type[Exception]
-    """What the driver raises when the database itself says no."""
+    """The exception that the driver raises if the database refuses a statement."""
     later: str
 
     def table(self, name: str) -> str:
@@ -53,45 +53,45 @@ class Raw:
         raise NotImplementedError
 
     def upsert(self, name: str, columns: Sequence[str], select: str) -> str:
-        """Insert what `select` gives, in place of what stands there under the same key."""
+        """Return the statement that inserts the rows of `select`, replacing rows with the same key."""
         raise NotImplementedError
 
     def empty(self, name: str) -> str:
-        """The statement that empties a table with one word."""
+        """Return the statement that empties a table."""
         raise NotImplementedError
 
     def lines(self, name: str) -> list[str]:
-        """Every row of a table as text, sorted."""
+        """Return every row of a table as text, sorted."""
         raise NotImplementedError
 
     def transaction(self) -> Any:
-        """A caller's own transaction on this database, as a context manager that gives its handle."""
+        """Open a caller's own transaction on this database: a context manager that gives its handle."""
         raise NotImplementedError
 
     def disable(self, *triggers: str) -> None:
-        """Take triggers away, to see that something misses them."""
+        """Remove triggers, to test what happens without them."""
         raise NotImplementedError
 
     def unchecked(self) -> AbstractContextManager[None]:
-        """A while without triggers, and for ever without statistics: for loading many rows."""
+        """Disable triggers for a while, and statistics for good: for loading many rows."""
         raise NotImplementedError
 
     def numbers(self, count: int) -> str:
-        """A relation of one column `n` that counts from 1."""
+        """Return a relation with one column `n` that counts from 1."""
         raise NotImplementedError
 
     def numbered(self, group: int) -> str:
-        """The id of the nth job of a group."""
+        """Return the expression for the id of the nth job of a group."""
         raise NotImplementedError
 
     def time(self, at: datetime) -> str:
-        """A moment, as it is stored."""
+        """Return a time as it is stored."""
         raise NotImplementedError
 
     def close(self) -> None:
         raise NotImplementedError
 
-    # ------------------------------------------------------------ the same for every dialect
+    # ------------------------------------------------------------ shared by both dialects
     def __call__(self, sql: str, **params: Any) -> Rows:
         return self.run(self.words(sql), params)
 
@@ -99,8 +99,8 @@ class Raw:
         return re.sub(r"\{(\w+)\}", lambda found: self.later if found[1] == "later" else self.table(found[1]), sql)
 
     def copy(self, name: str, where: str, changes: dict[str, str], *, replacing: bool = False, **params: Any) -> Rows:
-        """Insert a copy of the rows of `where`, with these columns changed to these expressions; replacing what stands
-        under the same key, if asked.
+        """Insert a copy of the rows of `where`, with these columns changed to these expressions; optionally replace
+        rows with the same key.
         """
         columns = self.columns(name)
         select = f"SELECT {', '.join(changes.get(column, column) for column in columns)} FROM {self.table(name)} WHERE {where}"
@@ -108,7 +108,7 @@ class Raw:
         return self.run(self.words(self.upsert(name, columns, select) if replacing else plain), params)
 
     def dump(self) -> Dump:
-        """All that is stored."""
+        """Return everything that is stored."""
         return {name: self.lines(name) for name in TABLES}
 
 

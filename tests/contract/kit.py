@@ -1,4 +1,4 @@
-"""The sentences of the contract tests: make a job, claim it, say what happened to it, and look at what is stored."""
+"""Helpers of the contract tests: create a job, claim it, report an outcome, and read what is stored."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +37,9 @@ KIND_OF = {lifecycle: kind for kind, lifecycle in KINDS.items()}
 POLICY = Policy(tries=3, backoff=Backoff(first=10, jitter=False), key_until=("dead_letter",))
 
 
-# ---------------------------------------------------------------- jobs come in
+# ---------------------------------------------------------------- creating jobs
 def make(kind: str = "mail", *, lifecycle: Lifecycle | None = None, version: int = 1, **fields: Any) -> NewJob:
-    """A job of this kind, about to be stored."""
+    """Return a job of this kind that is not stored yet."""
     drawn = lifecycle or LIFECYCLES[KINDS[kind]]
     given: dict[str, Any] = {"payload": "{}", "tries": 3, **fields}
     return NewJob(uuid7(), kind, drawn.name, version, drawn.initial, **given)
@@ -50,21 +50,21 @@ def many(n: int, kind: str = "mail", **fields: Any) -> list[NewJob]:
 
 
 def stored(store: Store, kind: str = "mail", **fields: Any) -> Job:
-    """A job that waits in the store."""
+    """Store a job, and return it as it waits."""
     return store.inspect.get(store.queue.enqueue([make(kind, **fields)])[0].id)
 
 
 def hooks_of(store: Store, kind: str) -> frozenset[str]:
-    """The states on whose entry the kind runs a function of its own, as the database knows them."""
+    """Return the states for which the kind has hooks, as the database knows them."""
     facts = store.registry.kind(kind)
     return frozenset(facts.hooks) if facts else frozenset()
 
 
-# ---------------------------------------------------------------- jobs are worked on
+# ---------------------------------------------------------------- working on jobs
 def claim_rules(
     *kinds: str, lease: float = 30.0, version: int = 1, lifecycle: Lifecycle | None = None
 ) -> list[ClaimRule]:
-    """How a worker that knows these kinds takes their jobs, from every state in which one may wait."""
+    """Return the claim rules of a worker that knows these kinds, one for each waiting state."""
     found: list[ClaimRule] = []
     for kind in kinds or KINDS:
         drawn = lifecycle or LIFECYCLES[KINDS[kind]]
@@ -99,7 +99,7 @@ def claim(
 
 
 def claimed(store: Store, kind: str = "mail", *, by: str = "ann", lease: float = 30.0, **fields: Any) -> Lease:
-    """A fresh job of this kind in somebody's hand. Nothing else of the kind may be due."""
+    """Store and claim a new job of this kind. No other job of the kind may be due."""
     id = store.queue.enqueue([make(kind, **fields)])[0].id
     (found,) = claim(store, kind, 1, by=by, lease=lease)
     assert found.job.id == id
@@ -107,7 +107,7 @@ def claimed(store: Store, kind: str = "mail", *, by: str = "ann", lease: float =
 
 
 def started(store: Store, kind: str = "mail", *, by: str = "ann", lease: float = 30.0, **fields: Any) -> Lease:
-    """A fresh job of this kind, in somebody's hand and begun."""
+    """Store, claim and start a new job of this kind."""
     lease_ = claimed(store, kind, by=by, lease=lease, **fields)
     return lease_ if lease_.status == "IN_PROGRESS" else settle(store, lease_, Started())
 
@@ -120,7 +120,7 @@ def decided(
     lifecycle: Lifecycle | None = None,
     actor: str | None = None,
 ) -> Move:
-    """What becomes of a held job after this outcome."""
+    """Return the move that this outcome leads to for a leased job."""
     return decide(
         lifecycle or LIFECYCLES[lease.job.lifecycle], lease.job, lease, outcome, policy, 0.5, actor=actor or lease.owner
     )
@@ -133,30 +133,30 @@ def taken(
 
 
 def settle(store: Store, lease: Lease, outcome: Outcome, *, policy: Policy = POLICY) -> Lease:
-    """Say what happened; the store accepts it. The lease as it is now."""
+    """Report an outcome that the store accepts, and return the lease as it is now."""
     refused = store.transitions.move([decided(lease, outcome, policy=policy)])
     assert refused == []
     return again(store, lease)
 
 
 def again(store: Store, lease: Lease) -> Lease:
-    """The same hold on the job as it is now stored."""
+    """Return the same lease with the job as it is stored now."""
     now = next(each for each in store.inspect.executions(lease.job.id) if each.attempt == lease.job.attempt)
     return replace(lease, job=store.inspect.get(lease.job.id), status=now.status, holder=lease.holder)
 
 
 def finish(store: Store, lease: Lease, value: str = '"done"') -> Lease:
-    """The fast path: committed and done at once."""
+    """Take the fast path: commit and finish in one move."""
     return settle(store, lease, Returned(value, boundary=False))
 
 
 def commit(store: Store, lease: Lease, value: str = '"done"') -> Lease:
-    """Up to the commit boundary and no further."""
+    """Move to the commit boundary and no further."""
     return settle(store, lease, Returned(value, boundary=True))
 
 
 def close(store: Store, lease: Lease) -> Lease:
-    """From the commit boundary to the end."""
+    """Move from the commit boundary to the end."""
     return settle(store, lease, Finished())
 
 
@@ -165,15 +165,15 @@ def fail(store: Store, lease: Lease, reason: str = "broken") -> Lease:
 
 
 def lose(store: Store, kind: str = "mail", *, by: str = "maintenance") -> list[Lease]:
-    """What a maintenance does with ended leases: adopt, then move as holder."""
+    """Do what maintenance does with expired leases: adopt them, then move the jobs as their holder."""
     found = store.leases.adopt(by, [kind], 30.0, 1000)
     assert store.transitions.move([decided(lease, Lost()) for lease in found]) == []
     return [again(store, lease) for lease in found]
 
 
-# ---------------------------------------------------------------- hand-made, along no drawn arrow
+# ---------------------------------------------------------------- forged moves that no lifecycle allows
 def forged(lease: Lease, target: str, event: str = "advance", **changes: Any) -> Move:
-    """A move that no lifecycle draws, from the job's own holder."""
+    """Return a move that no lifecycle allows, from the job's own holder."""
     lifecycle = LIFECYCLES[lease.job.lifecycle]
     ends = target in lifecycle.finals
     move = Move(
@@ -192,16 +192,16 @@ def forged(lease: Lease, target: str, event: str = "advance", **changes: Any) ->
     return replace(move, **changes)
 
 
-# ---------------------------------------------------------------- looking
+# ---------------------------------------------------------------- reading
 def refused(store: Store, move: Move) -> Refusal:
-    """The one refusal of a move that is refused."""
+    """Return the one refusal of a refused move."""
     (refusal,) = store.transitions.move([move])
     assert refusal.job_id == move.job_id
     return refusal
 
 
 def walked(store: Store, id: str) -> list[tuple[str | None, str, str | None]]:
-    """The arrows in a job's history, without its birth."""
+    """Return the transitions in a job's history, without its enqueue."""
     return [
         (entry.from_state, entry.event, entry.to_state)
         for entry in store.inspect.history(id)
@@ -210,7 +210,7 @@ def walked(store: Store, id: str) -> list[tuple[str | None, str, str | None]]:
 
 
 def check(store: Store, id: str) -> None:
-    """What holds of every job after every step: its executions, its history and its state tell one story."""
+    """Check what must hold for every job after every step: its executions, history and state agree."""
     check_story(store.inspect.get(id), store.inspect.executions(id), store.inspect.history(id))
 
 

@@ -1,4 +1,4 @@
-"""The model of the store: what it does to jobs, and what it then knows of them."""
+"""A model of the store: the rules apply random verbs, and the invariant compares the store with the model."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -32,11 +32,11 @@ from tests.kit import Place
 
 
 class Model(RuleBasedStateMachine):
-    """A small dict beside a real database."""
+    """A dict of expected jobs, compared with a real database."""
 
     empty_database: Callable[[], tuple[Place, Store]]
     seen: Counter[str]
-    """How often what happened, over all sequences: a model that never got anywhere proves nothing."""
+    """Counts each event over all sequences: a run in which an event never happened proves nothing about it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class Model(RuleBasedStateMachine):
 
     @initialize(target=leases, tries=st.integers(1, 3))
     def begin(self, tries: int) -> Any:
-        """Two jobs of every kind, one of them in a worker's hand."""
+        """Enqueue two jobs of every kind, and let a worker claim one of each."""
         assert self.store.inspect.counts() == {}
         self.enqueue([*KINDS, *KINDS], 0.0, tries)
         return self.claim("ann", list(KINDS), len(KINDS))
 
-    # ------------------------------------------------------------ jobs come in
+    # ------------------------------------------------------------ enqueue
     @rule(
         kinds=st.lists(KIND, min_size=1, max_size=4), delay=st.sampled_from([0.0, 0.0, 15.0]), tries=st.integers(1, 3)
     )
@@ -79,7 +79,7 @@ class Model(RuleBasedStateMachine):
         if holder is None:
             self.jobs[job.id] = Known("mail", job.state, key=key + payload, due=self.now)
 
-    # ------------------------------------------------------------ jobs are worked on
+    # ------------------------------------------------------------ claim and move
     @rule(target=leases, by=WORKER, kinds=KNOWN, limit=st.integers(1, 4))
     def claim_some(self, by: str, kinds: list[str], limit: int) -> Any:
         return self.claim(by, kinds, limit)
@@ -115,13 +115,13 @@ class Model(RuleBasedStateMachine):
 
     @rule(held=st.lists(leases, min_size=1, max_size=4), data=st.data())
     def move_some(self, held: list[Lease], data: st.DataObject) -> None:
-        """By whoever holds, or held, the leases: only the present holder is heard."""
+        """Move by the present or former holders of the leases: only moves by the present holder are accepted."""
         for lease in held:
             self.move(lease, data)
 
     @rule(by=WORKER, kinds=KNOWN, limit=st.integers(1, 4), data=st.data())
     def work(self, by: str, kinds: list[str], limit: int, data: st.DataObject) -> None:
-        """A worker's whole turn: claim, and go on with each job for a while."""
+        """Run a worker: claim, then make a few moves with each job."""
         for lease in self.claim(by, kinds, limit).values:
             for _ in range(data.draw(st.integers(1, 3))):
                 self.move(lease, data)
@@ -134,7 +134,7 @@ class Model(RuleBasedStateMachine):
         moves = [move for outcome in OUTCOMES if (move := self._decided(lease, outcome))]
         if not moves:
             return
-        # On and on, or to an end: drawn first, since most outcomes end the attempt.
+        # Choose first whether the move ends the attempt, since most outcomes do.
         ends = data.draw(st.booleans())
         move = data.draw(st.sampled_from([move for move in moves if bool(move.ended_by) == ends] or moves))
         refused = self.store.transitions.move([move])
@@ -158,7 +158,7 @@ class Model(RuleBasedStateMachine):
 
     @staticmethod
     def _is_done(known: Known, move: Move) -> bool:
-        """The same move, sent again by the same holder, counts as done, whatever became of the job since."""
+        """A move that the same holder sends again counts as done, whatever has happened to the job since."""
         return known.ended.get(move.attempt) == (move.holder, move.to_status, move.ended_by)
 
     def _leased(self, known: Known, seconds: float = 30.0) -> None:
@@ -166,7 +166,7 @@ class Model(RuleBasedStateMachine):
 
     def _apply(self, known: Known, move: Move) -> None:
         self.seen[f"moves to {move.to_status}"] += 1
-        self.seen["moves of two arrows"] += len(move.path) == 2
+        self.seen["moves with two transitions"] += len(move.path) == 2
         known.arrows += [(arrow.source, arrow.event, arrow.target) for arrow in move.path]
         known.committed += move.to_status in ("COMMITTED", "DONE") and known.status != "COMMITTED"
         known.state, known.status, known.tries_left = move.state, move.to_status, move.tries_left
@@ -205,14 +205,14 @@ class Model(RuleBasedStateMachine):
 
     @rule(target=leases, kinds=KNOWN, limit=st.integers(1, 3))
     def adopt_some(self, kinds: list[str], limit: int) -> Any:
-        """A maintenance takes over what has ended; only then may it move the job."""
+        """Maintenance adopts expired leases; only then may it move the jobs."""
         return self.adopt(kinds, limit, external=False)
 
     @rule(
         target=leases, held=st.lists(leases, max_size=3, unique_by=lambda lease: lease.job.id), limit=st.integers(1, 3)
     )
     def reconcile(self, held: list[Lease], limit: int) -> Any:
-        """Work is handed outside; when its check is due its reconciler, and nobody else, takes it over."""
+        """Hand work to an external system; when its check is due, only its reconciler may adopt it."""
         for lease in held:
             if self._holds(lease) and self.jobs[lease.job.id].status == "IN_PROGRESS":
                 move = decided(again(self.store, lease), Handed("ext-2", 10.0))
@@ -243,8 +243,8 @@ class Model(RuleBasedStateMachine):
 
     @rule(kinds=st.sampled_from([["mail", "model"], ["chore", "deliver"], ["fetch", "paint"]]))
     def crash_and_recover(self, kinds: list[str]) -> None:
-        """Every worker dies: its leases end, a maintenance adopts them and loses them, and no finished work is
-        redone.
+        """Let every worker die: its leases expire, maintenance adopts them and marks them lost, and no finished work is
+        repeated.
         """
         self.wait(31.0)
         for lease in self.store.leases.adopt("maintenance", kinds, 30.0, 100):
@@ -259,7 +259,7 @@ class Model(RuleBasedStateMachine):
     # ------------------------------------------------------------ operators
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
-        """An operator or maintenance ends a job that waits, where its lifecycle draws that."""
+        """An operator or maintenance ends a waiting job if its lifecycle allows it."""
         takes = [
             (known, event)
             for known in self.jobs.values()
@@ -294,11 +294,11 @@ class Model(RuleBasedStateMachine):
         self.seen["cancel requests"] += runs
         known.asked_to_stop = known.asked_to_stop or runs
 
-    # ------------------------------------------------------------ what always holds
+    # ------------------------------------------------------------ invariants
     @invariant()
     def everything_agrees(self) -> None:
-        """One live lease, at most one commit, only drawn arrows; executions and history tell the job's state; all as
-        the model believes.
+        """Each job has at most one live lease and at most one commit, and took only allowed transitions; its executions
+        and history lead to its state; and the model agrees.
         """
         job_records = {record.job_id: record for page in self.store.inspect.job_records() for record in page}
         assert set(job_records) == set(self.jobs)

@@ -1,4 +1,4 @@
-"""What the model of the store knows of a job, and what it draws at random."""
+"""The model's record of a job, and the strategies for random input."""
 
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ DRAWN = {
 }
 KIND = st.sampled_from(list(KINDS))
 KNOWN = st.sampled_from([list(KINDS), list(KINDS), ["mail", "paint"], ["fetch"]])
-"""Which kinds a worker knows: mostly all."""
+"""Which kinds a worker knows: mostly all of them."""
 WORKER = st.sampled_from(["ann", "bob"])
 STAGES = sorted({state for lifecycle in LIFECYCLES.values() for state in lifecycle.states})
 OUTCOMES: list[Outcome] = [
@@ -52,7 +52,7 @@ OUTCOMES: list[Outcome] = [
 
 @dataclass
 class Known:
-    """What the model believes of one job."""
+    """What the model expects of one job."""
 
     kind: str
     state: str
@@ -62,9 +62,9 @@ class Known:
     status: str | None = None
     owner: str | None = None
     external: bool = False
-    """This attempt was handed outside."""
+    """This attempt was handed over to an external system."""
     resting: bool = False
-    """And nobody has taken it up since."""
+    """No reconciler has adopted it since."""
     lease: float = 30.0
     lease_end: float = 0.0
     due: float = 0.0

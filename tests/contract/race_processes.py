@@ -8,7 +8,7 @@ from tests.contract.kit import claim_rules
 
 
 def claim_all(url: str, schema: str, name: str) -> list[tuple[int, list[str]]]:
-    """Claim in bites of random size until nothing is left; each bite's limit and what came of it."""
+    """Claim batches of random size until no job is left; return each batch's limit and its jobs."""
     store = open_store(url, schema, SystemClock())
     draw, bites, empty = random.Random(name), [], 0
     while empty < 3:
@@ -21,7 +21,7 @@ def claim_all(url: str, schema: str, name: str) -> list[tuple[int, list[str]]]:
 
 
 def adopt_all(url: str, schema: str, name: str) -> list[str]:
-    """Adopt ended leases until nothing is left."""
+    """Adopt expired leases until none is left."""
     store = open_store(url, schema, SystemClock())
     got: list[str] = []
     while leases := store.leases.adopt(name, ["mail"], 600.0, 37):

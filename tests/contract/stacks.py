@@ -1,5 +1,5 @@
-"""The stacks whose connections `conn=` takes, each as one sentence: run this enqueue in a transaction of that stack,
-then commit or roll back.
+"""The database libraries whose connections `conn=` accepts. Each runs an enqueue in a transaction and then commits or
+rolls back.
 """
 
 import sqlite3
@@ -19,9 +19,7 @@ AEnqueue = Callable[[Any], Awaitable[Any]]
 
 @dataclass
 class Stack:
-    """A library with its connection: `run` opens a transaction, calls `enqueue(conn)`, and ends the transaction as
-    told.
-    """
+    """A library with its connection: `run` opens a transaction, calls `enqueue(conn)`, and commits or rolls back."""
 
     name: str
     database: str
@@ -83,7 +81,7 @@ async def _django(url: str, enqueue: Enqueue, _: AEnqueue, commit: bool) -> None
 
 
 def _django_in_a_thread(url: str, enqueue: Enqueue, commit: bool) -> None:
-    """Django refuses its sync connection where a loop runs, so it gets a thread of its own, as in a view."""
+    """Django refuses its sync connection in a thread with a running loop, so it gets its own thread, as in a view."""
     from django.db import transaction
 
     connection = django_connection(url)
@@ -97,7 +95,7 @@ def _django_in_a_thread(url: str, enqueue: Enqueue, commit: bool) -> None:
 
 
 def django_connection(url: str) -> Any:
-    """Django's own connection to this database, under an alias of its own."""
+    """Return Django's connection to this database, under its own alias."""
     import django
     from django.conf import settings
     from django.db import connections

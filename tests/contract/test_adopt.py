@@ -53,8 +53,8 @@ def test_expired_lease_is_adopted(store: Store, other: Store, clock: SettableClo
     check(store, lease.job.id)
 
 
-def test_two_maintenances_adopt_each_execution_once(store: Store, other: Store, clock: SettableClock) -> None:
-    """Two maintenance that come together get each execution once."""
+def test_concurrent_sweeps_adopt_each_execution_once(store: Store, other: Store, clock: SettableClock) -> None:
+    """Two maintenance sweeps at the same time adopt each execution once."""
     store.queue.enqueue(many(10))
     claim(store, lease=30.0)
     clock.advance(31)
@@ -63,8 +63,8 @@ def test_two_maintenances_adopt_each_execution_once(store: Store, other: Store, 
     assert not {lease.job.id for lease in first} & {lease.job.id for lease in second}
 
 
-def test_the_longest_ended_come_first(store: Store, clock: SettableClock) -> None:
-    """And never more than asked, over all kinds together."""
+def test_longest_expired_leases_are_adopted_first(store: Store, clock: SettableClock) -> None:
+    """Each call returns at most its limit, over all kinds together."""
     for lease, kind in ((25.0, "mail"), (15.0, "chore"), (5.0, "mail"), (20.0, "chore"), (10.0, "mail")):
         claimed(store, kind, lease=lease)
     clock.advance(30)
@@ -78,8 +78,8 @@ def test_the_longest_ended_come_first(store: Store, clock: SettableClock) -> Non
     assert found == ended
 
 
-def test_committed_executions_can_be_left_to_others(store: Store, clock: SettableClock) -> None:
-    """By kind. Executions of the other kinds that are not committed are taken as before."""
+def test_adopt_can_leave_out_committed_executions_by_kind(store: Store, clock: SettableClock) -> None:
+    """Executions of the left-out kinds are adopted if they are not committed."""
     mail, chore = commit(store, claimed(store, "mail")), commit(store, claimed(store, "chore"))
     lost = claimed(store, "mail")
     clock.advance(31)
@@ -89,8 +89,8 @@ def test_committed_executions_can_be_left_to_others(store: Store, clock: Settabl
     assert [lease.job.id for lease in store.leases.adopt("bob", ["mail", "chore"], 30.0, 9)] == [mail.job.id]
 
 
-def test_only_known_kinds(store: Store, clock: SettableClock) -> None:
-    """Protocol 4: a maintenance touches no kind that it does not know."""
+def test_adopt_takes_only_known_kinds(store: Store, clock: SettableClock) -> None:
+    """Protocol 4: maintenance touches no kind that it does not know."""
     claimed(store, "mail")
     claimed(store, "paint")
     clock.advance(31)
@@ -99,8 +99,8 @@ def test_only_known_kinds(store: Store, clock: SettableClock) -> None:
     assert store.leases.adopt("k", ["unheard_of"], 30.0, 9) == []
 
 
-def test_an_execution_that_never_began_is_adopted(store: Store, clock: SettableClock) -> None:
-    """FM_005: its worker died between claim and start."""
+def test_execution_that_never_started_is_adopted(store: Store, clock: SettableClock) -> None:
+    """FM_005: the worker died between claim and start."""
     lease = claimed(store, "deliver", lease=30.0)
     clock.advance(31)
     (adopted,) = store.leases.adopt("k", ["deliver"], 30.0, 9)
@@ -109,8 +109,8 @@ def test_an_execution_that_never_began_is_adopted(store: Store, clock: SettableC
     check(store, lease.job.id)
 
 
-def test_past_its_commit_it_is_adopted_with_its_value(store: Store, clock: SettableClock) -> None:
-    """FM_025: whoever takes over after COMMITTED finishes with the value that was committed, and redoes nothing."""
+def test_committed_execution_is_adopted_with_its_value(store: Store, clock: SettableClock) -> None:
+    """FM_025: the adopter of a COMMITTED execution finishes it with the committed value and repeats nothing."""
     commit(store, claimed(store, lease=30.0), '{"kept":1}')
     clock.advance(31)
     (adopted,) = store.leases.adopt("k", ["mail"], 30.0, 9)
@@ -129,7 +129,7 @@ def test_ended_execution_is_not_adopted(store: Store, clock: SettableClock) -> N
 
 
 def test_recovery_races_completion_and_one_wins(store: Store, other: Store, clock: SettableClock) -> None:
-    """FM_023: whichever writes first; the other is refused and nothing is half done."""
+    """FM_023: the first write wins; the other is refused, and nothing is half done."""
     store.queue.enqueue(many(2))
     first, second = claim(store, lease=30.0)
     clock.advance(31)
@@ -142,8 +142,8 @@ def test_recovery_races_completion_and_one_wins(store: Store, other: Store, cloc
         check(store, lease.job.id)
 
 
-def test_an_adopter_that_dies_is_adopted_in_turn(store: Store, clock: SettableClock) -> None:
-    """Each change of hands makes the holder grow, and only the last one moves the job."""
+def test_execution_of_a_dead_adopter_is_adopted_again(store: Store, clock: SettableClock) -> None:
+    """Each adoption increases the holder, and only the last holder moves the job."""
     lease = claimed(store, lease=30.0)
     holders = [lease]
     for name in ("k1", "k2", "k1"):
@@ -155,7 +155,7 @@ def test_an_adopter_that_dies_is_adopted_in_turn(store: Store, clock: SettableCl
     assert settle(store, holders[-1], Lost()).job.lease_losses == 1
 
 
-def test_a_lost_job_ends_when_its_tries_do(store: Store, clock: SettableClock) -> None:
+def test_job_that_loses_every_lease_fails_after_its_tries(store: Store, clock: SettableClock) -> None:
     """A job that loses every lease fails after exactly its tries."""
     claimed(store, tries=2)
     states = []
@@ -166,23 +166,23 @@ def test_a_lost_job_ends_when_its_tries_do(store: Store, clock: SettableClock) -
     assert states == ["PENDING", "FAILED"]
 
 
-# ---------------------------------------------------------------- work that goes on elsewhere
+# ---------------------------------------------------------------- work in an external system
 @pytest.fixture
 def outside(store: Store, clock: SettableClock) -> str:
-    """A job whose work was handed outside and whose check is due."""
+    """Return a job whose work was handed over and whose check is due."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     clock.advance(15)
     return lease.job.id
 
 
 def test_maintenance_never_adopts_handed_over_work(store: Store, outside: str, clock: SettableClock) -> None:
-    """Protocol 5: a lease sweep never takes what the external system works on, however late."""
+    """Protocol 5: a lease sweep never adopts work of an external system, however late its check is."""
     clock.advance(100_000)
     assert store.leases.adopt("k", ["fetch"], 30.0, 9) == []
 
 
-def test_handed_work_is_adopted_by_its_reconciler_when_it_is_due(store: Store, outside: str) -> None:
-    """And given back with its next check in the move that stores the answer."""
+def test_reconciler_adopts_handed_over_work_when_its_check_is_due(store: Store, outside: str) -> None:
+    """The reconciler returns it, with its next check, in the move that stores the answer."""
     (lease,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     assert (lease.job.id, lease.external_id, lease.holder) == (outside, "hash-1", 2)
     assert store.leases.adopt("rec2", ["fetch"], 30.0, 9, external=True) == []
@@ -192,18 +192,18 @@ def test_handed_work_is_adopted_by_its_reconciler_when_it_is_due(store: Store, o
     assert store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
 
 
-def test_handed_work_is_not_due_early(store: Store, clock: SettableClock) -> None:
-    """And worker-held executions are never the reconciler's."""
+def test_reconciler_adopts_nothing_before_its_check_is_due(store: Store, clock: SettableClock) -> None:
+    """The reconciler never adopts executions that a worker holds."""
     settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     claimed(store, "fetch", lease=1.0)
     clock.advance(14)
     assert store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True) == []
 
 
-def test_committed_external_execution_is_adopted_by_the_maintenance(
+def test_committed_external_execution_is_adopted_by_maintenance(
     store: Store, outside: str, clock: SettableClock
 ) -> None:
-    """Past the boundary there is nothing to ask outside: it is finished like any other."""
+    """After the commit boundary there is nothing to ask the external system: maintenance finishes the job."""
     (lease,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     commit(store, settle(store, lease, Started()))
     clock.advance(31)
@@ -213,8 +213,8 @@ def test_committed_external_execution_is_adopted_by_the_maintenance(
     check(store, outside)
 
 
-def test_a_dead_reconcilers_work_is_adopted_by_the_next(store: Store, outside: str, clock: SettableClock) -> None:
-    """An old answer of the dead one, even of the same name, is refused."""
+def test_work_of_a_dead_reconciler_is_adopted_by_the_next(store: Store, outside: str, clock: SettableClock) -> None:
+    """A late answer of the dead reconciler is refused, even if the next one has the same name."""
     (old,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
     clock.advance(31)
     (new,) = store.leases.adopt("rec", ["fetch"], 30.0, 9, external=True)
@@ -223,8 +223,8 @@ def test_a_dead_reconcilers_work_is_adopted_by_the_next(store: Store, outside: s
     assert store.leases.renew([Heartbeat(old.fence, 30.0)]).lost == [old.fence]
 
 
-def test_a_started_job_that_is_held_in_its_waiting_state_is_lost_in_place(store: Store, clock: SettableClock) -> None:
-    """Where no `lose` is allowed and the job can wait where it is, it waits there."""
+def test_started_download_that_loses_its_lease_fails(store: Store, clock: SettableClock) -> None:
+    """The lifecycle has no `lose` from `downloading`, and no job waits there."""
     lease = started(store, "fetch")
     assert lease.job.state == "downloading"
     clock.advance(31)

@@ -1,4 +1,4 @@
-"""Batches: one bad row does not stop the others, no order deadlocks, and a lost reply is sent again."""
+"""Batches: one bad row does not stop the others, no lock order deadlocks, and a move can be sent again."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -90,7 +90,7 @@ def no_id(store: Store, lease: Lease) -> Move:
 def test_one_bad_row_does_not_stop_its_batch(
     store: Store, raw: Raw, bad: Callable[[Store, Lease], Move], position: int
 ) -> None:
-    """249 good rows are written beside each kind of bad one, which is named and changes nothing."""
+    """249 good rows are written in a batch with each kind of bad row, which is named and changes nothing."""
     leases = batch(store)
     victim = leases[position]
     wrong = bad(store, victim)
@@ -111,8 +111,8 @@ def test_one_bad_row_does_not_stop_its_batch(
     ) == before
 
 
-def test_a_bad_row_says_why_the_database_could_not_store_it(store: Store) -> None:
-    """The error of the culprit, with what stands in its place; a stale one has none."""
+def test_refusal_of_a_bad_row_has_the_databases_error(store: Store) -> None:
+    """The refusal has the database's error and the stored row; a stale move has no error."""
     leases = batch(store, 10)
     moves = [decided(lease, FailedFinally("x")) for lease in leases]
     moves[3] = undrawn(store, leases[3])
@@ -125,15 +125,15 @@ def test_a_bad_row_says_why_the_database_could_not_store_it(store: Store) -> Non
     assert (old.error, old.status) == (None, "ABORTED")
 
 
-def test_the_culprit_can_still_be_failed(store: Store) -> None:
-    """A report that cannot be stored ends as a failure that says so, by the same holder."""
+def test_job_with_an_unstorable_result_can_still_be_failed(store: Store) -> None:
+    """The same holder reports a failure that says that the result could not be stored."""
     lease = claimed(store)
     assert store.transitions.move([no_json(store, lease)])[0].error
     assert settle(store, lease, FailedFinally("unstorable: the result is no JSON")).job.state == "FAILED"
 
 
-def test_many_bad_rows_are_all_named(store: Store) -> None:
-    """However many there are."""
+def test_all_bad_rows_of_a_batch_are_named(store: Store) -> None:
+    """A batch may have any number of bad rows."""
     leases = batch(store, 100)
     moves = [
         undrawn(store, lease) if n % 7 == 0 else decided(lease, Returned("1", boundary=False))
@@ -145,8 +145,8 @@ def test_many_bad_rows_are_all_named(store: Store) -> None:
     assert store.inspect.counts() == {"standard": {"SUCCEEDED": 85, "RUNNING": 15}}
 
 
-def test_moves_of_one_and_of_two_arrows_go_together(store: Store) -> None:
-    """Within one batch, with one that the database refuses at its second arrow."""
+def test_moves_with_one_and_two_transitions_share_a_batch(store: Store) -> None:
+    """The batch also has one move that the database refuses at its second transition."""
     leases = batch(store, 20, "paint")
     moves = [
         decided(lease, FailedFinally("broken") if n % 2 else Returned("1", boundary=False))
@@ -160,8 +160,8 @@ def test_moves_of_one_and_of_two_arrows_go_together(store: Store) -> None:
         check(store, lease.job.id)
 
 
-def test_a_job_named_twice_is_a_mistake_of_the_caller(store: Store, raw: Raw) -> None:
-    """Protocol 8: it is refused in words before anything is written."""
+def test_job_named_twice_in_a_batch_is_refused(store: Store, raw: Raw) -> None:
+    """Protocol 8: the call is refused before anything is written."""
     leases = batch(store, 10)
     before = raw.dump()
     with pytest.raises(ValueError, match="once"):
@@ -169,10 +169,10 @@ def test_a_job_named_twice_is_a_mistake_of_the_caller(store: Store, raw: Raw) ->
     assert raw.dump() == before
 
 
-def test_a_forged_entry_in_the_audit_sets_one_job_aside(
+def test_forged_audit_entry_keeps_only_its_job_from_being_claimed(
     store: Store, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A job whose next arrow cannot be written is left out of the claim, and the others are claimed."""
+    """The claim leaves out a job whose next transition cannot be written, and claims the others."""
     jobs = [each.id for each in store.queue.enqueue(many(50))]
     raw.copy("audit", "job_id = :id AND version = 0", {"version": "1"}, id=jobs[17])
     leases = claim(store, limit=100)
@@ -185,8 +185,8 @@ def test_a_forged_entry_in_the_audit_sets_one_job_aside(
     assert len(claim(store, limit=1)) == 1
 
 
-def test_a_forged_entry_in_the_audit_stops_one_move(store: Store, raw: Raw) -> None:
-    """The report of a job whose next arrow is written already is refused, and the others stand."""
+def test_forged_audit_entry_stops_only_its_own_move(store: Store, raw: Raw) -> None:
+    """A move is refused if the audit already has its transition; the other moves are stored."""
     leases = batch(store, 20)
     raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=leases[3].job.id)
     (refusal,) = store.transitions.move([decided(lease, Returned("1", boundary=False)) for lease in leases])
@@ -195,9 +195,9 @@ def test_a_forged_entry_in_the_audit_stops_one_move(store: Store, raw: Raw) -> N
     assert store.inspect.counts() == {"standard": {"SUCCEEDED": 19, "RUNNING": 1}}
 
 
-# ---------------------------------------------------------------- protocol 7: no order deadlocks
-def test_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
-    """Reports, renewals, enqueues and takes of the same rows in opposite orders wait for each other, and none fails."""
+# ---------------------------------------------------------------- protocol 7: no lock order deadlocks
+def test_moves_and_renewals_in_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
+    """Concurrent moves and renewals of the same rows in opposite orders wait for each other, and none fails."""
     other = place.open(real_time=True)
     leases = batch(live, 200)
     barrier = Barrier(4)
@@ -224,7 +224,7 @@ def test_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
 
 
 def test_bulk_enqueues_of_the_same_keys_in_opposite_orders_do_not_deadlock(live: Store, place: Place) -> None:
-    """Each caller gets an answer, and each key one job."""
+    """Each caller gets an answer, and each key gets one job."""
     other = place.open(real_time=True)
     keys = [f"k{n:03}" for n in range(200)]
     barrier = Barrier(2)
@@ -253,8 +253,8 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
-def test_a_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) -> None:
-    """The second sending finds its own work done: it is not refused and changes nothing but a heartbeat."""
+def test_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) -> None:
+    """The second call is not refused, and changes nothing but a heartbeat."""
     leases = batch(store, 20)
     moves = [decided(lease, outcome) for lease in leases]
     assert store.transitions.move(moves[:10]) == []
@@ -273,8 +273,8 @@ def test_a_move_sent_again_counts_as_done(store: Store, raw: Raw, outcome: Any) 
 @pytest.mark.parametrize(
     "steps", [[Started()], [Started(), Advanced("STREAMING")], [Started(), FailedFinally("x")]], ids=str
 )
-def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> None:
-    """Starts and stages too, whose arrow is not walked twice."""
+def test_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> None:
+    """A start or stage is not recorded twice."""
     lease = claimed(store, "deliver")
     for outcome in steps:
         move = decided(lease, outcome)
@@ -285,8 +285,8 @@ def test_a_stage_sent_again_counts_as_done(store: Store, steps: list[Any]) -> No
     check(store, lease.job.id)
 
 
-def test_a_move_of_two_arrows_sent_again_counts_as_done(store: Store) -> None:
-    """A failure that was buried at once is buried once."""
+def test_move_with_two_transitions_sent_again_counts_as_done(store: Store) -> None:
+    """A failure that is buried at once is buried only once."""
     lease = claimed(store, "paint")
     move = decided(lease, FailedFinally("broken"))
     assert store.transitions.move([move]) == []
@@ -294,8 +294,8 @@ def test_a_move_of_two_arrows_sent_again_counts_as_done(store: Store) -> None:
     assert len(walked(store, lease.job.id)) == 3
 
 
-def test_a_release_sent_again_counts_as_done_though_another_runs_the_job(store: Store, raw: Raw) -> None:
-    """What we gave back stays given back: that someone has claimed it since does not make our own work refused."""
+def test_return_sent_again_counts_as_done_after_another_claim(store: Store, raw: Raw) -> None:
+    """The returned job has been claimed by another worker; the repeated move is not refused and changes nothing."""
     lease = claimed(store)
     move = decided(lease, Released("stopping"))
     assert store.transitions.move([move]) == []
@@ -306,15 +306,15 @@ def test_a_release_sent_again_counts_as_done_though_another_runs_the_job(store: 
 
 
 def test_another_outcome_from_the_same_holder_is_refused(store: Store) -> None:
-    """Only the same move counts as done: a second opinion is refused."""
+    """Only the same move counts as done; a different outcome is refused."""
     lease = claimed(store)
     finish(store, lease)
     assert len(store.transitions.move([decided(lease, FailedFinally("x"))])) == 1
     assert len(store.transitions.move([decided(lease, Returned('"v"', boundary=True))])) == 1
 
 
-# ---------------------------------------------------------------- protocol 6: renewal beside a report
-def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) -> None:
+# ---------------------------------------------------------------- protocol 6: renewal during a move
+def test_renewal_during_a_commit_reports_no_lost_lease(live: Store, place: Place) -> None:
     """A renewal during the commit function of one job loses neither that job nor the others."""
     other = place.open(real_time=True)
     leases = batch(live, 20)
@@ -326,8 +326,7 @@ def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) ->
 
     def renew() -> Any:
         inside.wait(10)
-        # Where the whole database has one writer the renewal waits for it; where rows are locked it says busy and goes
-        # on.
+        # SQLite has one writer, so the renewal waits; PostgreSQL locks rows, so the renewal reports the row as busy.
         pool.submit(leave.wait, 1).add_done_callback(lambda _: leave.set())
         return other.leases.renew([Heartbeat(lease.fence, 60.0) for lease in leases])
 
@@ -341,8 +340,8 @@ def test_a_renewal_beside_a_commit_never_says_lost(live: Store, place: Place) ->
     assert other.leases.renew([Heartbeat(lease.fence, 60.0) for lease in leases]).busy == []
 
 
-def test_renewal_refused_during_the_report_does_not_affect_the_job(store: Store, clock: SettableClock) -> None:
-    """A beat that crosses the report of its own job is lost, and the job is done all the same."""
+def test_renewal_after_the_last_move_does_not_affect_the_job(store: Store, clock: SettableClock) -> None:
+    """A heartbeat that arrives after the job's last move is reported lost, and the job is done."""
     lease = commit(store, started(store))
     done = close(store, lease)
     assert store.leases.renew([Heartbeat(done.fence, 30.0)]).lost == [lease.fence]

@@ -37,7 +37,7 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 
 
 def in_a_transaction(stack: Stack, place: Place, store: OpenStore, *, commit: bool, **fields: Any) -> str:
-    """Enqueue one job in a transaction of this stack, and end it; answers the job's id."""
+    """Enqueue one job in a transaction of this library, end the transaction, and return the job's id."""
     job = make(**fields)
     asyncio.run(
         stack.run(
@@ -51,10 +51,10 @@ def in_a_transaction(stack: Stack, place: Place, store: OpenStore, *, commit: bo
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_job_is_stored_exactly_if_its_callers_transaction_commits(
+def test_job_is_stored_exactly_if_its_callers_transaction_commits(
     stack: Stack, place_of: Callable[[str], Place]
 ) -> None:
-    """Committed: there. Rolled back: nothing of it is."""
+    """After a commit the job and its history are stored; after a rollback neither is."""
     place = place_of(stack.database)
     store = place.open()
     kept = in_a_transaction(stack, place, store, commit=True)
@@ -65,8 +65,10 @@ def test_a_job_is_stored_exactly_if_its_callers_transaction_commits(
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_keys_hold_across_a_callers_transaction(stack: Stack, place_of: Callable[[str], Place]) -> None:
-    """The holder's id comes back; another payload under the key is refused, and the transaction goes on."""
+def test_keys_apply_inside_a_callers_transaction(stack: Stack, place_of: Callable[[str], Place]) -> None:
+    """The call returns the id of the key's job; another payload under the key is refused, and the transaction stays
+    open.
+    """
     place = place_of(stack.database)
     store = place.open()
     holder = stored(store, idempotency_key="k")
@@ -89,8 +91,8 @@ def test_keys_hold_across_a_callers_transaction(stack: Stack, place_of: Callable
     assert len(store.inspect.jobs()) == 2
 
 
-def test_our_own_transaction_is_good_as_conn(store: OpenStore) -> None:
-    """A block that raises takes its jobs with it."""
+def test_store_transaction_is_accepted_as_conn(store: OpenStore) -> None:
+    """If the block raises, its jobs are not stored."""
     with store.transaction() as tx:
         kept = store.queue.enqueue([make()], conn=tx)[0].id
     with pytest.raises(RuntimeError), store.transaction() as tx:
@@ -99,7 +101,7 @@ def test_our_own_transaction_is_good_as_conn(store: OpenStore) -> None:
     assert [job.id for job in store.inspect.jobs()] == [kept]
 
 
-# ---------------------------------------------------------------- wrong ones
+# ---------------------------------------------------------------- refused connections
 def refused(store: OpenStore, conn: Any, *words: str) -> None:
     with pytest.raises(UsageError) as caught:
         store.queue.enqueue([make()], conn=conn)
@@ -107,14 +109,14 @@ def refused(store: OpenStore, conn: Any, *words: str) -> None:
     assert store.inspect.jobs() == []
 
 
-def test_a_connection_of_another_kind_is_refused_with_a_sentence(store: OpenStore) -> None:
+def test_object_that_is_not_a_connection_is_refused_with_a_message(store: OpenStore) -> None:
     refused(store, object(), "conn=", "sqlite3, psycopg, SQLAlchemy or Django")
 
 
-def test_a_connection_to_another_database_is_refused_with_a_sentence(
+def test_connection_to_another_database_is_refused_with_a_message(
     place_of: Callable[[str], Place], tmp_path: Path
 ) -> None:
-    """Also one that has Interlock's tables: each database knows itself."""
+    """Also one that has Interlock's tables: each database has its own id."""
     place, ran_elsewhere = place_of("sqlite"), place_of("sqlite")
     store = place.open()
     for file in (sqlite_path(ran_elsewhere.url), str(tmp_path / "empty.db")):
@@ -123,7 +125,7 @@ def test_a_connection_to_another_database_is_refused_with_a_sentence(
             connection.rollback()
 
 
-def test_a_connection_to_another_kind_of_database_is_refused_with_a_sentence(
+def test_connection_to_another_kind_of_database_is_refused_with_a_message(
     place_of: Callable[[str], Place], postgres_url: str
 ) -> None:
     with psycopg.connect(postgres_url) as connection:
@@ -132,7 +134,7 @@ def test_a_connection_to_another_kind_of_database_is_refused_with_a_sentence(
             refused(place_of("postgresql").open(), file, "sqlite", "postgresql")
 
 
-def test_a_connection_to_a_database_without_our_schema_is_refused_with_a_sentence(
+def test_connection_to_a_database_without_the_schema_is_refused_with_a_message(
     place_of: Callable[[str], Place], postgres_url: str
 ) -> None:
     store = place_of("postgresql").open()
@@ -142,8 +144,8 @@ def test_a_connection_to_a_database_without_our_schema_is_refused_with_a_sentenc
         refused(store, connection, "another database")
 
 
-def test_autocommit_is_refused_with_a_sentence_that_names_the_way_out(place_of: Callable[[str], Place]) -> None:
-    """A job must not outlive its caller's rollback."""
+def test_autocommit_is_refused_with_a_message_that_names_the_alternative(place_of: Callable[[str], Place]) -> None:
+    """With autocommit, a rollback by the caller would not remove the job."""
     sqlite, postgres = place_of("sqlite"), place_of("postgresql")
     with closing(sqlite3.connect(sqlite_path(sqlite.url), isolation_level=None)) as file:
         refused(sqlite.open(), file, "BEGIN")
@@ -157,8 +159,8 @@ def test_autocommit_is_refused_with_a_sentence_that_names_the_way_out(place_of: 
         refused(postgres.open(), django, "atomic()")
 
 
-def test_two_sqlite_libraries_on_one_file_are_refused_with_a_sentence(place_of: Callable[[str], Place]) -> None:
-    """Closing one would drop the other's locks."""
+def test_second_sqlite_library_on_one_file_is_refused_with_a_message(place_of: Callable[[str], Place]) -> None:
+    """Closing a connection of one library would drop the other's locks."""
     import pysqlite3
 
     place = place_of("sqlite")
@@ -166,7 +168,7 @@ def test_two_sqlite_libraries_on_one_file_are_refused_with_a_sentence(place_of: 
         refused(place.open(), file, "pysqlite3", "sqlite3", "locks")
 
 
-def test_an_async_connection_in_a_sync_call_is_refused_with_a_sentence(place_of: Callable[[str], Place]) -> None:
+def test_async_connection_in_a_sync_call_is_refused_with_a_message(place_of: Callable[[str], Place]) -> None:
     place = place_of("postgresql")
 
     async def ask() -> None:

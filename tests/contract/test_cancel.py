@@ -21,8 +21,8 @@ from tests.contract.kit import (
 from tests.kit import EPOCH, Raw, SettableClock
 
 
-def test_a_running_job_is_asked_to_stop(store: Store, other: Store) -> None:
-    """The wish is on the job, and in its history as a remark; the state stays."""
+def test_cancel_request_is_stored_on_a_running_job(store: Store, other: Store) -> None:
+    """The request is stored on the job, and in its history as a remark; the state stays."""
     lease = claimed(store)
     assert other.control.request_cancel(lease.job.id, by="olga", reason="too late")
     job = store.inspect.get(lease.job.id)
@@ -45,8 +45,8 @@ def test_a_running_job_is_asked_to_stop(store: Store, other: Store) -> None:
     check(store, job.id)
 
 
-def test_asking_twice_is_one_request(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """The first wish stands, and nothing is added by the second."""
+def test_second_cancel_request_changes_nothing(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """The first request stays, and the second adds nothing."""
     lease = claimed(store)
     store.control.request_cancel(lease.job.id, by="olga", reason=None)
     before = raw.dump()
@@ -56,7 +56,7 @@ def test_asking_twice_is_one_request(store: Store, raw: Raw, clock: SettableCloc
 
 
 def test_cancel_request_needs_a_running_job(store: Store, raw: Raw) -> None:
-    """A waiting, ended, committed or unknown job: False, and nothing changes."""
+    """For a waiting, ended, committed or unknown job the call returns False and changes nothing."""
     committed = commit(store, claimed(store)).job
     ended = finish(store, claimed(store)).job
     waiting = stored(store)
@@ -66,8 +66,8 @@ def test_cancel_request_needs_a_running_job(store: Store, raw: Raw) -> None:
     assert raw.dump() == before
 
 
-def test_a_requested_job_may_still_succeed(store: Store) -> None:
-    """A wish is no order: what was finished before it was heard has succeeded."""
+def test_job_with_a_cancel_request_may_still_succeed(store: Store) -> None:
+    """A job that finishes before its handler sees the request has succeeded."""
     lease = claimed(store)
     store.control.request_cancel(lease.job.id, by="olga", reason=None)
     assert finish(store, lease).job.state == "SUCCEEDED"
@@ -77,9 +77,9 @@ def test_a_requested_job_may_still_succeed(store: Store) -> None:
 @pytest.mark.parametrize(
     "outcome", [Lost(), Released("stopping"), Snoozed(60.0, "later"), Errored("busy", retryable=True)]
 )
-def test_a_requested_job_that_would_wait_again_is_cancelled(store: Store, outcome: Outcome) -> None:
-    """Protocol 28: the lost, released, snoozed or failed attempt of a job that was asked to stop ends it, in the
-    asker's name.
+def test_job_with_a_cancel_request_is_cancelled_instead_of_waiting_again(store: Store, outcome: Outcome) -> None:
+    """Protocol 28: if an attempt of a job with a cancel request is lost, returned, snoozed or failed, the job is
+    cancelled in the name of the person who requested it.
     """
     lease = claimed(store)
     store.control.request_cancel(lease.job.id, by="olga", reason="enough")
@@ -90,12 +90,8 @@ def test_a_requested_job_that_would_wait_again_is_cancelled(store: Store, outcom
     check(store, job.id)
 
 
-def test_a_dead_workers_job_that_was_asked_to_stop_is_cancelled_by_the_maintenance(
-    store: Store, clock: SettableClock
-) -> None:
-    """The wish outlives the worker that did not hear it; where the cancel is allowed from the waiting state, both
-    arrows are written.
-    """
+def test_maintenance_cancels_a_dead_workers_job_with_a_cancel_request(store: Store, clock: SettableClock) -> None:
+    """The request outlives the worker; if the cancel is allowed from the waiting state, both transitions are recorded."""
     lease = claimed(store, "deliver")
     store.control.request_cancel(lease.job.id, by="olga", reason=None)
     clock.advance(31)
@@ -140,8 +136,8 @@ def test_remark_is_an_audit_entry_without_a_transition(store: Store) -> None:
     check(store, lease.job.id)
 
 
-def test_an_ended_job_may_be_remarked_upon(store: Store) -> None:
-    """Protocol 35: a refused party says so also after the end."""
+def test_ended_job_accepts_a_remark(store: Store) -> None:
+    """Protocol 35: a refused process can add its remark after the job's end."""
     job = finish(store, claimed(store)).job
     store.control.add_note(job.id, attempt=None, event="refused", actor="bob", reason="came late")
     assert store.inspect.history(job.id)[-1].reason == "came late"
@@ -149,8 +145,8 @@ def test_an_ended_job_may_be_remarked_upon(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_job_that_is_gone_gets_no_remark(store: Store, raw: Raw) -> None:
-    """Nothing is written for a job that is not there, and nobody is disturbed."""
+def test_remark_on_an_unknown_job_is_ignored(store: Store, raw: Raw) -> None:
+    """Nothing is written, and nothing is raised."""
     before = raw.dump()
     store.control.add_note(make().id, attempt=1, event="refused", actor="ann", reason=None)
     assert raw.dump() == before
@@ -158,7 +154,7 @@ def test_a_job_that_is_gone_gets_no_remark(store: Store, raw: Raw) -> None:
 
 @pytest.mark.parametrize("kind", ["mail", "deliver", "chore"])
 def test_move_back_to_waiting_is_refused_if_a_cancel_request_came_in(store: Store, kind: str) -> None:
-    """The move changes nothing and is decided again with the request."""
+    """The move changes nothing and is decided again, now with the request."""
     lease = claimed(store, kind)
     blind = decided(lease, Lost())
     assert store.control.request_cancel(lease.job.id, by="olga", reason=None)
@@ -175,7 +171,7 @@ def test_move_back_to_waiting_is_refused_if_a_cancel_request_came_in(store: Stor
 
 
 def test_cancel_request_does_not_block_success_or_failure(store: Store) -> None:
-    """A job that was asked to stop may still succeed, or fail."""
+    """A job with a cancel request may still succeed or fail."""
     for outcome in (Returned("1", boundary=False), Errored("broken", retryable=False)):
         lease = claimed(store)
         move = decided(lease, outcome)

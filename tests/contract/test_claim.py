@@ -29,9 +29,9 @@ def ids(leases: list) -> list[str]:
     return [lease.job.id for lease in leases]
 
 
-# ---------------------------------------------------------------- which, and how many
+# ---------------------------------------------------------------- order and limits
 def test_higher_priority_comes_first_then_the_longest_due(store: Store, clock: SettableClock) -> None:
-    """Of those that are due the most important are leased, and among equals those that waited longest."""
+    """Among jobs of one priority, the one that has been due longest is leased first."""
     clock.advance(100)
     low, high_late, middle, high_early = (
         stored(store, priority=priority, run_at=EPOCH + timedelta(seconds=due)).id
@@ -41,8 +41,8 @@ def test_higher_priority_comes_first_then_the_longest_due(store: Store, clock: S
     assert [ids(claim(store, limit=1)) for _ in range(3)] == [[middle], [low], []]
 
 
-def test_of_jobs_with_a_ttl_the_one_that_ends_first_comes_first(store: Store, clock: SettableClock) -> None:
-    """Within a priority: what would be late if it waited longer goes before what is not in a hurry."""
+def test_job_whose_ttl_ends_first_is_claimed_first(store: Store, clock: SettableClock) -> None:
+    """Within a priority, the jobs that would expire first are claimed first."""
     clock.advance(100)
     order = [
         stored(store, priority=priority, run_at=EPOCH + timedelta(seconds=due), ttl=ttl).id
@@ -51,7 +51,7 @@ def test_of_jobs_with_a_ttl_the_one_that_ends_first_comes_first(store: Store, cl
     assert [ids(claim(store, limit=1)) for _ in range(4)] == [[id] for id in order]
 
 
-def test_a_ttl_sets_no_job_before_a_more_important_one(store: Store) -> None:
+def test_ttl_does_not_override_priority(store: Store) -> None:
     """Jobs with and without a TTL share one order of priority."""
     low, high, middle = (
         stored(store, priority=priority, ttl=ttl).id for priority, ttl in ((0, 5.0), (2, None), (1, 50.0))
@@ -60,7 +60,7 @@ def test_a_ttl_sets_no_job_before_a_more_important_one(store: Store) -> None:
 
 
 def test_kinds_of_equal_priority_take_turns(store: Store, clock: SettableClock) -> None:
-    """The kind whose longest due job waits longest goes first; none is starved by another."""
+    """The kind whose longest due job has waited longest goes first, so no kind starves another."""
     clock.advance(100)
     due = {
         stored(store, kind, run_at=EPOCH + timedelta(seconds=at)).id: at
@@ -71,7 +71,7 @@ def test_kinds_of_equal_priority_take_turns(store: Store, clock: SettableClock) 
 
 
 def test_kinds_and_queues_share_one_order(store: Store) -> None:
-    """A worker that knows several kinds and serves several queues takes the most important job of all."""
+    """A worker that knows several kinds and serves several queues claims the job with the highest priority of all."""
     first = stored(store, "paint", queue="b", priority=9).id
     second = stored(store, "mail", queue="a", priority=8).id
     third = stored(store, "paint", queue="a", priority=7).id
@@ -84,7 +84,7 @@ def test_kinds_and_queues_share_one_order(store: Store) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 20, 21])
 def test_claim_returns_at_most_its_limit(store: Store, limit: int) -> None:
-    """FM_004: as many as the limit allows and there are, of all queues and with or without a TTL."""
+    """FM_004: a claim returns as many jobs as there are, up to the limit, from all queues, with or without a TTL."""
     store.queue.enqueue([*many(5), *many(5, ttl=60.0), *many(5, queue="other"), *many(5, queue="other", ttl=60.0)])
     leases = claim(store, limit=limit, queues=("default", "other"))
     assert len(leases) == len(set(ids(leases))) == min(limit, 20)
@@ -99,8 +99,8 @@ def test_leased_job_is_not_leased_again(store: Store, other: Store) -> None:
     assert not set(ids(first)) & set(ids(second))
 
 
-def test_a_job_is_not_due_before_its_time(store: Store, clock: SettableClock) -> None:
-    """A delayed job is leased at its moment and not one second before."""
+def test_delayed_job_is_not_claimed_early(store: Store, clock: SettableClock) -> None:
+    """The job is leased when its delay has passed, and not one second before."""
     job = stored(store, delay=60)
     clock.advance(59)
     assert claim(store) == []
@@ -108,8 +108,8 @@ def test_a_job_is_not_due_before_its_time(store: Store, clock: SettableClock) ->
     assert ids(claim(store)) == [job.id]
 
 
-def test_only_what_the_worker_knows_and_serves(store: Store) -> None:
-    """Neither a kind, nor a queue, nor a state that it did not name."""
+def test_claim_returns_only_known_kinds_queues_and_states(store: Store) -> None:
+    """The claim returns no kind, queue or state that the worker did not name."""
     stored(store, "chore")
     stored(store, queue="elsewhere")
     resting = settle(store, claimed(store, "paint"), Errored("busy", retryable=True, after=0)).job
@@ -123,7 +123,7 @@ def test_only_what_the_worker_knows_and_serves(store: Store) -> None:
     assert ids(claim(store, "paint")) == [resting.id]
 
 
-# ---------------------------------------------------------------- what stands in the way
+# ---------------------------------------------------------------- jobs that cannot be claimed
 def _held(store: Store, raw: Raw, id: str) -> None:
     raw("UPDATE {jobs} SET held_at = updated_at, held_reason = 'look', updated_at = {later} WHERE id = :id", id=id)
 
@@ -141,7 +141,7 @@ def _cancelled(store: Store, raw: Raw, id: str) -> None:
 def test_held_or_cancel_requested_job_is_not_claimed(
     store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None
 ) -> None:
-    """A job that an operator holds or wants gone is not begun, with or without a TTL; the one behind it is."""
+    """A job that is held, cancelled or has a cancel request is skipped, with or without a TTL; the next job is claimed."""
     first, second = stored(store, ttl=ttl), stored(store, ttl=ttl)
     obstacle(store, raw, first.id)
     assert ids(claim(store, limit=1)) == [second.id]
@@ -149,15 +149,15 @@ def test_held_or_cancel_requested_job_is_not_claimed(
 
 
 def test_expired_job_is_not_claimed(store: Store, clock: SettableClock) -> None:
-    """A job whose time to live has ended is never begun, and does not stand in the way of the others."""
+    """A job whose TTL has ended is never started, and does not block the others."""
     dead, alive = stored(store, ttl=10.0, priority=9), stored(store, ttl=11.0)
     clock.advance(10)
     assert ids(claim(store, limit=1)) == [alive.id]
     assert store.inspect.get(dead.id).state == "PENDING"
 
 
-def test_paused_queue_is_not_claimed(store: Store, raw: Raw) -> None:
-    """Nothing of a paused queue is leased until it goes on; other queues do not notice."""
+def test_jobs_of_a_paused_queue_are_not_claimed(store: Store, raw: Raw) -> None:
+    """No job of a paused queue is leased until it is resumed; other queues are not affected."""
     slow, fast = stored(store, queue="slow"), stored(store, queue="fast")
     raw(
         "INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'slow', updated_at, 'olga' FROM {jobs} WHERE id = "
@@ -169,8 +169,8 @@ def test_paused_queue_is_not_claimed(store: Store, raw: Raw) -> None:
     assert ids(claim(store, queues=("slow", "fast"))) == [slow.id]
 
 
-def test_a_kinds_limit_holds(store: Store, other: Store, raw: Raw) -> None:
-    """No more of a kind run at once than its limit, whoever claims; one that ends makes room."""
+def test_limit_of_a_kind_applies_to_all_workers(store: Store, other: Store, raw: Raw) -> None:
+    """Jobs of a kind never exceed its limit, whichever worker claims; a job that ends frees a place."""
     raw("UPDATE {kinds} SET max_running = 3 WHERE name = 'mail'")
     store.queue.enqueue([*many(5), *many(5, ttl=60.0, queue="other")])
     first = claim(store, limit=2, queues=("default", "other"))
@@ -182,8 +182,8 @@ def test_a_kinds_limit_holds(store: Store, other: Store, raw: Raw) -> None:
     assert len(claim(store, queues=("default", "other"))) == 1
 
 
-def test_a_queues_limit_holds_over_its_kinds(store: Store, raw: Raw) -> None:
-    """No more of a queue run at once than its limit, all kinds counted together; other queues go on."""
+def test_limit_of_a_queue_applies_to_all_its_kinds(store: Store, raw: Raw) -> None:
+    """Jobs of a queue never exceed its limit, all kinds together; other queues are not affected."""
     raw("INSERT INTO {queues} (name, max_running) VALUES ('narrow', 2)")
     store.queue.enqueue([*many(3, queue="narrow"), *many(3, "chore", queue="narrow"), *many(3, queue="wide")])
     leases = store.queue.claim("ann", claim_rules("mail", "chore"), ["narrow", "wide"], 9)
@@ -191,16 +191,16 @@ def test_a_queues_limit_holds_over_its_kinds(store: Store, raw: Raw) -> None:
     assert store.queue.claim("bob", claim_rules("mail", "chore"), ["narrow", "wide"], 9) == []
 
 
-def test_a_limit_of_zero_stops_a_kind(store: Store, raw: Raw) -> None:
-    """Zero is a limit too."""
+def test_limit_of_zero_stops_a_kind(store: Store, raw: Raw) -> None:
+    """Zero is a valid limit."""
     raw("UPDATE {kinds} SET max_running = 0 WHERE name = 'mail'")
     stored(store)
     assert claim(store) == []
 
 
 # ---------------------------------------------------------------- what a claim writes
-def test_a_claimed_job_has_its_next_attempt(store: Store, clock: SettableClock) -> None:
-    """The lease carries the job as it is now; its execution begins with holder 1 and a lease that ends."""
+def test_claim_creates_the_next_execution(store: Store, clock: SettableClock) -> None:
+    """The lease has the job as it is now; its execution starts with holder 1 and an expiry."""
     job = stored(store)
     clock.advance(5)
     (lease,) = claim(store, by="ann", lease=12.5)
@@ -219,7 +219,7 @@ def test_a_claimed_job_has_its_next_attempt(store: Store, clock: SettableClock) 
 
 @pytest.mark.parametrize("name", list(LIFECYCLES))
 def test_claim_records_the_transitions_of_its_rule(store: Store, name: str) -> None:
-    """State, version, status and audit are those of the way, also where no `claim` is allowed."""
+    """State, version, status and audit are those of the claim rule, also if the lifecycle has no `claim`."""
     kind = next(rule.kind for rule in claim_rules() if rule.lifecycle == name)
     rule = next(rule for rule in claim_rules(kind) if rule.state == LIFECYCLES[name].initial)
     lease = claimed(store, kind)
@@ -239,8 +239,8 @@ def test_claim_records_the_transitions_of_its_rule(store: Store, name: str) -> N
     check(store, lease.job.id)
 
 
-def test_claim_without_a_transition_leaves_a_remark(store: Store) -> None:
-    """Where no `claim` is allowed the state stays, and the history still says who took the job."""
+def test_claim_without_a_transition_adds_a_remark(store: Store) -> None:
+    """If the lifecycle has no `claim`, the state stays, and the history still says which worker claimed the job."""
     lease = claimed(store, "fetch", by="ann")
     last = store.inspect.history(lease.job.id)[-1]
     assert (last.event, last.actor, last.attempt, last.to_state) == ("claim", "ann", 1, None)
@@ -248,8 +248,8 @@ def test_claim_without_a_transition_leaves_a_remark(store: Store) -> None:
     assert lease.job.state == "queued"
 
 
-def test_the_claim_that_ends_a_rest_writes_both_arrows(store: Store, clock: SettableClock) -> None:
-    """failed --> queued --> running: two audited arrows, two versions, one attempt."""
+def test_claim_of_a_resting_job_records_both_transitions(store: Store, clock: SettableClock) -> None:
+    """failed --> queued --> running: two audit entries, two versions, one attempt."""
     resting = settle(store, claimed(store, "paint"), Errored("busy", retryable=True)).job
     assert (resting.state, resting.phase, resting.version) == ("failed", "pending", 2)
     clock.advance(10)
@@ -259,8 +259,8 @@ def test_the_claim_that_ends_a_rest_writes_both_arrows(store: Store, clock: Sett
     check(store, resting.id)
 
 
-def test_each_kind_has_its_own_lease(store: Store) -> None:
-    """A way says how long its kind is leased."""
+def test_each_kind_has_its_own_lease_time(store: Store) -> None:
+    """The claim rule says how long its kind is leased."""
     store.queue.enqueue([make("mail"), make("chore")])
     leases = store.queue.claim(
         "ann", [*claim_rules("mail", lease=5.0), *claim_rules("chore", lease=50.0)], ["default"], 9
@@ -275,8 +275,8 @@ def test_each_kind_has_its_own_lease(store: Store) -> None:
     assert ends == {"mail": EPOCH + timedelta(seconds=5), "chore": EPOCH + timedelta(seconds=50)}
 
 
-def test_a_started_job_comes_back_with_a_new_attempt(store: Store, clock: SettableClock) -> None:
-    """After a retry the attempt has grown, the old execution stands, and the tries are fewer."""
+def test_retried_job_is_claimed_with_a_new_attempt(store: Store, clock: SettableClock) -> None:
+    """After a retry the attempt has grown, the old execution is kept, and the job has one try less."""
     lease = settle(store, claimed(store, "deliver"), Started())
     settle(store, lease, Errored("busy", retryable=True))
     assert claim(store, "deliver") == []
@@ -290,9 +290,9 @@ def test_a_started_job_comes_back_with_a_new_attempt(store: Store, clock: Settab
     check(store, lease.job.id)
 
 
-def test_a_job_of_another_lifecycle_is_left_alone(store: Store) -> None:
-    """A kind that was declared anew on another lifecycle: its old jobs are not pinned to versions of the new one,
-    though a state has the same name.
+def test_job_of_another_lifecycle_is_not_claimed(store: Store) -> None:
+    """A kind was declared again with another lifecycle: its old jobs are not pinned to versions of the new lifecycle,
+    even if a state has the same name.
     """
     stored(store, "mail")
     foreign = [replace(rule, lifecycle="state_model") for rule in claim_rules("mail")]

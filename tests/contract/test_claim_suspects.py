@@ -22,15 +22,15 @@ from tests.kit import EPOCH, Raw, SettableClock
 
 # ---------------------------------------------------------------- suspects
 def suspects(raw: Raw, *jobs: str) -> None:
-    """These have lost a lease."""
+    """Mark these jobs as having lost a lease."""
     for id in jobs:
         raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
 
 
 @pytest.mark.parametrize(("bound", "found"), [(None, 6), (0, 0), (1, 1), (4, 4), (9, 6)])
-def test_no_more_suspects_than_asked(store: Store, raw: Raw, bound: int | None, found: int) -> None:
-    """Of two kinds, two queues, with and without a TTL, all more important than the others; what they may not fill the
-    others do.
+def test_claim_returns_at_most_its_limit_of_suspects(store: Store, raw: Raw, bound: int | None, found: int) -> None:
+    """The suspects are of two kinds and two queues, with and without a TTL, and have the highest priority; other jobs
+    fill the rest of the limit.
     """
     most = [
         make("mail", priority=9),
@@ -47,8 +47,8 @@ def test_no_more_suspects_than_asked(store: Store, raw: Raw, bound: int | None, 
     assert sum(lease.job.lease_losses > 0 for lease in leases) == found
 
 
-def test_suspects_share_one_order_with_the_others(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """Higher priority first, then the longest due, whoever has lost a lease and whoever has a TTL."""
+def test_suspects_and_other_jobs_share_one_order(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """Higher priority first, then the longest due, whether or not a job has lost a lease or has a TTL."""
     clock.advance(100)
     order = [
         stored(store, kind, priority=priority, run_at=EPOCH + timedelta(seconds=due), ttl=ttl).id
@@ -68,8 +68,8 @@ def test_suspects_share_one_order_with_the_others(store: Store, raw: Raw, clock:
     ]
 
 
-def test_the_most_important_suspects_come_first(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """A bound takes the first of them, of whatever kind and queue."""
+def test_suspects_with_the_highest_priority_are_claimed_first(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """A limit takes the first suspects, of any kind and queue."""
     clock.advance(100)
     order = [
         stored(store, kind, priority=priority, queue=queue, run_at=EPOCH + timedelta(seconds=due), ttl=ttl).id
@@ -88,18 +88,18 @@ def test_the_most_important_suspects_come_first(store: Store, raw: Raw, clock: S
 
 @pytest.mark.parametrize("obstacle", [_held, _asked_to_stop, _cancelled])
 @pytest.mark.parametrize("ttl", [None, 60.0])
-def test_a_suspect_that_is_held_or_asked_to_stop_is_left(
+def test_held_or_cancel_requested_suspect_is_not_claimed(
     store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None
 ) -> None:
-    """As every other job."""
+    """The same rules apply as for other jobs."""
     first, second = stored(store, ttl=ttl), stored(store, ttl=ttl)
     suspects(raw, first.id, second.id)
     obstacle(store, raw, first.id)
     assert ids(claim(store)) == [second.id]
 
 
-def test_a_suspect_is_not_due_before_its_time_nor_after_its_ttl(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """As every other job."""
+def test_delayed_or_expired_suspect_is_not_claimed(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """The same rules apply as for other jobs."""
     early, late, dead = stored(store, delay=60), stored(store, delay=60, ttl=100.0), stored(store, ttl=10.0)
     suspects(raw, early.id, late.id, dead.id)
     clock.advance(59)
@@ -108,8 +108,8 @@ def test_a_suspect_is_not_due_before_its_time_nor_after_its_ttl(store: Store, ra
     assert set(ids(claim(store))) == {early.id, late.id}
 
 
-def test_a_bound_on_suspects_holds_beside_a_kinds_limit(store: Store, raw: Raw) -> None:
-    """Both bounds hold, and what one of them keeps out makes room for others."""
+def test_limits_on_suspects_and_on_kinds_apply_together(store: Store, raw: Raw) -> None:
+    """Both limits apply, and other jobs fill the places that they leave."""
     raw("UPDATE {kinds} SET max_running = 3 WHERE name = 'mail'")
     first = [make(priority=priority) for priority in range(5, 10)]
     store.queue.enqueue([*first, *many(5), *many(2, "chore")])
@@ -125,8 +125,8 @@ def test_a_bound_on_suspects_holds_beside_a_kinds_limit(store: Store, raw: Raw) 
 
 
 @pytest.mark.parametrize("ttl", [None, 60.0])
-def test_suspects_that_must_run_alone_can_be_left_out(store: Store, raw: Raw, ttl: float | None) -> None:
-    """Those that have lost two leases, and those on their last try, however important they are."""
+def test_claim_can_leave_out_suspects_that_must_run_alone(store: Store, raw: Raw, ttl: float | None) -> None:
+    """Jobs that have lost two leases, and suspects on their last try, whatever their priority."""
     twice, last, once = (stored(store, priority=priority, ttl=ttl) for priority in (9, 8, 7))
     plain = stored(store)
     suspects(raw, twice.id, last.id, once.id)
@@ -140,8 +140,8 @@ def test_suspects_that_must_run_alone_can_be_left_out(store: Store, raw: Raw, tt
     assert ids(store.queue.claim("ann", claim_rules("mail"), ["default"], 9, suspects=9)) == [twice.id, last.id]
 
 
-def test_a_job_whose_holder_was_lost_is_a_suspect(store: Store, clock: SettableClock) -> None:
-    """It had begun, and nobody knows what became of it."""
+def test_job_that_lost_its_lease_is_a_suspect(store: Store, clock: SettableClock) -> None:
+    """Its attempt had started, and its outcome is unknown."""
     lease = settle(store, started(store), Lost())
     clock.advance(1000)
     assert lease.job.lease_losses == 1

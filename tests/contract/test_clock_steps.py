@@ -1,4 +1,4 @@
-"""A database's clock may be set back by hours, and forward again: no step stops a verb or looks like corruption."""
+"""The database's clock may be set back or forward by hours: no verb fails, and nothing looks corrupt."""
 
 from collections.abc import Callable
 
@@ -58,14 +58,14 @@ def hand_over(store: Store, lease: Lease, step: Step) -> None:
 @pytest.mark.parametrize("seconds", [BACK, FORTH])
 @pytest.mark.parametrize("end", [end_at_once, succeed, retry, lose, hold, give_up])
 @pytest.mark.parametrize("kind", ["mail", "model", "chore", "paint"])
-def test_no_step_of_the_clock_stops_a_job(
+def test_job_finishes_although_the_clock_steps(
     store: Store,
     clock: SettableClock,
     kind: str,
     end: Callable[..., object],
     seconds: float,
 ) -> None:
-    """Each stage runs on another day: the store accepts every verb, and `verify` reports nothing."""
+    """The clock steps between all stages: the store accepts every verb, and `verify` reports nothing."""
 
     def step() -> None:
         clock.advance(seconds)
@@ -80,29 +80,29 @@ def test_no_step_of_the_clock_stops_a_job(
 
 
 @pytest.mark.parametrize("seconds", [BACK, FORTH])
-def test_work_that_goes_on_elsewhere_outlives_a_step(store: Store, clock: SettableClock, seconds: float) -> None:
+def test_handed_over_work_survives_a_clock_step(store: Store, clock: SettableClock, seconds: float) -> None:
     hand_over(store, started(store), lambda: clock.advance(seconds) and None)
     assert verify(store).violations == []
 
 
-def test_job_is_taken_though_its_clock_went_back(store: Store, clock: SettableClock) -> None:
-    """A waiting job that is cancelled before, by the clock, it was made."""
+def test_waiting_job_is_cancelled_after_the_clock_went_back(store: Store, clock: SettableClock) -> None:
+    """By the clock, the job is cancelled before it was created."""
     job = stored(store)
     clock.advance(BACK)
     assert store.transitions.take([taken(job)]) == []
     assert verify(store).violations == []
 
 
-def test_lease_given_after_a_step_back_ends_in_time(store: Store, clock: SettableClock) -> None:
-    """Its holder dies: the others need not wait until the clock is where it was."""
+def test_lease_given_after_the_clock_went_back_expires_on_time(store: Store, clock: SettableClock) -> None:
+    """The holder dies: others can adopt the lease before the clock has caught up."""
     clock.advance(BACK)
     lease = started(store)
     clock.advance(31)
     assert [each.job.id for each in store.leases.adopt("maintenance", ["mail"], 30.0, 10)] == [lease.job.id]
 
 
-def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableClock) -> None:
-    """Possession is the fence, not time: until somebody takes it over, its renewal and its report are accepted."""
+def test_live_holder_renews_after_the_clock_went_forward(store: Store, clock: SettableClock) -> None:
+    """Ownership is the fence, not time: until another process adopts the lease, renewals and moves are accepted."""
     lease = started(store)
     clock.advance(FORTH)
     fence = Fence(lease.job.id, 1, 1)
@@ -111,8 +111,8 @@ def test_live_holder_renews_across_a_step_forward(store: Store, clock: SettableC
     assert store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
-def test_figures_for_people_bear_a_step_back(store: Store, clock: SettableClock) -> None:
-    """A job that was due before the step is due when the clock is there again; no execution or worker looks stuck."""
+def test_status_figures_are_correct_after_the_clock_went_back(store: Store, clock: SettableClock) -> None:
+    """A job that was due before the step is due once the clock catches up; no execution or worker looks stuck."""
     stored(store)
     store.workers.report(WorkerFacts("ann", "here", 1, "Idle", 1, 0, ("mail",), ("default",)))
     clock.advance(BACK)
@@ -125,8 +125,8 @@ def test_figures_for_people_bear_a_step_back(store: Store, clock: SettableClock)
     assert len(claim(store)) == 1
 
 
-def test_server_whose_clock_is_behind_its_start_does_not_say_for_how_long_it_is_up(store: Store) -> None:
-    """It cannot know: a negative time would make every maintenance wait for the clock to catch up."""
+def test_uptime_is_unknown_if_the_clock_is_before_the_servers_start(store: Store) -> None:
+    """A negative uptime would make every maintenance wait for the clock to catch up."""
     if isinstance(store, PostgresStore):
         earlier = "(clock_timestamp() - interval '1000 hours')"
         store.session.queries["uptime"] = store.session.queries["uptime"].replace("clock_timestamp()", earlier)

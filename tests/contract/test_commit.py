@@ -1,4 +1,4 @@
-"""commit: a move with the caller's own function inside its transaction."""
+"""commit: a move with the caller's function inside its transaction."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -46,10 +46,10 @@ class Body:
 
 
 @pytest.mark.parametrize("boundary", [True, False])
-def test_what_the_function_writes_lands_with_the_move(
+def test_function_and_move_are_stored_in_one_transaction(
     store: Store, raw: Raw, transaction: Open | None, boundary: bool
 ) -> None:
-    """One transaction: the effect is there exactly if the job is past its commit."""
+    """The function's write is stored exactly if the job is past its commit."""
     lease, body = claimed(store), Body(raw)
     assert (
         store.transitions.commit(decided(lease, Returned('"v"', boundary=boundary)), body, transaction=transaction)
@@ -60,8 +60,8 @@ def test_what_the_function_writes_lands_with_the_move(
     check(store, lease.job.id)
 
 
-def test_the_function_sees_the_job_as_it_was(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """It is called once, with the job that it is about to move."""
+def test_function_gets_the_job_before_its_move(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """The function is called once, with the job that the move will change."""
     lease, body = claimed(store, payload='{"to":"ann"}'), Body(raw)
     store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=transaction)
     (job,) = body.seen
@@ -74,8 +74,8 @@ def test_the_function_sees_the_job_as_it_was(store: Store, raw: Raw, transaction
     )
 
 
-def test_a_function_that_raises_changes_nothing(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Its exception goes through; neither what it wrote nor the move is stored, and the job can still be moved."""
+def test_function_that_raises_rolls_back_the_commit(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """The exception is raised; neither the function's writes nor the move is stored, and the job can still be moved."""
     lease = claimed(store)
     before = raw.dump()
     body = Body(raw, PermissionError("no"))
@@ -85,10 +85,10 @@ def test_a_function_that_raises_changes_nothing(store: Store, raw: Raw, transact
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_a_stale_commit_does_not_call_the_function(
+def test_stale_commit_does_not_call_the_function(
     store: Store, raw: Raw, transaction: Open | None, clock: SettableClock
 ) -> None:
-    """Refused with what stands there, and nothing is written."""
+    """The commit is refused with the stored row, and nothing is written."""
     lease, body = claimed(store, lease=30.0), Body(raw)
     clock.advance(31)
     lose(store)
@@ -99,10 +99,10 @@ def test_a_stale_commit_does_not_call_the_function(
     assert raw.dump() == before
 
 
-def test_a_commit_that_was_adopted_meanwhile_is_refused(
+def test_commit_is_refused_after_another_worker_adopted_the_job(
     store: Store, other: Store, raw: Raw, transaction: Open | None, clock: SettableClock
 ) -> None:
-    """Possession is checked where the rows are locked, not where the handler ended."""
+    """Ownership is checked when the rows are locked, not when the handler ended."""
     lease, body = claimed(store, lease=30.0), Body(raw)
     clock.advance(31)
     (adopted,) = other.leases.adopt("bob", ["mail"], 30.0, 1)
@@ -115,10 +115,8 @@ def test_a_commit_that_was_adopted_meanwhile_is_refused(
     assert len(body.effects) == 1
 
 
-def test_a_move_that_the_database_refuses_takes_the_function_back(
-    store: Store, raw: Raw, transaction: Open | None
-) -> None:
-    """What the function wrote is rolled back with the move that it was to land with."""
+def test_refused_move_rolls_back_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """The function's writes are rolled back with the move."""
     lease, body = claimed(store), Body(raw)
     before = raw.dump()
     with pytest.raises(Exception, match="interlock refuses"):
@@ -126,8 +124,8 @@ def test_a_move_that_the_database_refuses_takes_the_function_back(
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
 
 
-def test_an_ambiguous_commit_sent_again_is_done(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Protocol 10: the second sending finds its own work done, does not call the function and is not refused."""
+def test_commit_sent_again_counts_as_done(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """Protocol 10: the second call does not run the function and is not refused."""
     lease, body = claimed(store), Body(raw)
     move = decided(lease, Returned("1", boundary=True))
     assert store.transitions.commit(move, body, transaction=transaction) is None
@@ -136,32 +134,32 @@ def test_an_ambiguous_commit_sent_again_is_done(store: Store, raw: Raw, transact
     assert (len(body.seen), len(body.effects), raw.dump()) == (1, 1, before)
 
 
-def test_two_arrows_land_with_one_function(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """A failure that is buried at once runs its function once, in the transaction of both arrows."""
+def test_move_with_two_transitions_runs_its_function_once(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """A failure that is buried at once runs its function once, in the transaction of both transitions."""
     lease, body = claimed(store, "paint"), Body(raw)
     assert store.transitions.commit(decided(lease, FailedFinally("broken")), body, transaction=transaction) is None
     assert (store.inspect.get(lease.job.id).state, len(body.effects)) == ("dead_letter", 1)
     check(store, lease.job.id)
 
 
-def test_a_finish_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Also the move from the commit boundary to the end."""
+def test_finish_and_its_function_are_stored_together(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """This is the move from the commit boundary to the end."""
     lease, body = commit(store, claimed(store)), Body(raw)
     assert store.transitions.commit(decided(lease, Finished()), body, transaction=transaction) is None
     assert (store.inspect.get(lease.job.id).state, len(body.effects)) == ("SUCCEEDED", 1)
 
 
-# ---------------------------------------------------------------- of a job that waits
-def test_a_take_lands_with_its_function(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """A waiting job is carried out together with what the function writes."""
+# ---------------------------------------------------------------- takes of a waiting job
+def test_take_and_its_function_are_stored_together(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """A waiting job is cancelled in the same transaction as the function's writes."""
     job, body = stored(store), Body(raw)
     assert store.transitions.commit(taken(job, reason="no longer wanted"), body, transaction=transaction) is None
     assert (store.inspect.get(job.id).state, body.effects) == ("CANCELLED", [(job.id, "PENDING")])
     check(store, job.id)
 
 
-def test_a_stale_take_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """A job that was claimed meanwhile is not taken."""
+def test_stale_take_does_not_call_the_function(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """A job that was claimed in the meantime is not taken."""
     job, body = stored(store), Body(raw)
     take = taken(job)
     claim(store)
@@ -171,8 +169,8 @@ def test_a_stale_take_does_not_call_the_function(store: Store, raw: Raw, transac
     assert (refusal.state, body.seen, raw.dump()) == ("RUNNING", [], before)
 
 
-def test_a_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """Nothing changes, and the exception goes through."""
+def test_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """Nothing changes, and the exception is raised."""
     job = stored(store)
     before = raw.dump()
     with pytest.raises(PermissionError):
@@ -180,8 +178,10 @@ def test_a_take_whose_function_raises_leaves_the_job_waiting(store: Store, raw: 
     assert raw.dump() == before
 
 
-def test_a_take_along_an_undrawn_arrow_is_rolled_back(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """The database refuses it, and the function's writes go with it."""
+def test_take_that_the_lifecycle_does_not_allow_is_rolled_back(
+    store: Store, raw: Raw, transaction: Open | None
+) -> None:
+    """The database refuses it, and the function's writes are rolled back."""
     job, body = stored(store), Body(raw)
     before = raw.dump()
     with pytest.raises(Exception, match="interlock refuses"):
@@ -191,11 +191,11 @@ def test_a_take_along_an_undrawn_arrow_is_rolled_back(store: Store, raw: Raw, tr
     assert (len(body.seen), body.effects, raw.dump()) == (1, [], before)
 
 
-# ---------------------------------------------------------------- a function that takes its time
-def test_a_function_that_takes_too_long_is_rolled_back(
+# ---------------------------------------------------------------- slow functions
+def test_function_that_takes_too_long_is_rolled_back(
     store: Store, raw: Raw, transaction: Open | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sentence says how long it may take and what says so; nothing is stored, and the job can still be moved."""
+    """The error names the limit and the setting; nothing is stored, and the job can still be moved."""
     lease, body = claimed(store), Body(raw)
     before = raw.dump()
     seconds = count(step=31)
@@ -214,10 +214,10 @@ def test_a_function_that_takes_too_long_is_rolled_back(
     assert len(body.effects) == 1
 
 
-def test_a_function_that_stands_still_is_ended_by_the_server(store: Store, raw: Raw, place: Place) -> None:
-    """Whether it then goes on with its transaction or returns.
+def test_server_ends_the_transaction_of_a_function_that_hangs(store: Store, raw: Raw, place: Place) -> None:
+    """It does not matter whether the function then uses its transaction or returns.
 
-    A file has no server: there nobody can end a process that stands still.
+    SQLite has no server that could end the transaction.
     """
     lease = claimed(store)
     before = raw.dump()
@@ -236,9 +236,9 @@ def test_a_function_that_stands_still_is_ended_by_the_server(store: Store, raw: 
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-# ---------------------------------------------------------------- deadlocks, and a file that is busy
+# ---------------------------------------------------------------- deadlocks and a busy file
 def contested(raw: Raw) -> Exception:
-    """What the driver raises where the same transaction may be sent again."""
+    """Return the error that the driver raises if the transaction can be retried."""
     if not isinstance(raw, SqliteRaw):
         return psycopg.errors.DeadlockDetected()
     busy = sqlite3.OperationalError("database is locked")
@@ -247,8 +247,8 @@ def contested(raw: Raw) -> Exception:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction: Open | None, wrapped: bool) -> None:
-    """Protocol 26: in a new transaction, three times in all; what it wrote is there once."""
+def test_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction: Open | None, wrapped: bool) -> None:
+    """Protocol 26: in a new transaction, up to three times in all; its write is stored once."""
     lease, body = claimed(store), Body(raw)
 
     def unlucky(tx: Any, job: Job) -> None:
@@ -263,8 +263,8 @@ def test_a_deadlock_runs_the_function_again(store: Store, raw: Raw, transaction:
     assert store.inspect.executions(lease.job.id)[0].status == "COMMITTED"
 
 
-def test_a_deadlock_that_does_not_end_goes_through(store: Store, raw: Raw, transaction: Open | None) -> None:
-    """After the third time, and nothing is changed."""
+def test_deadlock_is_raised_after_three_attempts(store: Store, raw: Raw, transaction: Open | None) -> None:
+    """After the third attempt the error is raised, and nothing is changed."""
     lease = claimed(store)
     before = raw.dump()
     error = contested(raw)
@@ -274,9 +274,9 @@ def test_a_deadlock_that_does_not_end_goes_through(store: Store, raw: Raw, trans
     assert (len(body.seen), body.effects, raw.dump()) == (3, [], before)
 
 
-# ---------------------------------------------------------------- the transaction is closed to its user
-def test_a_function_that_ends_the_transaction_is_found_out(store: Store, raw: Raw) -> None:
-    """Protocol 26: a function that commits by itself does not leave a job half moved without a word."""
+# ---------------------------------------------------------------- a function must not end the transaction
+def test_function_that_commits_by_itself_causes_an_error(store: Store, raw: Raw) -> None:
+    """Protocol 26: a function that commits does not leave a job half moved without an error."""
     raw("CREATE TABLE {effects} (job text, what text)")
     lease = claimed(store)
 
@@ -288,6 +288,6 @@ def test_a_function_that_ends_the_transaction_is_found_out(store: Store, raw: Ra
         with raw.transaction() as connection:
             yield connection
 
-    with pytest.raises(Exception):  # noqa: B017, PT011 - in which words is the store's own affair
+    with pytest.raises(Exception):  # noqa: B017, PT011 - each store raises its own error
         store.transitions.commit(decided(lease, Returned("1", boundary=True)), body, transaction=own)
     assert settle(store, lease, FailedFinally("it misbehaved")).job.state == "FAILED"

@@ -1,4 +1,4 @@
-"""The pool of migrated schemas: a test never sees what another one left."""
+"""The pool of migrated schemas: a test never sees data of another test."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def pool(postgres_url: str) -> Iterator[SchemaPool]:
 
 
 def used(url: str, pool: SchemaPool) -> Place:
-    """A database in which a test has worked."""
+    """Return a database that a test has used."""
     place = postgres_place(url, pool)
     store = place.open_with(CONTENTS)
     claimed(store)
@@ -29,8 +29,8 @@ def used(url: str, pool: SchemaPool) -> Place:
     return place
 
 
-def test_a_schema_is_used_again_and_is_empty(postgres_url: str, pool: SchemaPool) -> None:
-    """No row, no frozen clock, and a name of its own for the database; the lifecycles and kinds are there."""
+def test_reused_schema_is_empty(postgres_url: str, pool: SchemaPool) -> None:
+    """It has no rows, no frozen clock and a new database id; the lifecycles and kinds are kept."""
     first = used(postgres_url, pool)
     (instance,) = first.raw("SELECT instance FROM {schema_version}")
     kinds = first.raw("SELECT * FROM {kinds}")
@@ -56,7 +56,7 @@ def test_a_schema_is_used_again_and_is_empty(postgres_url: str, pool: SchemaPool
         "CREATE TABLE {more} (n int)",
     ],
 )
-def test_a_schema_that_was_changed_is_not_used_again(postgres_url: str, pool: SchemaPool, change: str) -> None:
+def test_changed_schema_is_not_reused(postgres_url: str, pool: SchemaPool, change: str) -> None:
     first = used(postgres_url, pool)
     first.raw(change)
     first.close()
@@ -65,8 +65,8 @@ def test_a_schema_that_was_changed_is_not_used_again(postgres_url: str, pool: Sc
     second.close()
 
 
-def test_a_schema_is_not_used_again_while_a_connection_is_open(postgres_url: str, pool: SchemaPool) -> None:
-    """What is left of a test could write on."""
+def test_schema_is_not_reused_while_a_connection_is_open(postgres_url: str, pool: SchemaPool) -> None:
+    """The old test could still write through it."""
     first = used(postgres_url, pool)
     with psycopg.connect(postgres_url):
         first.close()
@@ -75,7 +75,7 @@ def test_a_schema_is_not_used_again_while_a_connection_is_open(postgres_url: str
     second.close()
 
 
-def test_a_schema_with_other_kinds_is_another(postgres_url: str, pool: SchemaPool) -> None:
+def test_schema_is_reused_only_for_the_same_kinds(postgres_url: str, pool: SchemaPool) -> None:
     first = used(postgres_url, pool)
     first.close()
     second = postgres_place(postgres_url, pool)

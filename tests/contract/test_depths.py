@@ -1,4 +1,4 @@
-"""depths: how much waits and runs, by kind and queue."""
+"""depths: how many jobs wait and run, by kind and queue."""
 
 from datetime import timedelta
 
@@ -15,15 +15,15 @@ def lose(raw: Raw, id: str) -> None:
     raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
 
 
-def test_ended_jobs_have_no_depth(store: Store) -> None:
-    """Ended jobs are not counted and produce no row."""
+def test_ended_jobs_are_not_counted(store: Store) -> None:
+    """Ended jobs produce no row."""
     finish(store, claimed(store))
     assert store.transitions.take([taken(stored(store))]) == []
     assert store.inspect.depths() == []
 
 
-def test_each_kind_and_queue_has_its_line(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """Due, later, held and running, by the names of kind and queue; how long the longest due one has been due."""
+def test_each_kind_and_queue_has_its_own_row(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """A row counts due, later, held and running jobs, and says how long the oldest due job has been due."""
     clock.advance(100)
     store.queue.enqueue(
         [*many(2, run_at=EPOCH + timedelta(seconds=60)), *many(1, ttl=600.0, run_at=EPOCH + timedelta(seconds=30))]
@@ -38,22 +38,22 @@ def test_each_kind_and_queue_has_its_line(store: Store, raw: Raw, clock: Settabl
     ]
 
 
-def test_what_only_waits_for_its_time_is_not_old(store: Store) -> None:
+def test_delayed_job_has_no_age(store: Store) -> None:
     stored(store, delay=50)
     assert store.inspect.depths() == [Depth("mail", "default", 0, 1, 0, 0, 0.0)]
 
 
 @pytest.mark.parametrize("ttl", [None, 600.0])
-def test_suspects_count_as_the_others(store: Store, raw: Raw, clock: SettableClock, ttl: float | None) -> None:
-    """Due and later."""
+def test_suspects_are_counted_like_other_jobs(store: Store, raw: Raw, clock: SettableClock, ttl: float | None) -> None:
+    """As due and as later."""
     for job in (stored(store, ttl=ttl), stored(store, ttl=ttl, delay=60)):
         lose(raw, job.id)
     clock.advance(5)
     assert store.inspect.depths() == [Depth("mail", "default", 1, 1, 0, 0, 5.0)]
 
 
-def test_what_an_operator_must_look_at_is_held(store: Store, clock: SettableClock) -> None:
-    """Neither due nor later, with or without a TTL."""
+def test_held_jobs_are_counted_separately(store: Store, clock: SettableClock) -> None:
+    """They count as neither due nor later, with or without a TTL."""
     for ttl in (None, 600.0):
         settle(store, started(store, ttl=ttl), Held("look"))
     clock.advance(1000)
@@ -62,7 +62,7 @@ def test_what_an_operator_must_look_at_is_held(store: Store, clock: SettableCloc
 
 @pytest.mark.parametrize("suspect", [False, True])
 def test_expired_job_is_not_counted_as_waiting(store: Store, raw: Raw, clock: SettableClock, suspect: bool) -> None:
-    """No claim could take it."""
+    """No claim could return it."""
     job = stored(store, ttl=10.0)
     if suspect:
         lose(raw, job.id)
@@ -70,8 +70,8 @@ def test_expired_job_is_not_counted_as_waiting(store: Store, raw: Raw, clock: Se
     assert store.inspect.depths() == []
 
 
-def test_a_paused_queue_waits_for_its_time(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """No claim could take its jobs now."""
+def test_jobs_of_a_paused_queue_count_as_later(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """No claim could return its jobs now."""
     stored(store)
     stored(store, delay=50)
     raw("INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'default', updated_at, 'olga' FROM {jobs} LIMIT 1")
@@ -80,7 +80,7 @@ def test_a_paused_queue_waits_for_its_time(store: Store, raw: Raw, clock: Settab
 
 
 def test_every_live_execution_counts_as_running(store: Store) -> None:
-    """Leased, begun, committed and handed over."""
+    """Leased, started, committed and handed-over executions."""
     claimed(store, "deliver")
     settle(store, started(store, "fetch"), Handed("x1", 5.0))
     settle(store, started(store), Returned("1", boundary=True))

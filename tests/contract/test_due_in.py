@@ -19,8 +19,8 @@ def lose(raw: Raw, id: str) -> None:
     raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later} WHERE id = :id", id=id)
 
 
-def test_nothing_waits(store: Store) -> None:
-    """None: neither in an empty store, nor where all is running or done."""
+def test_due_in_is_none_if_no_job_waits(store: Store) -> None:
+    """In an empty store, and if all jobs are running."""
     assert due_in(store) is None
     claimed(store)
     assert due_in(store) is None
@@ -28,10 +28,10 @@ def test_nothing_waits(store: Store) -> None:
 
 @pytest.mark.parametrize("ttl", [None, 500.0])
 @pytest.mark.parametrize("suspect", [False, True])
-def test_seconds_until_the_soonest_is_due(
+def test_due_in_is_the_time_until_the_first_job_is_due(
     store: Store, raw: Raw, clock: SettableClock, ttl: float | None, suspect: bool
 ) -> None:
-    """Zero from its moment on, however long that is ago; with or without a TTL, also where a lease was lost."""
+    """It is zero from that moment on; with or without a TTL, also for suspects."""
     soon, later = stored(store, delay=60.5, ttl=ttl), stored(store, delay=90, ttl=ttl, priority=9)
     if suspect:
         lose(raw, soon.id)
@@ -47,8 +47,8 @@ def test_seconds_until_the_soonest_is_due(
     assert due_in(store) == pytest.approx(9.5)
 
 
-def test_only_what_the_worker_knows_and_serves(store: Store) -> None:
-    """Neither a kind, nor a queue, nor a state that it did not name."""
+def test_due_in_counts_only_known_kinds_queues_and_states(store: Store) -> None:
+    """No kind, queue or state that the worker did not name."""
     stored(store, "chore")
     stored(store, queue="elsewhere")
     resting = settle(store, claimed(store, "paint"), Errored("busy", retryable=True, after=7)).job
@@ -77,17 +77,19 @@ def _cancelled(store: Store, raw: Raw, id: str) -> None:
 
 @pytest.mark.parametrize("obstacle", [_held, _asked_to_stop, _cancelled])
 @pytest.mark.parametrize("ttl", [None, 60.0])
-def test_what_no_claim_takes_does_not_count(
+def test_held_or_cancelled_job_does_not_count(
     store: Store, raw: Raw, obstacle: Callable[[Store, Raw, str], None], ttl: float | None
 ) -> None:
-    """What is held, asked to stop or gone."""
+    """Nor does a job with a cancel request."""
     obstacle(store, raw, stored(store, ttl=ttl).id)
     assert due_in(store) is None
 
 
 @pytest.mark.parametrize("suspect", [False, True])
-def test_what_ends_before_it_is_due_does_not_count(store: Store, raw: Raw, clock: SettableClock, suspect: bool) -> None:
-    """Nor what has ended already."""
+def test_job_that_expires_before_it_is_due_does_not_count(
+    store: Store, raw: Raw, clock: SettableClock, suspect: bool
+) -> None:
+    """Nor does a job that has already expired."""
     for job in (stored(store, ttl=10.0), stored(store, ttl=30.0, delay=30)):
         if suspect:
             lose(raw, job.id)
@@ -95,8 +97,8 @@ def test_what_ends_before_it_is_due_does_not_count(store: Store, raw: Raw, clock
     assert due_in(store) is None
 
 
-def test_a_paused_queue_does_not_count(store: Store, raw: Raw) -> None:
-    """Until it goes on."""
+def test_jobs_of_a_paused_queue_do_not_count(store: Store, raw: Raw) -> None:
+    """Until the queue is resumed."""
     stored(store)
     raw("INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'default', updated_at, 'olga' FROM {jobs}")
     assert due_in(store) is None
@@ -104,8 +106,8 @@ def test_a_paused_queue_does_not_count(store: Store, raw: Raw) -> None:
     assert due_in(store) == 0.0
 
 
-def test_it_agrees_with_the_claim(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """Whenever it says zero a claim takes something, and after as many seconds as it says, too."""
+def test_due_in_agrees_with_claim(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """If it returns zero, a claim returns a job; otherwise a claim returns one after that many seconds."""
     for delay in (0, 3, 3, 8):
         store.queue.enqueue(
             [*many(1, delay=delay), *many(1, "chore", delay=delay, ttl=9.0), *many(1, delay=delay, priority=4)]
@@ -119,9 +121,9 @@ def test_it_agrees_with_the_claim(store: Store, raw: Raw, clock: SettableClock) 
     assert seen == 12
 
 
-def test_it_only_reads(place: Place, store: OpenStore, raw: Raw) -> None:
-    """On SQLite it does not ask for the write lock, on PostgreSQL it locks no row: a writer in its transaction is not
-    waited for.
+def test_due_in_takes_no_lock(place: Place, store: OpenStore, raw: Raw) -> None:
+    """On SQLite it does not take the write lock, on PostgreSQL it locks no row: it does not wait for another writer's
+    transaction.
     """
     stored(store)
     with raw.transaction() as rival:

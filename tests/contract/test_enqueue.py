@@ -14,8 +14,8 @@ from tests.kit import EPOCH, Raw, SettableClock
 
 
 @pytest.mark.parametrize("kind", ["mail", "model", "chore", "deliver", "fetch", "paint"])
-def test_a_job_begins_in_its_initial_state(store: Store, kind: str) -> None:
-    """A stored job waits in the initial state of its lifecycle, with nothing behind it and all its tries before it."""
+def test_new_job_waits_in_its_initial_state(store: Store, kind: str) -> None:
+    """A stored job is in the initial state of its lifecycle, has no attempts, and has all its tries."""
     job = stored(store, kind, tries=5)
     assert (job.state, job.phase, job.version, job.attempt) == (LIFECYCLES[job.lifecycle].initial, "pending", 0, 0)
     assert (job.tries, job.tries_left, job.lease_losses, job.lifecycle_version) == (5, 5, 0, 1)
@@ -25,7 +25,7 @@ def test_a_job_begins_in_its_initial_state(store: Store, kind: str) -> None:
 
 
 def test_history_begins_with_the_enqueue(store: Store) -> None:
-    """The audit of a new job has one entry: who stored it, and where it begins."""
+    """The audit of a new job has one entry: who stored it, and its initial state."""
     job = stored(store, actor="shop")
     (birth,) = store.inspect.history(job.id)
     assert (birth.version, birth.n, birth.event, birth.from_state, birth.to_state, birth.actor, birth.at) == (
@@ -40,7 +40,7 @@ def test_history_begins_with_the_enqueue(store: Store) -> None:
 
 
 def test_every_field_of_a_new_job_is_stored(store: Store, other: Store) -> None:
-    """Every field of a new job reads back as it was given, also in another process."""
+    """Every field reads back as it was given, also in another process."""
     parent = stored(store)
     payload = {
         "text": "naïve ☃ \U0001f600 'quoted' \"twice\" \\ {x} $1 %s :name",
@@ -77,21 +77,21 @@ def test_every_field_of_a_new_job_is_stored(store: Store, other: Store) -> None:
 
 
 def test_durations_are_added_to_the_stores_clock(store: Store, clock: SettableClock) -> None:
-    """A delay and a TTL count from the store's now, not from a caller's."""
+    """A delay and a TTL count from the store's clock, not from the caller's."""
     clock.advance(3600)
     job = stored(store, delay=90.5, ttl=600.0)
     assert job.due_at == EPOCH + timedelta(seconds=3690.5)
     assert job.expires_at == EPOCH + timedelta(seconds=4200)
 
 
-def test_a_given_time_is_kept_to_the_microsecond(store: Store) -> None:
-    """`run_at` is when the job is due."""
+def test_run_at_is_stored_to_the_microsecond(store: Store) -> None:
+    """`run_at` is the time at which the job is due."""
     at = EPOCH + timedelta(days=400, microseconds=123457)
     assert stored(store, run_at=at).due_at == at
 
 
 def test_enqueue_returns_jobs_in_request_order(store: Store) -> None:
-    """However the keys sort, and whether new or found, the nth answer is of the nth job."""
+    """The nth answer is for the nth job, however the keys sort and whether the job is new or found."""
     first = store.queue.enqueue([make(idempotency_key=key) for key in "MBX"])
     asked = [make(idempotency_key=key) for key in "ZBYMAX"]
     answers = store.queue.enqueue(asked)
@@ -113,8 +113,8 @@ def test_empty_enqueue_stores_nothing(store: Store, raw: Raw) -> None:
     assert raw.dump() == before
 
 
-def test_thousands_are_stored_by_one_call(store: Store) -> None:
-    """A list longer than one statement takes is stored whole, in order."""
+def test_one_call_stores_thousands_of_jobs(store: Store) -> None:
+    """A list that needs several statements is stored completely, in order."""
     asked = many(2501)
     assert [each.id for each in store.queue.enqueue(asked)] == [each.id for each in asked]
     assert store.inspect.counts() == {"standard": {"PENDING": 2501}}
@@ -132,8 +132,8 @@ def test_thousands_are_stored_by_one_call(store: Store) -> None:
     ],
     ids=["unregistered version", "unregistered lifecycle", "not initial", "no state", "no tries", "no JSON"],
 )
-def test_one_bad_job_keeps_the_whole_call_out(store: Store, raw: Raw, wrong: dict[str, object]) -> None:
-    """What the database refuses to begin leaves nothing of its call behind, and no half of a transaction open."""
+def test_one_bad_job_refuses_the_whole_call(store: Store, raw: Raw, wrong: dict[str, object]) -> None:
+    """If the database refuses one job, the call stores nothing and leaves no transaction open."""
     before = raw.dump()
     bad = make()
     for name, value in wrong.items():
@@ -144,8 +144,8 @@ def test_one_bad_job_keeps_the_whole_call_out(store: Store, raw: Raw, wrong: dic
     assert store.queue.enqueue([make()])[0].created
 
 
-def test_admit_sees_each_new_job_in_its_transaction(store: Store, raw: Raw) -> None:
-    """`admit` is called once for each job that is new, and what it writes lands with the jobs."""
+def test_admit_is_called_for_each_new_job_in_its_transaction(store: Store, raw: Raw) -> None:
+    """`admit` is called once for each new job, and its writes are stored with the jobs."""
     raw("CREATE TABLE {credits} (job text)")
     store.queue.enqueue([make(idempotency_key="old")])
     asked = [make(idempotency_key="old"), make(), make()]
@@ -157,8 +157,8 @@ def test_admit_sees_each_new_job_in_its_transaction(store: Store, raw: Raw) -> N
     assert sorted(raw("SELECT job FROM {credits}")) == [(job.id,) for job in asked[1:]]
 
 
-def test_admit_that_raises_keeps_everything_out(store: Store, raw: Raw) -> None:
-    """Neither the jobs nor what `admit` wrote for the ones before are stored, and its exception goes through."""
+def test_admit_that_raises_refuses_the_whole_call(store: Store, raw: Raw) -> None:
+    """Neither the jobs nor the writes of `admit` are stored, and its exception is raised."""
     raw("CREATE TABLE {credits} (job text)")
     asked = many(3)
 
@@ -174,7 +174,7 @@ def test_admit_that_raises_keeps_everything_out(store: Store, raw: Raw) -> None:
     assert raw("SELECT * FROM {credits}") == []
 
 
-def test_a_callers_transaction_decides_whether_the_job_exists(store: Store, other: Store, raw: Raw) -> None:
+def test_job_exists_exactly_if_the_callers_transaction_commits(store: Store, other: Store, raw: Raw) -> None:
     """FM_002: the job exists exactly if the caller's transaction commits, and no worker sees it before."""
     before = raw.dump()
     with pytest.raises(ZeroDivisionError), store.transaction() as tx:
@@ -183,14 +183,14 @@ def test_a_callers_transaction_decides_whether_the_job_exists(store: Store, othe
     assert raw.dump() == before
     with store.transaction() as tx:
         assert store.queue.enqueue(many(3), conn=tx)[2].created
-        # As a worker elsewhere: code inside the block reads in its transaction, through whatever store.
+        # A new context acts as another worker: code inside the block reads in its transaction, through any store.
         assert Context().run(other.inspect.counts) == {}
         assert other.inspect.counts() == {"standard": {"PENDING": 3}}
     assert len(claim(other)) == 3
 
 
 def test_driver_connection_is_accepted_as_conn(store: Store, raw: Raw) -> None:
-    """A plain connection of the driver serves as `conn`: used, and never committed, rolled back or closed."""
+    """A plain driver connection serves as `conn`; it is never committed, rolled back or closed."""
     with pytest.raises(ZeroDivisionError), raw.transaction() as connection:
         store.queue.enqueue([make()], conn=connection)
         raise ZeroDivisionError
@@ -201,8 +201,8 @@ def test_driver_connection_is_accepted_as_conn(store: Store, raw: Raw) -> None:
     assert store.inspect.counts() == {"standard": {"PENDING": 1}}
 
 
-def test_a_refused_call_leaves_the_callers_transaction_alive(store: Store) -> None:
-    """If `admit` raises inside the caller's transaction, nothing of the call is stored, and the caller may go on and
+def test_refused_call_leaves_the_callers_transaction_open(store: Store) -> None:
+    """If `admit` raises inside the caller's transaction, nothing of the call is stored, and the caller can continue and
     commit.
     """
 
@@ -216,8 +216,8 @@ def test_a_refused_call_leaves_the_callers_transaction_alive(store: Store) -> No
     assert [job.id for job in store.inspect.jobs()] == [kept]
 
 
-def test_a_conn_that_is_no_connection_gets_a_sentence(store: Store) -> None:
-    """Something that is no connection is refused in words, and nothing is stored."""
+def test_wrong_type_of_conn_is_refused(store: Store) -> None:
+    """The call raises an error, and nothing is stored."""
     with pytest.raises(InterlockError):
         store.queue.enqueue([make()], conn=object())
     assert store.inspect.counts() == {}

@@ -46,8 +46,8 @@ STAMPED = "committed_at = leased_at, finished_at = leased_at, ended_by = 'succee
         ("running", "started_at = NULL"),
     ],
 )
-def test_no_update_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: str, change: str) -> None:
-    """Skipped statuses, missing stamps, ways back to life, a changed fence, a commit that is taken back."""
+def test_update_that_breaks_a_rule_of_executions_is_refused(scene: Scene, raw: Raw, where: str, change: str) -> None:
+    """Skipped statuses, missing timestamps, revived executions, a changed fence, a commit that is undone."""
     refuse(
         raw,
         scene,
@@ -56,8 +56,8 @@ def test_no_update_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: 
     )
 
 
-def test_an_execution_walks_its_statuses(scene: Scene, raw: Raw) -> None:
-    """The other side: each step with its stamps, and an adoption, are accepted."""
+def test_allowed_status_changes_are_accepted(scene: Scene, raw: Raw) -> None:
+    """Each status change with its timestamps, and an adoption, are accepted."""
     raw("UPDATE {executions} SET status = 'IN_PROGRESS', started_at = leased_at WHERE job_id = :leased", **scene)
     raw("UPDATE {executions} SET holder = holder + 1, lease_owner = 'bob' WHERE job_id = :leased", **scene)
     raw("UPDATE {executions} SET status = 'COMMITTED', committed_at = leased_at WHERE job_id = :leased", **scene)
@@ -95,9 +95,11 @@ def test_an_execution_walks_its_statuses(scene: Scene, raw: Raw) -> None:
     ],
     ids=str,
 )
-def test_no_insert_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: str, changes: dict[str, str]) -> None:
-    """A second live one, a second committed one, one that begins at its end, one with another's hand on it, one without
-    a job.
+def test_insert_that_breaks_a_rule_of_executions_is_refused(
+    scene: Scene, raw: Raw, where: str, changes: dict[str, str]
+) -> None:
+    """A second live execution, a second committed one, one that starts in its last status, one with a second holder,
+    one without a job.
     """
     for replacing in (False, True):
         before = raw.dump()
@@ -107,8 +109,8 @@ def test_no_insert_of_an_execution_breaks_a_rule(scene: Scene, raw: Raw, where: 
 
 
 @pytest.mark.parametrize("name", ["running", "committed", "done", "retried"])
-def test_an_execution_is_not_deleted(scene: Scene, raw: Raw, name: str) -> None:
-    """It goes only together with its job."""
+def test_delete_of_an_execution_is_refused(scene: Scene, raw: Raw, name: str) -> None:
+    """An execution is deleted only with its job."""
     refuse(raw, scene, f"DELETE FROM {{executions}} WHERE job_id = :{name}", "together with its job")
 
 
@@ -123,13 +125,13 @@ def test_an_execution_is_not_deleted(scene: Scene, raw: Raw, name: str) -> None:
         "DELETE FROM {lifecycle_edges}",
     ],
 )
-def test_what_was_written_is_not_rewritten(scene: Scene, raw: Raw, sql: str) -> None:
-    """Audit and arrows are insert only."""
+def test_audit_and_transitions_cannot_be_changed(scene: Scene, raw: Raw, sql: str) -> None:
+    """Audit and transitions are insert-only."""
     refuse(raw, scene, sql, "interlock refuses")
 
 
-def test_an_entry_of_the_audit_is_not_replaced(scene: Scene, raw: Raw) -> None:
-    """Not by itself and not by another story."""
+def test_audit_entry_cannot_be_replaced(scene: Scene, raw: Raw) -> None:
+    """Neither by itself nor by other content."""
     for changes in ({}, {"reason": "'never mind'", "to_state": "'PENDING'"}):
         before = raw.dump()
         with pytest.raises(raw.refusal):
@@ -138,7 +140,7 @@ def test_an_entry_of_the_audit_is_not_replaced(scene: Scene, raw: Raw) -> None:
 
 
 def test_audit_of_a_stored_job_cannot_be_archived(scene: Scene, raw: Raw) -> None:
-    """A forged mark of the archive opens nothing while the job is there."""
+    """A forged archive mark allows nothing while the job is stored."""
     raw(
         "INSERT INTO {archived} (job_id, entries, digest, archived_at) SELECT id, 1, 'x', updated_at FROM {jobs} "
         "WHERE id = :done",
@@ -148,7 +150,7 @@ def test_audit_of_a_stored_job_cannot_be_archived(scene: Scene, raw: Raw) -> Non
 
 
 def test_transition_in_the_audit_has_a_target(scene: Scene, raw: Raw) -> None:
-    """An entry that claims to be an arrow has a target."""
+    """An entry that records a transition has a target state."""
     before = raw.dump()
     with pytest.raises(raw.refusal, match="audit_arrow"):
         raw.copy("audit", "job_id = :done AND version = 2", {"version": "9", "to_state": "NULL"}, **scene)

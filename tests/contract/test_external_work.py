@@ -28,17 +28,17 @@ def told(store: Store) -> dict[str, ExternalWork]:
     return {one.kind: one for one in store.external.work()}
 
 
-# ---------------------------------------------------------------- what is missing
+# ---------------------------------------------------------------- missing work
 def missing(store: Store, raw: Raw) -> Any:
     ((since,),) = raw("SELECT missing_since FROM {executions}")
     (lease,) = due(store, by="looks")
     return since is not None, lease.missing_for, lease
 
 
-def test_since_when_it_is_missing_is_written_once_and_cleared_when_it_is_seen(
+def test_missing_since_is_written_once_and_cleared_when_the_work_is_seen(
     store: Store, clock: SettableClock, raw: Raw
 ) -> None:
-    """The seconds are the store's. Who could not ask leaves it as it is."""
+    """The store measures the seconds. A check that could not ask leaves the value as it is."""
     handed(store, check_in=0.0)
     story = []
     for seen in (False, False, None, False, True, None, False, False):
@@ -72,7 +72,7 @@ def test_since_when_it_is_missing_is_written_once_and_cleared_when_it_is_seen(
 def test_ended_job_shows_whether_its_work_was_missing(
     store: Store, clock: SettableClock, outcome: Outcome, kept: bool
 ) -> None:
-    """One that ended for being missing shows since when."""
+    """A job that failed because its work was missing shows since when."""
     lease = handed(store, check_in=0.0)
     settle(store, due(store)[0], Looked(10.0, seen=False))
     clock.advance(10)
@@ -80,10 +80,10 @@ def test_ended_job_shows_whether_its_work_was_missing(
     assert execution(store, lease).missing_since == (EPOCH if kept else None)
 
 
-# ---------------------------------------------------------------- what is found out about it
+# ---------------------------------------------------------------- results of checks
 @pytest.mark.parametrize("boundary", [True, False])
-def test_what_ends_before_anyone_saw_it_begin_walks_both_arrows(store: Store, boundary: bool) -> None:
-    """In one move, and each is in the audit; with a boundary the second one waits for the finish."""
+def test_work_that_ended_before_it_was_seen_takes_both_transitions(store: Store, boundary: bool) -> None:
+    """Both are in one move and in the audit; with a commit boundary the second one waits for the finish."""
     lease = handed(store, check_in=0.0)
     (held,) = due(store)
     settle(store, held, Returned('"v"', boundary=boundary, begins=True))
@@ -95,8 +95,8 @@ def test_what_ends_before_anyone_saw_it_begin_walks_both_arrows(store: Store, bo
     check(store, lease.job.id)
 
 
-def test_what_could_not_be_written_down_costs_a_try_and_changes_no_state(store: Store) -> None:
-    """The job says why; its history has nothing to tell."""
+def test_result_that_cannot_be_recorded_spends_a_try_and_changes_no_state(store: Store) -> None:
+    """The job says why; its history has no new entry."""
     lease = handed(store, check_in=0.0)
     history = store.inspect.history(lease.job.id)
     settle(store, due(store)[0], Unrecorded("no disk", retryable=True))
@@ -107,8 +107,8 @@ def test_what_could_not_be_written_down_costs_a_try_and_changes_no_state(store: 
     check(store, lease.job.id)
 
 
-def test_crashes_are_counted_from_the_commit_on(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """However often it was looked at before."""
+def test_crashes_are_counted_from_the_commit(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """Earlier checks do not count."""
     handed(store, check_in=0.0)
     for _ in range(5):
         (held,) = due(store)
@@ -125,8 +125,8 @@ def test_crashes_are_counted_from_the_commit_on(store: Store, clock: SettableClo
     assert raw("SELECT holder, committed_holder FROM {executions}") == [(9, 7)]
 
 
-def test_one_that_is_not_committed_has_no_crashes_after_it(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """A lost lease before the commit is another matter."""
+def test_execution_that_is_not_committed_has_no_crashes(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """A lease that is lost before the commit does not count."""
     claimed(store)
     for _ in range(2):
         clock.advance(31)
@@ -135,9 +135,9 @@ def test_one_that_is_not_committed_has_no_crashes_after_it(store: Store, clock: 
     assert raw("SELECT committed_holder FROM {executions}") == [(None,)]
 
 
-# ---------------------------------------------------------------- how the external system fares
+# ---------------------------------------------------------------- status of the external system
 def test_external_work_is_reported_by_kind(store: Store, clock: SettableClock) -> None:
-    """Those that have a reconciler: how much rests there or is being asked about, and how late the oldest check is."""
+    """Kinds with a reconciler: how much work is handed over, and how late the oldest check is."""
     store.registry.migrate(list(LIFECYCLES.values()), RECONCILED)
     handed(store, "a", 5.0)
     handed(store, "b", 50.0)
@@ -172,13 +172,15 @@ def test_kind_without_a_reconciler_is_not_reported(store: Store) -> None:
     ("handed_over", "overdue", "late"),
     [(0, 30.0, False), (0, 30.1, True), (100, 30.1, True), (101, 59.9, False), (101, 60.1, True)],
 )
-def test_a_check_is_late_after_two_passes_over_all(handed_over: int, overdue: float, late: bool) -> None:
-    """A pass takes as many rounds as there are batches."""
+def test_check_is_late_after_two_passes_over_all_executions(handed_over: int, overdue: float, late: bool) -> None:
+    """A pass takes one round per batch."""
     assert ExternalWork("fetch", handed_over, overdue, 15.0, 100).late is late
 
 
-def test_failures_of_the_outside_are_counted_in_a_row(store: Store, other: Store, clock: SettableClock) -> None:
-    """Over all reconcilers: how often, since when, and the last sentence. The next answer clears it all."""
+def test_consecutive_failures_of_the_external_system_are_counted(
+    store: Store, other: Store, clock: SettableClock
+) -> None:
+    """Over all reconcilers: how many, since when, and the last error. The next answer clears them."""
     store.registry.migrate(list(LIFECYCLES.values()), RECONCILED)
     store.external.report_check("fetch", "refused")
     clock.advance(30)
@@ -192,8 +194,8 @@ def test_failures_of_the_outside_are_counted_in_a_row(store: Store, other: Store
 
 
 def test_unchanged_external_system_status_is_not_written(store: Store, raw: Raw) -> None:
-    """A write would wake every listener. Nor is a kind that nobody migrated."""
-    # A file counts the writes of others; a server numbers them, row by row.
+    """A write would wake every listener. A kind that was never migrated is not written either."""
+    # SQLite counts the writes of other connections; PostgreSQL numbers them row by row.
     seen = "PRAGMA data_version" if isinstance(raw, SqliteRaw) else "SELECT xmin::text FROM {kinds} ORDER BY name"
     before = raw(seen)
     store.external.report_check("fetch", None)

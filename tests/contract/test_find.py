@@ -9,14 +9,14 @@ from tests.kit import SettableClock
 
 
 def test_job_is_found_by_any_prefix_of_its_id(store: Store) -> None:
-    """Whole, short, in capitals, and without dashes."""
+    """Whole, short, in capitals and without dashes."""
     id = stored(store).id
     for prefix in (id, id[:13], id[:9], id[:1], id.upper()[:14], id.replace("-", "")[:20]):
         assert store.inspect.find(prefix, 9) == [id]
 
 
 def test_ambiguous_prefix_finds_its_jobs_in_order(store: Store) -> None:
-    """And no more of them than asked."""
+    """At most as many as the limit."""
     ids = sorted(each.id for each in store.queue.enqueue(many(5)))
     assert store.inspect.find(ids[0][:8], 9) == ids
     assert store.inspect.find(ids[0][:8], 2) == ids[:2]
@@ -25,13 +25,13 @@ def test_ambiguous_prefix_finds_its_jobs_in_order(store: Store) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "nonsense", "%", "ffffffff", "0" * 40])
 def test_prefix_that_no_job_has_finds_nothing(store: Store, prefix: str) -> None:
-    """Whether an id could begin so or not."""
+    """Whether or not an id could begin like this."""
     stored(store)
     assert store.inspect.find(prefix, 9) == []
 
 
 def test_pruned_job_is_found_by_an_unambiguous_prefix(store: Store, clock: SettableClock) -> None:
-    """By its history, once."""
+    """It is found by its history, and only once."""
     gone = finish(store, claimed(store)).job.id
     clock.advance(100)
     assert store.retention.prune(phase="succeeded", age=1.0, limit=9) == 1
@@ -54,7 +54,7 @@ def test_neighbours_are_the_next_ids_in_order(store: Store) -> None:
 
 
 def test_shortest_prefix_finds_exactly_its_job(store: Store) -> None:
-    """For jobs that were enqueued together, of which the database knows more than are shown."""
+    """For jobs that were enqueued together, of which only some are shown."""
     ids = [each.id for each in store.queue.enqueue(many(50))][:10]
     for id, neighbours in store.inspect.adjacent_ids(ids).items():
         assert store.inspect.find(shortest_prefix(id, neighbours), 2) == [id]

@@ -23,7 +23,7 @@ CODES = {
 
 
 class Disk:
-    """The disk of a test's database: while it is full, no row of jobs, executions or audit can be written."""
+    """Simulates the disk of a test's database: while it is full, no row of jobs, executions or audit can be written."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -32,7 +32,7 @@ class Disk:
         self._connections: list[Any] = []
 
     def add(self, connection: Any) -> Any:
-        """A connection of SQLite, which keeps the limit by itself."""
+        """Register a SQLite connection; the page limit applies to each connection."""
         self._connections.append(connection)
         if self._full:
             self._limit(connection)
@@ -97,7 +97,7 @@ def full(disk: Disk, code: str = CODES["disk full"]) -> Iterator[None]:
 
 
 def big(app: App[Any]) -> Any:
-    """A kind whose payloads need pages of their own."""
+    """Return a kind whose payloads need new pages."""
 
     @app.job(tries=1)
     def big(run: SyncRun, text: str = "x" * 20_000) -> None: ...
@@ -119,9 +119,7 @@ def test_enqueue_on_a_full_disk_is_unavailable_and_stores_nothing(bench: Bench, 
 
 @pytest.mark.parametrize("places", ["postgres"], indirect=True)
 @pytest.mark.parametrize("code", CODES.values(), ids=CODES.keys())
-def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavailable(
-    bench: Bench, disk: Disk, code: str
-) -> None:
+def test_every_postgresql_error_code_for_a_failed_write_is_unavailable(bench: Bench, disk: Disk, code: str) -> None:
     kind = big(bench.app)
     bench.migrate()
     with full(disk, code), pytest.raises(Unavailable) as caught:
@@ -132,8 +130,8 @@ def test_every_code_by_which_postgresql_says_that_it_can_store_nothing_is_unavai
         kind.using(conn=tx).enqueue()
 
 
-def test_statement_of_a_caller_on_a_full_disk_is_unavailable(bench: Bench, disk: Disk, place: Place) -> None:
-    """In the app's own transaction, too."""
+def test_full_disk_inside_a_transaction_is_unavailable(bench: Bench, disk: Disk, place: Place) -> None:
+    """Also in the app's own transaction."""
     kind = big(bench.app)
     bench.migrate()
     bench.app.jobs()
@@ -141,8 +139,8 @@ def test_statement_of_a_caller_on_a_full_disk_is_unavailable(bench: Bench, disk:
         kind.using(conn=tx).enqueue()
 
 
-def test_error_of_another_database_is_the_caller_s_own(bench: Bench, disk: Disk) -> None:
-    """Only our own transaction says that the database is full."""
+def test_full_disk_error_of_another_database_is_raised_unchanged(bench: Bench, disk: Disk) -> None:
+    """Only an error of the app's own transaction means that its database is full."""
     error = _error_of(disk, bench)
     with pytest.raises(type(error)), bench.app.transaction():
         raise error
@@ -160,12 +158,12 @@ def _error_of(disk: Disk, bench: Bench) -> Exception:
 
 # ---------------------------------------------------------------- workers
 def until_told(bench: Bench, disk: Disk) -> Callable[[], None]:
-    """Frees the disk once the worker has said that something is wrong."""
+    """Free the disk once the worker has reported an error."""
     return bench.app.events.subscribe(lambda event: disk.free(), WorkerError)
 
 
 def test_full_disk_at_the_end_of_a_job_costs_it_no_try(bench: Bench, disk: Disk) -> None:
-    """The outcome is stored when there is room again."""
+    """The outcome is stored once there is space again."""
 
     @bench.app.job(tries=1)
     def work(run: SyncRun) -> str:
@@ -179,7 +177,7 @@ def test_full_disk_at_the_end_of_a_job_costs_it_no_try(bench: Bench, disk: Disk)
 
 
 def test_full_disk_inside_a_commit_function_costs_no_try(bench: Bench, disk: Disk, place: Place) -> None:
-    """The statement that found no room was the user's own; the function runs again when there is some."""
+    """The user's own statement failed; the function runs again once there is space."""
     runs: list[int] = []
 
     @bench.app.job(tries=1)

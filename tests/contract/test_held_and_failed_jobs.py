@@ -17,7 +17,7 @@ def hold(store: Store, kind: str = "mail", queue: str = "default") -> str:
 
 
 def test_held_jobs_are_found_by_kind_and_queue(store: Store, clock: SettableClock) -> None:
-    """Whole, the longest held first; waiting jobs beside them are passed by."""
+    """Complete jobs, the longest held first; waiting jobs are left out."""
     first = hold(store)
     clock.advance(1)
     second = hold(store, queue="slow")
@@ -27,8 +27,8 @@ def test_held_jobs_are_found_by_kind_and_queue(store: Store, clock: SettableCloc
     assert store.inspect.held_jobs([("chore", "default")], 9) == store.inspect.held_jobs([], 9) == []
 
 
-def test_each_kind_and_queue_has_its_own_bound(store: Store) -> None:
-    """A crowd of one does not hide another."""
+def test_limit_applies_to_each_kind_and_queue(store: Store) -> None:
+    """Many held jobs of one queue do not hide those of another."""
     for _ in range(3):
         hold(store)
     other = hold(store, queue='a "b" \\ {c}')
@@ -38,8 +38,8 @@ def test_each_kind_and_queue_has_its_own_bound(store: Store) -> None:
     assert store.inspect.held_jobs([("mail", "default")], 0) == []
 
 
-def test_released_job_is_held_no_more(store: Store) -> None:
-    """Nor is one that was cancelled."""
+def test_released_job_is_not_listed_as_held(store: Store) -> None:
+    """Nor is a cancelled one."""
     released, cancelled = hold(store), hold(store)
     store.control.release(released, by="olga", reason="seen")
     assert store.transitions.take([taken(store.inspect.get(cancelled))]) == []
@@ -48,7 +48,7 @@ def test_released_job_is_held_no_more(store: Store) -> None:
 
 # ---------------------------------------------------------------- failures
 def test_failed_jobs_are_counted_by_kind(store: Store, clock: SettableClock) -> None:
-    """The number of all, and the newest of each kind with what is needed to judge them."""
+    """The count of all, and the newest of each kind with their errors."""
     old = fail(store, claimed(store), "first").job.id
     clock.advance(10)
     new = [fail(store, claimed(store), f"paper {n}").job.id for n in range(2)]
@@ -60,8 +60,8 @@ def test_failed_jobs_are_counted_by_kind(store: Store, clock: SettableClock) -> 
     assert store.inspect.recent_failures(60, 9)[1].newest[-1] == FailedJob(old, "FAILED", 1, EPOCH, "first")
 
 
-def test_only_the_last_failures_count(store: Store, clock: SettableClock) -> None:
-    """A job that failed exactly so long ago is too old."""
+def test_only_recent_failures_are_counted(store: Store, clock: SettableClock) -> None:
+    """A failure exactly as old as the limit is too old."""
     fail(store, claimed(store))
     clock.advance(59.9)
     assert [each.count for each in store.inspect.recent_failures(60, 1)] == [1]
@@ -70,7 +70,7 @@ def test_only_the_last_failures_count(store: Store, clock: SettableClock) -> Non
 
 
 def test_cancelled_rejected_expired_and_waiting_jobs_have_not_failed(store: Store, clock: SettableClock) -> None:
-    """An operator decided so, or the job still has tries; a success is not a failure either."""
+    """An operator decided so, or the job still has tries, or it succeeded."""
     finish(store, claimed(store))
     settle(store, claimed(store), Rejected("not today"))
     settle(store, claimed(store), Errored("busy", retryable=True, after=999.0))
@@ -82,7 +82,7 @@ def test_cancelled_rejected_expired_and_waiting_jobs_have_not_failed(store: Stor
 
 
 def test_redriven_job_no_longer_counts_as_failed(store: Store) -> None:
-    """The remark in its history says so; another remark does not."""
+    """The `redrive` remark in its history says so; other remarks do not."""
     again, kept = fail(store, claimed(store)).job.id, fail(store, claimed(store)).job.id
     store.control.add_note(again, attempt=None, event="redrive", actor="olga", reason=None)
     store.control.add_note(kept, attempt=None, event="note", actor="olga", reason=None)
@@ -91,8 +91,8 @@ def test_redriven_job_no_longer_counts_as_failed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 2])
-def test_spent_tries_are_a_failure(store: Store, tries: int) -> None:
-    """The last error of the last attempt is told."""
+def test_job_without_tries_left_counts_as_failed(store: Store, tries: int) -> None:
+    """The report has the last error of the last attempt."""
     job = stored(store, tries=tries)
     for n in range(tries):
         (lease,) = store.queue.claim("ann", claim_rules("mail"), ("default",), 1)

@@ -1,5 +1,5 @@
-"""Verbs of the app inside its own transactions: each joins the open transaction, or refuses in one sentence; the same
-on both stores.
+"""Verbs of the app inside its own transactions: each joins the open transaction or is refused, in the same way on both
+stores.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.kit import Place, postgres_place, sqlite_place
 
 
 class Shop:
-    """An app with a kind of each sort, and a second one on the same database: another program."""
+    """An app with several kinds, and a second app on the same database that acts as another program."""
 
     def __init__(self, place: Place, **options: Any) -> None:
         self.app: App[Any] = App(place.url, schema=place.schema, **options)
@@ -49,7 +49,7 @@ class Shop:
         self.other: App[Any] = App(place.url, schema=place.schema)
 
     def kinds(self) -> list[str]:
-        """The kinds of the jobs that everyone sees."""
+        """Return the kinds of the jobs that are visible to other connections."""
         return sorted(job.kind for job in self.other.jobs())
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ def shop(place: Place) -> Iterator[Shop]:
 
 
 class Undo(Exception):
-    """Rolls a block back."""
+    """Raised to roll back a block."""
 
 
 ENQUEUES: dict[str, Callable[[Shop], Any]] = {
@@ -81,10 +81,10 @@ ENQUEUES: dict[str, Callable[[Shop], Any]] = {
 
 
 @pytest.mark.parametrize("enqueue", ENQUEUES.values(), ids=ENQUEUES)
-def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_that_commits(
+def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_it_commits(
     shop: Shop, enqueue: Callable[[Shop], Any]
 ) -> None:
-    """Without conn=, too: other connections see the job only after the commit, and never after a rollback."""
+    """Also without `conn=`: other connections see the job only after the commit, and never after a rollback."""
     with pytest.raises(Undo), shop.app.transaction():
         enqueue(shop)
         raise Undo
@@ -96,7 +96,7 @@ def test_job_enqueued_inside_a_transaction_is_stored_exactly_if_that_commits(
 
 
 def test_admit_enqueues_in_the_transaction_of_its_own_job(shop: Shop) -> None:
-    """A job that is not admitted leaves nothing behind; a transaction around it goes on."""
+    """A job that is not admitted stores nothing; a surrounding transaction stays open."""
     with pytest.raises(Refused):
         shop.judged.enqueue(10)
     assert shop.kinds() == []
@@ -111,7 +111,7 @@ def test_admit_enqueues_in_the_transaction_of_its_own_job(shop: Shop) -> None:
 
 
 def test_reads_inside_a_transaction_see_what_it_wrote(shop: Shop) -> None:
-    """On both stores alike."""
+    """The same on both stores."""
     with shop.app.transaction():
         stored = shop.thank.enqueue(7)
         assert shop.app.get(stored.id).payload == {"order": 7}
@@ -142,10 +142,10 @@ REFUSED: dict[str, Callable[[Shop, str], Any]] = {
 
 
 @pytest.mark.parametrize(("name", "verb"), REFUSED.items(), ids=REFUSED)
-def test_verb_that_needs_its_own_transaction_refuses_inside_one(
+def test_verb_that_needs_its_own_transaction_is_refused_inside_one(
     shop: Shop, name: str, verb: Callable[[Shop, str], Any]
 ) -> None:
-    """In one sentence that names it and says what to do; the transaction goes on, and commits."""
+    """The error names the verb and says what to do; the transaction stays open and commits."""
     waiting = shop.thank.enqueue(1)
     with shop.app.transaction():
         with pytest.raises(UsageError) as caught:
@@ -158,9 +158,7 @@ def test_verb_that_needs_its_own_transaction_refuses_inside_one(
 
 @pytest.mark.parametrize("schema", ["the same", "another"])
 def test_two_apps_on_one_database_share_the_transaction(shop: Shop, place: Place, schema: str) -> None:
-    """A kind of another app, whose jobs are in the same database, would otherwise wait for the lock of the block around
-    it.
-    """
+    """Otherwise an enqueue of the second app would wait for the lock of the surrounding transaction."""
     second: App[Any] = App(place.url, schema=place.schema if schema == "the same" else f"{place.schema}_2")
 
     @second.job()
@@ -181,7 +179,7 @@ def test_two_apps_on_one_database_share_the_transaction(shop: Shop, place: Place
 
 @pytest.fixture
 def ran_elsewhere(place: Place, quick_path: Path) -> Iterator[Shop]:
-    """A shop in another database of the same sort."""
+    """Return a shop in another database of the same type."""
     if place.url.startswith("sqlite"):
         shop = Shop(sqlite_place(quick_path))
     else:
@@ -192,7 +190,7 @@ def ran_elsewhere(place: Place, quick_path: Path) -> Iterator[Shop]:
     shop.close()
 
 
-def test_app_on_another_database_is_not_touched(shop: Shop, ran_elsewhere: Shop) -> None:
+def test_transaction_does_not_affect_an_app_on_another_database(shop: Shop, ran_elsewhere: Shop) -> None:
     """Its jobs are stored at once, and its verbs run."""
     with pytest.raises(Undo), shop.app.transaction():
         kept = ran_elsewhere.thank.enqueue(1)
@@ -205,7 +203,7 @@ def test_app_on_another_database_is_not_touched(shop: Shop, ran_elsewhere: Shop)
 
 
 def test_task_that_outlives_the_transaction_does_not_use_it(shop: Shop) -> None:
-    """It has the context of the block, and the block has ended."""
+    """The task has the context of a block that has ended."""
     with pytest.raises(Undo), shop.app.transaction():
         context = contextvars.copy_context()
         raise Undo
@@ -213,8 +211,8 @@ def test_task_that_outlives_the_transaction_does_not_use_it(shop: Shop) -> None:
     assert shop.kinds() == ["thank"]
 
 
-def test_thread_with_the_context_of_a_transaction_is_told_so(shop: Shop) -> None:
-    """The connection is not its own, and the job must be part of the block: it is refused at once."""
+def test_thread_that_inherits_a_transaction_context_is_refused(shop: Shop) -> None:
+    """Another thread may not use the connection, so the call is refused at once."""
 
     async def block() -> None:
         with shop.app.transaction():
@@ -226,8 +224,8 @@ def test_thread_with_the_context_of_a_transaction_is_told_so(shop: Shop) -> None
     assert [job.payload["order"] for job in shop.other.jobs()] == [2]
 
 
-def test_task_that_a_block_starts_does_not_store_its_job_in_the_block(shop: Shop) -> None:
-    """The block may be rolled back after the task has been told that its job is stored."""
+def test_task_started_inside_a_transaction_is_refused(shop: Shop) -> None:
+    """The block might be rolled back after the task was told that its job is stored."""
 
     async def main() -> None:
         with pytest.raises(RuntimeError, match="rolled back"), shop.app.transaction():
@@ -240,12 +238,12 @@ def test_task_that_a_block_starts_does_not_store_its_job_in_the_block(shop: Shop
     assert [job.payload["order"] for job in shop.other.jobs()] == [2]
 
 
-def test_thread_that_is_started_inside_and_waited_for_never_waits_for_ever(
+def test_thread_started_inside_a_transaction_never_deadlocks(
     shop: Shop, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plain thread knows nothing of the block.
+    """A plain thread does not inherit the context of the block.
 
-    On SQLite it would wait for the lock of the thread that waits for it, so its wait is bounded.
+    On SQLite it would wait for the lock of the thread that waits for it, so its wait is limited.
     """
     store: Any = shop.app.database.store()
     if hasattr(store, "file"):

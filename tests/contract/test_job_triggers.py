@@ -21,7 +21,7 @@ NEWER = Lifecycle(
 
 @pytest.fixture
 def scene(store: Store) -> Scene:
-    """One job in every situation, by name."""
+    """Return one job in each situation, by name."""
     store.registry.migrate([NEWER], [])
     jobs = {
         "resting": settle(store, claimed(store, "paint"), Errored("busy", retryable=True)).job,
@@ -43,7 +43,7 @@ def scene(store: Store) -> Scene:
 
 
 def refuse(raw: Raw, scene: Scene, sql: str, why: str) -> None:
-    """The statement is refused for this reason, and nothing is changed."""
+    """Check that the statement is refused for this reason and changes nothing."""
     before = raw.dump()
     with pytest.raises(raw.refusal, match=why):
         raw(sql, **scene)
@@ -134,15 +134,17 @@ FRESH = "updated_at = {later}"
         ("buried", f"key_freed = (1 = 0), {FRESH}", "has ended"),
     ],
 )
-def test_no_update_of_a_job_breaks_a_rule(scene: Scene, raw: Raw, where: str, change: str, why: str) -> None:
-    """Undrawn arrows, a state without its version, a phase that does not fit, attempts that leap or shrink, changed
-    identity, changes after the end.
+def test_update_that_breaks_a_rule_of_jobs_is_refused(
+    scene: Scene, raw: Raw, where: str, change: str, why: str
+) -> None:
+    """Transitions that are not allowed, a state without its version, a phase that does not fit, wrong attempt numbers,
+    changed identity, changes after the end.
     """
     refuse(raw, scene, f"UPDATE {{jobs}} SET {change} WHERE id = :{where}", why)
 
 
-def test_a_drawn_arrow_is_accepted(store: Store, scene: Scene, raw: Raw) -> None:
-    """The other side of the coin: the same words along drawn arrows, with all that belongs to them, are not refused."""
+def test_allowed_transition_is_accepted(store: Store, scene: Scene, raw: Raw) -> None:
+    """The same statements with allowed transitions, complete with all their columns, are accepted."""
     raw(
         f"""UPDATE {{jobs}} SET state = 'RUNNING', phase = 'running', version = version + 1, attempt = attempt + 1, lifecycle_version = 2, {FRESH}
             WHERE id = :waiting""",
@@ -185,8 +187,8 @@ def test_a_drawn_arrow_is_accepted(store: Store, scene: Scene, raw: Raw) -> None
     ],
     ids=str,
 )
-def test_no_insert_of_a_job_begins_elsewhere(scene: Scene, raw: Raw, changes: dict[str, str]) -> None:
-    """A job begins in the initial state of a registered lifecycle, with nothing behind it."""
+def test_insert_of_a_job_outside_its_initial_state_is_refused(scene: Scene, raw: Raw, changes: dict[str, str]) -> None:
+    """A job begins in the initial state of a registered lifecycle, with no history."""
     before = raw.dump()
     raw_id = {"id": f"'{uuid7()}'"}
     with pytest.raises(raw.refusal, match="a new job must be pending, in its initial state"):
@@ -196,13 +198,13 @@ def test_no_insert_of_a_job_begins_elsewhere(scene: Scene, raw: Raw, changes: di
 
 
 @pytest.mark.parametrize("name", ["waiting", "running", "leased", "committed", "retried", "resting"])
-def test_a_live_job_is_not_deleted(scene: Scene, raw: Raw, name: str) -> None:
-    """Only what has ended may go."""
+def test_delete_of_a_live_job_is_refused(scene: Scene, raw: Raw, name: str) -> None:
+    """Only ended jobs can be deleted."""
     refuse(raw, scene, f"DELETE FROM {{jobs}} WHERE id = :{name}", "only a job that has ended can be deleted")
 
 
-def test_an_ended_job_may_be_deleted_with_its_executions(scene: Scene, raw: Raw) -> None:
-    """And its audit stays."""
+def test_ended_job_may_be_deleted_with_its_executions(scene: Scene, raw: Raw) -> None:
+    """The audit is kept."""
     audit = raw.lines("audit")
     raw("DELETE FROM {jobs} WHERE id = :done", **scene)
     assert raw("SELECT count(*) FROM {executions} WHERE job_id = :done", **scene) == [(0,)]
@@ -210,8 +212,8 @@ def test_an_ended_job_may_be_deleted_with_its_executions(scene: Scene, raw: Raw)
 
 
 @pytest.mark.parametrize("name", ["waiting", "running", "done"])
-def test_a_job_is_not_replaced(scene: Scene, raw: Raw, name: str) -> None:
-    """Neither by itself nor by a job that begins anew under its id."""
+def test_job_cannot_be_replaced(scene: Scene, raw: Raw, name: str) -> None:
+    """Neither by itself nor by a new job with its id."""
     for changes in (
         {},
         {"priority": "9"},
@@ -231,8 +233,8 @@ def test_a_job_is_not_replaced(scene: Scene, raw: Raw, name: str) -> None:
         assert raw.dump() == before
 
 
-def test_a_job_is_not_replaced_by_the_holder_of_its_key(scene: Scene, raw: Raw) -> None:
-    """A new job under another's idempotency or unique key pushes nobody out."""
+def test_job_cannot_be_replaced_through_its_key(scene: Scene, raw: Raw) -> None:
+    """A new job with the same idempotency or unique key replaces no other."""
     anew = {
         "id": f"'{uuid7()}'",
         "state": "'PENDING'",

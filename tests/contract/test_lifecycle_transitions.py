@@ -62,7 +62,7 @@ RAISES: dict[str, Outcome] = {
 
 @dataclass
 class Walker:
-    """One job, and the hand that holds it, if any."""
+    """One job, and its lease, if it has one."""
 
     store: Store
     lifecycle: Lifecycle
@@ -75,12 +75,14 @@ class Walker:
         return job.state, job.phase, self.lease.status if self.lease else None
 
     def can(self, action: Action) -> bool:
-        """Claims and takes are for jobs that wait, outcomes for jobs that are held."""
+        """Claims and takes are for waiting jobs, outcomes for leased jobs."""
         sleeper = self.store.inspect.get(self.id).phase == "pending"
         return sleeper if isinstance(action, str) else self.lease is not None
 
     def step(self, action: Action) -> None:
-        """Do it; `TransitionRefused` where the lifecycle says no. The store must accept what was decided."""
+        """Do the action, or raise `TransitionRefused` if the lifecycle does not allow it. The store must accept the
+        decision.
+        """
         if action == "claim":
             (self.lease,) = claim(self.store, KIND_OF[self.lifecycle.name], 1)
         elif isinstance(action, str):
@@ -115,7 +117,7 @@ def actions(lifecycle: Lifecycle) -> list[Action]:
 
 
 def walk(store: Store, lifecycle: Lifecycle, route: tuple[Action, ...]) -> Walker:
-    """A fresh job, led along a route. It does not stay due, so that the next claim finds the next job."""
+    """Create a job and lead it along a route. Each has a higher priority than the last, so the next claim finds it."""
     job = make(KIND_OF[lifecycle.name], priority=_newest())
     walker = Walker(store, lifecycle, store.queue.enqueue([job])[0].id)
     for action in route:
@@ -128,7 +130,7 @@ def _newest(counter: Iterator[int] = iter(range(10**9))) -> int:  # noqa: B008 -
 
 
 def routes(store: Store, lifecycle: Lifecycle) -> dict[tuple[str, str, str | None], tuple[Action, ...]]:
-    """The shortest way to every situation that a job of this lifecycle can come to; every step of the search is walked
+    """Return the shortest route to every situation that a job of this lifecycle can reach; each step of the search runs
     in the store.
     """
     start = walk(store, lifecycle, ())
@@ -157,7 +159,7 @@ _known: dict[str, dict[tuple[str, str, str | None], tuple[Action, ...]]] = {}
 
 
 def known_routes(store: Store, lifecycle: Lifecycle) -> dict[tuple[str, str, str | None], tuple[Action, ...]]:
-    """The routes, searched once: they are the lifecycle's, not the store's."""
+    """Return the routes, searched once: they depend on the lifecycle, not on the store."""
     if lifecycle.name not in _known:
         _known[lifecycle.name] = routes(store, lifecycle)
     return _known[lifecycle.name]
@@ -169,8 +171,8 @@ def lifecycle(request: pytest.FixtureRequest) -> Lifecycle:
 
 
 def test_jobs_take_every_allowed_transition_and_no_other(store: Store, lifecycle: Lifecycle) -> None:
-    """Whatever is done to jobs of a lifecycle, in every situation they can come to, all of its arrows appear in the
-    audit, and nothing else does.
+    """If every action is tried in every reachable situation, the audit has all transitions of the lifecycle and no
+    others.
     """
     found = routes(store, lifecycle)
     assert {state for state, _, _ in found} >= set(lifecycle.states) - lifecycle.resting - {"queued"}
@@ -184,8 +186,8 @@ def _all(store: Store) -> list[str]:
 
 
 def test_decide_refuses_every_event_that_the_lifecycle_does_not_allow(store: Store, lifecycle: Lifecycle) -> None:
-    """In each situation an event that is not allowed there is refused, or turned into another one that is allowed; it
-    is never walked itself.
+    """In each situation an event that is not allowed is refused or replaced by one that is allowed; it is never
+    recorded itself.
     """
     for (state, phase, status), route in known_routes(store, lifecycle).items():
         walker = walk(store, lifecycle, route)
@@ -209,8 +211,8 @@ def test_decide_refuses_every_event_that_the_lifecycle_does_not_allow(store: Sto
 
 
 def test_database_refuses_every_other_move(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
-    """A holder that makes up a move to a state which no arrow leads to is refused by the database, with its words, and
-    nothing changes.
+    """A forged move by the holder to a state that no transition leads to is refused by the database, and nothing
+    changes.
     """
     held = {(change.source, change.target) for change in lifecycle.state_changes() if change.attempts == 0}
     refused = 0
@@ -236,7 +238,7 @@ def test_database_refuses_every_other_move(store: Store, raw: Raw, lifecycle: Li
 
 
 def test_database_refuses_every_other_take(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
-    """Nobody carries a waiting job along an arrow that is not allowed, nor an ended one anywhere."""
+    """A take along a transition that is not allowed is refused, and so is every take of an ended job."""
     for (state, phase, _), route in known_routes(store, lifecycle).items():
         walker = walk(store, lifecycle, route)
         if walker.lease is not None:
@@ -266,7 +268,7 @@ def test_database_refuses_every_other_take(store: Store, raw: Raw, lifecycle: Li
 
 
 def test_database_refuses_every_other_claim(store: Store, raw: Raw, lifecycle: Lifecycle) -> None:
-    """A worker that makes up a way in gets no job, and the job and its executions stay as they were."""
+    """A forged claim rule claims no job, and the job and its executions do not change."""
     drawn = {(change.source, change.target) for change in lifecycle.state_changes() if change.attempts == 1}
     (rule,) = (rule for rule in claim_rules(KIND_OF[lifecycle.name]) if rule.state == lifecycle.initial)
     for target in lifecycle.states:
@@ -284,8 +286,8 @@ def _along(rule: ClaimRule, target: str) -> ClaimRule:
     return replace(rule, path=(Arrow(rule.state, "claim", target),))
 
 
-def test_disconnected_path_is_refused_as_a_whole(store: Store, raw: Raw) -> None:
-    """Of a move of two arrows the first is not written if the second cannot be."""
+def test_move_with_a_bad_second_transition_is_refused_as_a_whole(store: Store, raw: Raw) -> None:
+    """If the second of two transitions cannot be written, the first is not written either."""
     walker = walk(store, LIFECYCLES["image"], ("claim",))
     assert walker.lease is not None
     move = decided(walker.lease, FailedFinally("broken"))
@@ -299,8 +301,8 @@ def test_disconnected_path_is_refused_as_a_whole(store: Store, raw: Raw) -> None
         assert raw.dump() == before
 
 
-def test_a_held_job_waits_where_its_lifecycle_lets_it(store: Store, lifecycle: Lifecycle) -> None:
-    """An operator's hold leads a job back along drawn arrows, or ends it where none leads back."""
+def test_held_job_waits_if_its_lifecycle_allows_it_and_fails_otherwise(store: Store, lifecycle: Lifecycle) -> None:
+    """An operator's hold returns a job to a waiting state along allowed transitions, or ends it if there are none."""
     walker = walk(store, lifecycle, ("claim",))
     assert walker.lease is not None
     assert store.transitions.move([decided(walker.lease, Held("look"))]) == []

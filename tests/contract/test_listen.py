@@ -19,7 +19,7 @@ TIME_LIMIT = 30.0
 
 
 class Bell:
-    """Counts the calls, and waits for the next."""
+    """Counts the calls, and waits for the next one."""
 
     def __init__(self) -> None:
         self._rung = threading.Semaphore(0)
@@ -30,8 +30,8 @@ class Bell:
         self._rung.release()
 
     def wait(self) -> None:
-        """A call has come that was not waited for before."""
-        assert self._rung.acquire(timeout=TIME_LIMIT), "nobody called"
+        """Wait for a call that was not waited for before."""
+        assert self._rung.acquire(timeout=TIME_LIMIT), "no call came"
 
     def forget(self) -> None:
         while self._rung.acquire(blocking=False):
@@ -40,7 +40,7 @@ class Bell:
 
 @contextmanager
 def listening(store: Store) -> Iterator[Bell]:
-    """A bell at a listener that has begun."""
+    """Open a listener with a bell, and wait until it has started."""
     bell = Bell()
     listener = store.queue.listen(bell)
     try:
@@ -50,9 +50,9 @@ def listening(store: Store) -> Iterator[Bell]:
         listener.close()
 
 
-# ---------------------------------------------------------------- when it calls
+# ---------------------------------------------------------------- wake-ups
 def test_new_job_wakes_the_listener(store: Store, other: Store) -> None:
-    """From this process or another, however many at once."""
+    """From this process or another, for any number of jobs at once."""
     with listening(store) as bell:
         for coming in (other, store):
             bell.forget()
@@ -60,8 +60,8 @@ def test_new_job_wakes_the_listener(store: Store, other: Store) -> None:
             bell.wait()
 
 
-def test_a_job_that_is_made_due_calls(store: Store, other: Store) -> None:
-    """The key's holder rests after a failure, and the same key is enqueued again."""
+def test_job_that_is_made_due_wakes_the_listener(store: Store, other: Store) -> None:
+    """The key's job rests after a failure, and the same key is enqueued again."""
     lease = claimed(store, "paint", idempotency_key="k")
     resting = settle(store, lease, Errored("busy", retryable=True)).job
     with listening(store) as bell:
@@ -71,8 +71,8 @@ def test_a_job_that_is_made_due_calls(store: Store, other: Store) -> None:
     assert store.inspect.get(resting.id).due_at < resting.due_at
 
 
-def test_a_job_whose_hold_ends_calls(store: Store, other: Store, raw: Raw) -> None:
-    """An operator has decided."""
+def test_released_job_wakes_the_listener(store: Store, other: Store, raw: Raw) -> None:
+    """An operator has released it."""
     job = stored(store)
     raw("UPDATE {jobs} SET held_at = updated_at, held_reason = 'look', updated_at = {later} WHERE id = :id", id=job.id)
     with listening(store) as bell:
@@ -81,8 +81,8 @@ def test_a_job_whose_hold_ends_calls(store: Store, other: Store, raw: Raw) -> No
         bell.wait()
 
 
-def test_a_job_that_is_due_again_by_a_move_calls(store: Store, other: Store) -> None:
-    """Lost, released or tried again at once: an idle worker need not wait for its next look."""
+def test_returned_job_wakes_the_listener(store: Store, other: Store) -> None:
+    """Lost, returned and immediately retried jobs wake an idle worker before its next poll."""
     lease = claimed(other)
     with listening(store) as bell:
         bell.forget()
@@ -90,8 +90,8 @@ def test_a_job_that_is_due_again_by_a_move_calls(store: Store, other: Store) -> 
         bell.wait()
 
 
-def test_several_may_listen(store: Store, other: Store) -> None:
-    """Each is called."""
+def test_all_listeners_are_woken(store: Store, other: Store) -> None:
+    """Each one is called."""
     with listening(store) as first, listening(store) as second, listening(other) as third:
         for bell in (first, second, third):
             bell.forget()
@@ -100,8 +100,8 @@ def test_several_may_listen(store: Store, other: Store) -> None:
             bell.wait()
 
 
-def test_a_wake_that_raises_is_called_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """A caller's mistake is logged and does not end the listening."""
+def test_wake_function_that_raises_is_called_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """The exception is logged, and the listener continues."""
     rung = threading.Semaphore(0)
 
     def wake() -> None:
@@ -118,9 +118,9 @@ def test_a_wake_that_raises_is_called_again(store: Store, caplog: pytest.LogCapt
     assert "wake function raised" in caplog.text
 
 
-# ---------------------------------------------------------------- when it ends
-def test_no_call_comes_after_the_close(store: Store, other: Store) -> None:
-    """Its thread has ended, and another's listener is still open."""
+# ---------------------------------------------------------------- closing
+def test_closed_listener_is_not_woken(store: Store, other: Store) -> None:
+    """Its thread has ended, while another listener is still open."""
     with listening(other) as witness:
         with listening(store) as bell:
             pass
@@ -132,8 +132,8 @@ def test_no_call_comes_after_the_close(store: Store, other: Store) -> None:
     assert not listener_threads()
 
 
-def test_a_listener_that_was_late_does_not_call_after_the_close(store: Store) -> None:
-    """Its thread may still have been at the door when it was closed."""
+def test_late_wake_after_the_close_is_dropped(store: Store) -> None:
+    """The thread may be about to call when the listener is closed."""
     bell = Bell()
     listener: Any = store.queue.listen(bell)
     listener.close()
@@ -150,7 +150,7 @@ def test_listener_can_be_closed_twice(store: Store) -> None:
 
 
 def test_wake_function_may_close_its_listener(store: Store) -> None:
-    """A call that ends its own listening does not wait for itself."""
+    """The call does not wait for its own thread."""
     closed, there = threading.Event(), threading.Event()
 
     def wake() -> None:
@@ -166,8 +166,8 @@ def test_wake_function_may_close_its_listener(store: Store) -> None:
     assert not listener_threads()
 
 
-def test_a_store_that_closes_takes_its_listeners_along(store: Store) -> None:
-    """It gives back every connection."""
+def test_closing_the_store_closes_its_listeners(store: Store) -> None:
+    """The store gives back every connection."""
     store.queue.listen(lambda: None)
     store.close()
     assert not listener_threads()
@@ -181,10 +181,10 @@ def listener_threads() -> list[threading.Thread]:
 @pytest.mark.parametrize(
     "stack", [pytest.param(stack, id=f"{stack.database}: {stack.name}") for stack in (*SQLITE, *POSTGRES)]
 )
-def test_a_callers_transaction_calls_when_it_commits(
+def test_commit_of_a_callers_transaction_wakes_the_listener(
     stack: Stack, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Whatever stack it is of: the call rides with the job."""
+    """For every library: the notification is part of the job's transaction."""
     place = (
         sqlite_place(tmp_path)
         if stack.database == "sqlite"

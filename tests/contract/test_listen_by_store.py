@@ -17,7 +17,7 @@ from tests.kit import Place, postgres_place, sqlite_place
 
 
 def quick(store: OpenStore) -> None:
-    """Look often, ask early."""
+    """Poll often, and probe early."""
     vars(store.queue).update(poll_every=0.001, probe_after=0.05)
 
 
@@ -30,8 +30,8 @@ def file(quick_path: Path) -> Iterator[Place]:
     place.close()
 
 
-def test_a_listener_never_asks_for_the_write_lock(file: Place) -> None:
-    """It begins and is called while another has that, and the other's commit is not in its way."""
+def test_listener_never_takes_the_write_lock(file: Place) -> None:
+    """It starts and is woken while another connection has the lock, and does not block that connection's commit."""
     store = file.open()
     quick(store)
     with file.raw.transaction() as rival:
@@ -43,13 +43,13 @@ def test_a_listener_never_asks_for_the_write_lock(file: Place) -> None:
             rival.execute("BEGIN IMMEDIATE")
 
 
-def test_a_locked_file_is_looked_at_again(
+def test_listener_polls_a_locked_file_again(
     file: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody writes just now: that is no failure."""
+    """A write by another process is not an error."""
     store: Any = file.open()
     if store.journal == "wal":
-        pytest.skip("nobody locks readers out of a write-ahead log")
+        pytest.skip("a write-ahead log never locks readers out")
     store.inspect.counts()
     quick(store)
     kept_out = threading.Event()
@@ -87,7 +87,7 @@ def server(postgres_url: str) -> Iterator[Place]:
 
 
 def listeners(place: Place) -> list[int]:
-    """The server's processes for listeners of this schema."""
+    """Return the server's processes for listeners of this schema."""
     rows = place.raw(
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'interlock listener' AND query LIKE :query",
         query=f'LISTEN "{place.schema}.%',
@@ -108,8 +108,10 @@ def _frozen(place: Place, pid: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("dies", [_terminated, _frozen])
-def test_a_dead_connection_is_noticed_and_replaced(server: Place, dies: Callable[[Place, int], Any]) -> None:
-    """With a call, since jobs may have come in meanwhile; also where nobody says that it is dead."""
+def test_dead_connection_is_detected_and_replaced(server: Place, dies: Callable[[Place, int], Any]) -> None:
+    """The listener is woken, since jobs may have been stored meanwhile; also if the server stops answering without an
+    error.
+    """
     store = server.open()
     quick(store)
     with listening(store) as bell:
@@ -123,8 +125,8 @@ def test_a_dead_connection_is_noticed_and_replaced(server: Place, dies: Callable
             after()
 
 
-def test_a_sign_of_life_is_asked_for_and_taken(server: Place) -> None:
-    """A quiet server that answers keeps its connection, question after question."""
+def test_idle_connection_that_answers_probes_is_kept(server: Place) -> None:
+    """A server without notifications that answers every probe keeps its connection."""
     store = server.open()
     quick(store)
     with listening(store) as bell:
@@ -147,8 +149,8 @@ def test_a_sign_of_life_is_asked_for_and_taken(server: Place) -> None:
         assert bell.calls == 2
 
 
-def test_only_what_is_stored_is_told_and_once(server: Place) -> None:
-    """A statement that stores nothing says nothing, one that stores many says it once."""
+def test_each_statement_notifies_once_and_only_if_it_stored_a_job(server: Place) -> None:
+    """A statement that stores nothing does not notify; one that stores many jobs notifies once."""
     store = server.open()
     stored(store, idempotency_key="k")
     with server.raw.transaction() as conn:
@@ -165,7 +167,7 @@ def test_only_what_is_stored_is_told_and_once(server: Place) -> None:
 
 
 def test_schemas_do_not_wake_each_other(server: Place, postgres_url: str) -> None:
-    """Two apps in one database have a door each."""
+    """Each schema in a database has its own channel."""
     ran_elsewhere = postgres_place(postgres_url)
     try:
         foreign = ran_elsewhere.open()

@@ -42,7 +42,7 @@ def raw(place: Place) -> Raw:
 
 
 def end(raw: Raw, pid: int) -> None:
-    """End one backend, and see that it is gone."""
+    """End one server process, and wait until it is gone."""
     raw("SELECT pg_terminate_backend(:pid)", pid=pid)
     while raw("SELECT 1 FROM pg_stat_activity WHERE pid = :pid", pid=pid):
         pass
@@ -53,8 +53,8 @@ def pid_of(tx: Any) -> int:
     return int(pid)
 
 
-def test_connections_that_died_idle_are_replaced(store: PostgresStore, raw: Raw) -> None:
-    """All of them: the next verb notices nothing."""
+def test_dead_idle_connections_are_replaced(store: PostgresStore, raw: Raw) -> None:
+    """All of them: the next verb succeeds."""
     with ExitStack() as several:
         pids = [pid_of(several.enter_context(store.transaction())) for _ in range(4)]
     for pid in pids:
@@ -80,10 +80,12 @@ VERBS: dict[str, Verb] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw, place: Place, verb: str) -> None:
-    """From the driver's own error.
+def test_verb_that_loses_its_connection_raises_unavailable(
+    store: PostgresStore, raw: Raw, place: Place, verb: str
+) -> None:
+    """The error has the driver's error as its cause.
 
-    Nothing was done, no row was blamed for it, and the same verb works when it is sent again.
+    Nothing was done, no row was refused for it, and the same verb works when it is sent again.
     """
     lease = claimed(store)
     waiting = stored(store)
@@ -92,7 +94,7 @@ def test_a_verb_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw,
     def work() -> None:
         try:
             VERBS[verb](store, lease, waiting)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at below
+        except Exception as error:  # noqa: BLE001 - checked below
             raised.append(error)
 
     with psycopg.connect(place.url) as other:
@@ -131,10 +133,10 @@ def wrap(tx: Any) -> None:
 
 @pytest.mark.parametrize("then", [swallow, touch, wrap])
 @pytest.mark.parametrize("whose", ["our transaction", "the caller's"])
-def test_a_commit_whose_connection_is_lost_says_so(
+def test_commit_that_loses_its_connection_raises_unavailable(
     store: PostgresStore, raw: Raw, whose: str, then: Callable[[Any], None]
 ) -> None:
-    """Whatever its function makes of it; nothing is stored, and the commit can be sent again."""
+    """Whatever the function does with the error; nothing is stored, and the commit can be sent again."""
     lease = claimed(store)
     move = decided(lease, Returned("1", boundary=True))
     before = raw.dump()
@@ -150,8 +152,8 @@ def test_a_commit_whose_connection_is_lost_says_so(
     assert store.transitions.commit(move, lambda tx, job: None, transaction=transaction) is None
 
 
-def test_a_function_that_fails_of_itself_is_told_so(store: PostgresStore, raw: Raw) -> None:
-    """Though its connection has died meanwhile, unnoticed."""
+def test_own_error_of_a_commit_function_is_raised_unchanged(store: PostgresStore, raw: Raw) -> None:
+    """Also if its connection was lost meanwhile and the function did not notice."""
 
     def body(tx: Any, job: Job) -> None:
         end(raw, pid_of(tx))
@@ -162,7 +164,7 @@ def test_a_function_that_fails_of_itself_is_told_so(store: PostgresStore, raw: R
 
 
 def test_error_of_another_database_is_raised_unchanged(store: PostgresStore, raw: Raw, place: Place) -> None:
-    """What a function raises of a connection of its own goes through as it is, as long as ours is there."""
+    """A function's error from its own connection is raised unchanged, as long as the store's connection works."""
     lease = claimed(store)
 
     def body(tx: Any, job: Job) -> None:
@@ -175,7 +177,7 @@ def test_error_of_another_database_is_raised_unchanged(store: PostgresStore, raw
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_a_transaction_whose_connection_is_lost_says_so(store: PostgresStore, raw: Raw) -> None:
+def test_transaction_that_loses_its_connection_raises_unavailable(store: PostgresStore, raw: Raw) -> None:
     """Nothing of the block is stored."""
     with pytest.raises(Unavailable), store.transaction() as tx:
         store.queue.enqueue([make()], conn=tx)
@@ -183,7 +185,7 @@ def test_a_transaction_whose_connection_is_lost_says_so(store: PostgresStore, ra
     assert store.inspect.jobs() == []
 
 
-def test_a_callers_own_connection_raises_its_own_errors(store: PostgresStore, raw: Raw, place: Place) -> None:
+def test_callers_own_connection_raises_the_drivers_errors(store: PostgresStore, raw: Raw, place: Place) -> None:
     with pytest.raises(psycopg.OperationalError), psycopg.connect(place.url) as connection:
         end(raw, pid_of(connection))
         store.queue.enqueue([make()], conn=connection)
@@ -192,7 +194,7 @@ def test_a_callers_own_connection_raises_its_own_errors(store: PostgresStore, ra
 # ---------------------------------------------------------------- a server that is unreachable
 @pytest.fixture
 def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], None]]]:
-    """A store on a database of its own, and a switch that lets nobody in there, and throws everybody out."""
+    """Return a store on its own database, and a switch that refuses new connections there and ends the open ones."""
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS interlock_away")
         admin.execute("CREATE DATABASE interlock_away")
@@ -213,10 +215,10 @@ def away(postgres_url: str) -> Iterator[tuple[PostgresStore, Callable[[bool], No
         admin.execute("DROP DATABASE interlock_away WITH (FORCE)")
 
 
-def test_a_server_that_is_away_is_said_at_once_and_found_again_at_once(
+def test_unreachable_server_is_reported_at_once_and_used_again_at_once(
     away: tuple[PostgresStore, Callable[[bool], None]],
 ) -> None:
-    """With the cause, at every verb, however often; and the first verb after it is back works."""
+    """Every verb reports the cause; the first verb after the server is back works."""
     store, switch = away
     lease = claimed(store)
     for _ in range(2):
@@ -235,7 +237,7 @@ def test_waiting_for_a_pooled_connection_is_not_reported_as_an_outage(
     away: tuple[PostgresStore, Callable[[bool], None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection that is only lent is waited for; one that cannot be had because the server went meanwhile is not."""
+    """A verb waits for a connection that is in use; it does not wait if the server has become unreachable."""
     store, switch = away
     answers: list[object] = []
     looked = threading.Event()
@@ -281,8 +283,8 @@ def file_store(tmp_path: Path) -> Iterator[SqliteStore]:
     place.close()
 
 
-def test_a_full_disk_says_so(file_store: SqliteStore) -> None:
-    """Nothing is stored, no row is blamed for it, and all goes on when there is room."""
+def test_full_disk_raises_unavailable(file_store: SqliteStore) -> None:
+    """Nothing is stored, no row is refused for it, and work continues once there is space."""
     lease = claimed(file_store)
     big = f'"{"x" * 100_000}"'
     conn = file_store.file.connection()
@@ -301,8 +303,8 @@ def test_a_full_disk_says_so(file_store: SqliteStore) -> None:
     assert verbs[0]() == []
 
 
-def test_a_file_that_is_no_database_says_so(file_store: SqliteStore) -> None:
-    """Reading too."""
+def test_file_that_is_not_a_database_raises_unavailable(file_store: SqliteStore) -> None:
+    """Reads, too."""
     file_store.close()
     Path(file_store.file.path).write_bytes(b"nothing of ours " * 500)
     for verb in (lambda: file_store.inspect.get("x"), lambda: file_store.queue.enqueue([make()])):
@@ -310,8 +312,8 @@ def test_a_file_that_is_no_database_says_so(file_store: SqliteStore) -> None:
             verb()
 
 
-def test_what_a_function_raises_of_a_file_of_its_own_goes_through(file_store: SqliteStore) -> None:
-    """A missing table, and another file that is full: neither is ours."""
+def test_sqlite_error_of_a_commit_function_is_raised_unchanged(file_store: SqliteStore) -> None:
+    """A missing table, and another file that is full: neither is an outage of the store."""
     lease = claimed(file_store)
 
     def missing(tx: Any, job: Job) -> None:

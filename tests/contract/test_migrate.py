@@ -1,4 +1,4 @@
-"""migrate and the registry: which lifecycles, kinds and hooks the database knows."""
+"""migrate and the registry: the lifecycles, kinds and hooks that the database knows."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,40 +24,42 @@ LONGER = Lifecycle(
 
 @pytest.fixture
 def places(empty_places: Places) -> Places:
-    """Databases in which nothing was migrated."""
+    """Databases in which nothing is migrated."""
     return empty_places
 
 
-def test_every_lifecycle_begins_at_version_one(place: Place) -> None:
-    """What is registered first has version 1, and the answer says so."""
+def test_first_version_of_a_lifecycle_is_1(place: Place) -> None:
+    """The result of the migration names the version."""
     assert dict(place.open().registry.migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
 
 
-def test_running_it_again_changes_nothing(store: Store, raw: Raw) -> None:
-    """A second migration with the same declarations leaves the database as it is."""
+def test_second_migration_changes_nothing(store: Store, raw: Raw) -> None:
+    """A migration with the same declarations changes nothing in the database."""
     before = raw.dump()
     assert dict(store.registry.migrate(ALL, FACTS).versions) == dict.fromkeys(LIFECYCLES, 1)
     assert raw.dump() == before
 
 
-def test_running_it_again_keeps_the_clock_and_the_jobs(store: Store, other: Store) -> None:
-    """A migration beside a running job disturbs nothing of it."""
+def test_migration_does_not_affect_the_clock_or_running_jobs(store: Store, other: Store) -> None:
+    """A migration during a running job does not affect it."""
     lease = claimed(store)
     other.registry.migrate([*ALL, SHORT], FACTS)
     assert store.inspect.now() == other.inspect.now()
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_a_changed_lifecycle_gets_the_next_version(store: Store) -> None:
-    """Arrow for arrow the same keeps its version, whatever came later; a changed one gets the next."""
+def test_changed_lifecycle_gets_the_next_version(store: Store) -> None:
+    """A lifecycle with the same transitions keeps its version, also after later changes; a changed one gets the next
+    version.
+    """
     assert store.registry.migrate([SHORT], []).versions["short"] == 1
     assert store.registry.migrate([LONGER], []).versions["short"] == 2
     assert store.registry.migrate([SHORT], []).versions["short"] == 1
     assert (store.registry.version_of(SHORT), store.registry.version_of(LONGER)) == (1, 2)
 
 
-def test_the_order_in_which_arrows_are_drawn_does_not_count(store: Store, raw: Raw) -> None:
-    """The same arrows in another order are the same version."""
+def test_order_of_transitions_does_not_change_the_version(store: Store, raw: Raw) -> None:
+    """The same transitions in another order are the same version."""
     store.registry.migrate([SHORT], [])
     before = raw.dump()
     turned = Lifecycle(
@@ -67,24 +69,22 @@ def test_the_order_in_which_arrows_are_drawn_does_not_count(store: Store, raw: R
     assert raw.dump() == before
 
 
-def test_a_registered_lifecycle_reads_back(store: Store, other: Store) -> None:
-    """A lifecycle that only another app's code knows is read from the database, equal to the one that was
-    registered.
-    """
+def test_registered_lifecycle_is_read_back(store: Store, other: Store) -> None:
+    """A lifecycle that only another app's code knows is read from the database, equal to the registered one."""
     store.registry.migrate([SHORT], [])
     store.registry.migrate([LONGER], [])
     assert (other.registry.lifecycle("short", 1), other.registry.lifecycle("short", 2)) == (SHORT, LONGER)
 
 
-def test_an_unknown_lifecycle_is_not_found(store: Store) -> None:
-    """Neither a name nor a version is made up."""
+def test_unknown_lifecycle_is_not_found(store: Store) -> None:
+    """For an unknown name and for an unknown version."""
     for name, version in (("short", 1), ("standard", 2)):
         with pytest.raises(NotFound, match=name):
             store.registry.lifecycle(name, version)
 
 
-def test_an_unregistered_lifecycle_names_the_command(store: Store) -> None:
-    """The version of a lifecycle that nobody registered: the sentence says what to run."""
+def test_error_for_an_unregistered_lifecycle_names_the_command(store: Store) -> None:
+    """The error says which command to run."""
     with pytest.raises(NotMigrated, match="interlock migrate"):
         store.registry.version_of(SHORT)
     store.registry.migrate([SHORT], [])
@@ -92,10 +92,8 @@ def test_an_unregistered_lifecycle_names_the_command(store: Store) -> None:
         store.registry.version_of(LONGER)
 
 
-def test_an_empty_database_is_refused_by_every_verb(place: Place) -> None:
-    """Before its first migration a database is empty, and verbs name the command instead of failing on a missing
-    table.
-    """
+def test_every_verb_refuses_an_empty_database(place: Place) -> None:
+    """Before the first migration, verbs name the command to run instead of failing on a missing table."""
     store = place.open()
     assert store.registry.is_empty()
     verbs = [
@@ -114,8 +112,8 @@ def test_an_empty_database_is_refused_by_every_verb(place: Place) -> None:
     assert not store.registry.is_empty()
 
 
-def test_a_database_newer_than_the_code_is_refused(store: Store, other: Store, raw: Raw) -> None:
-    """Old code does not touch a newer schema."""
+def test_database_newer_than_the_code_is_refused(store: Store, other: Store, raw: Raw) -> None:
+    """Old code does not change a newer schema."""
     raw("UPDATE {schema_version} SET version = version + 1")
     before = raw.dump()
     for verb in (lambda: other.registry.migrate([SHORT], []), lambda: other.queue.enqueue([make()])):
@@ -124,7 +122,7 @@ def test_a_database_newer_than_the_code_is_refused(store: Store, other: Store, r
     assert raw.dump() == before
 
 
-def test_a_database_from_before_the_first_release_is_refused(store: Store, other: Store, raw: Raw) -> None:
+def test_database_from_before_the_first_release_is_refused(store: Store, other: Store, raw: Raw) -> None:
     """Its columns have other names. No verb touches it, and the error says what to do."""
     raw("UPDATE {schema_version} SET version = 2")
     before = raw.dump()
@@ -134,8 +132,8 @@ def test_a_database_from_before_the_first_release_is_refused(store: Store, other
     assert raw.dump() == before
 
 
-def test_the_printed_migration_makes_a_working_database(place: Place) -> None:
-    """What `migration` prints, run elsewhere, is what `migrate` would have made."""
+def test_printed_migration_makes_a_working_database(place: Place) -> None:
+    """The printed SQL, run by hand, makes the same database as `migrate`."""
     place.raw.script(place.open().registry.migration_sql(ALL, FACTS))
     place.freeze()
     store = place.open()
@@ -146,8 +144,8 @@ def test_the_printed_migration_makes_a_working_database(place: Place) -> None:
     assert place.raw.dump() == before
 
 
-def test_hooks_are_those_that_migrate_last_wrote(store: Store, other: Store) -> None:
-    """Which states have hooks is known to processes that do not have the code."""
+def test_hooks_are_those_of_the_last_migration(store: Store, other: Store) -> None:
+    """Processes without the code know which states have hooks."""
     store.registry.migrate(ALL, [KindFacts("paint", "image", ("dead_letter", "completed"))])
     assert hooks_of(other, "paint") == {"dead_letter", "completed"}
     store.registry.migrate(ALL, [KindFacts("paint", "image", ("completed",))])
@@ -155,15 +153,15 @@ def test_hooks_are_those_that_migrate_last_wrote(store: Store, other: Store) -> 
     assert hooks_of(other, "mail") == frozenset()
 
 
-def test_a_migration_leaves_limits_alone(store: Store, raw: Raw) -> None:
-    """What an operator set on a kind outlives the next deploy."""
+def test_migration_keeps_the_limits_of_kinds(store: Store, raw: Raw) -> None:
+    """A limit that an operator set stays after the next deployment."""
     raw("UPDATE {kinds} SET max_running = 7 WHERE name = 'mail'")
     store.registry.migrate(ALL, FACTS)
     assert raw("SELECT max_running FROM {kinds} WHERE name = 'mail'") == [(7,)]
 
 
-def test_many_may_migrate_at_once(place: Place) -> None:
-    """Eight processes that deploy together all succeed, and agree on the versions."""
+def test_concurrent_migrations_succeed(place: Place) -> None:
+    """Eight processes that deploy together succeed, and agree on the versions."""
     stores = [place.open(real_time=True) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda store: store.registry.migrate([*ALL, SHORT], FACTS), stores))

@@ -14,8 +14,8 @@ from tests.contract.model import Model
 from tests.kit import Place
 
 
-def test_no_sequence_of_verbs_breaks_a_rule(places: Places) -> None:
-    """Enqueue, claim, move, renew, expire, cancel and crash, at random: the database and a small dict agree after every
+def test_store_agrees_with_the_model_after_any_sequence_of_verbs(places: Places) -> None:
+    """Enqueue, claim, move, renew, expire, cancel and crash at random: the database and a small dict agree after every
     step.
     """
     seen: Counter[str] = Counter()
@@ -46,7 +46,7 @@ def test_no_sequence_of_verbs_breaks_a_rule(places: Places) -> None:
         "moves to COMMITTED",
         "moves to DONE",
         "moves to ABORTED",
-        "moves of two arrows",
+        "moves with two transitions",
         "renewals",
         "adoptions",
         "external adoptions",

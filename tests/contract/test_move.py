@@ -1,4 +1,4 @@
-"""move: a fenced write of what happened to a job."""
+"""move: a fenced write of an outcome."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -40,8 +40,8 @@ from tests.kit import EPOCH, SettableClock
 
 
 # ---------------------------------------------------------------- what each outcome writes
-def test_work_begins(store: Store, clock: SettableClock) -> None:
-    """LEASED becomes IN_PROGRESS and the `start` arrow is walked."""
+def test_started_job_is_in_progress(store: Store, clock: SettableClock) -> None:
+    """LEASED becomes IN_PROGRESS, and the `start` transition is recorded."""
     lease = claimed(store, "deliver")
     clock.advance(2)
     assert settle(store, lease, Started()).job.state == "DOWNLOADING"
@@ -54,8 +54,8 @@ def test_work_begins(store: Store, clock: SettableClock) -> None:
     check(store, lease.job.id)
 
 
-def test_a_job_advances_to_a_stage(store: Store) -> None:
-    """A named stage is an arrow like any other; the execution lives on in it."""
+def test_job_advances_to_a_stage(store: Store) -> None:
+    """A stage is reached by a transition; the execution continues."""
     lease = settle(store, started(store, "deliver"), Advanced("STREAMING"))
     assert (lease.job.state, lease.job.phase, lease.status, lease.job.version) == (
         "STREAMING",
@@ -66,8 +66,8 @@ def test_a_job_advances_to_a_stage(store: Store) -> None:
     check(store, lease.job.id)
 
 
-def test_success_at_once_has_all_its_stamps(store: Store, clock: SettableClock) -> None:
-    """The fast path writes DONE in one go: every boundary was passed, and the job has its result."""
+def test_immediate_success_has_all_timestamps(store: Store, clock: SettableClock) -> None:
+    """The fast path writes DONE with all timestamps in one move, and the job has its result."""
     lease = claimed(store)
     clock.advance(3)
     job = finish(store, lease, '{"size":7}').job
@@ -95,8 +95,10 @@ def test_success_at_once_has_all_its_stamps(store: Store, clock: SettableClock) 
     check(store, job.id)
 
 
-def test_a_commit_boundary_keeps_the_value_and_the_lease(store: Store, clock: SettableClock) -> None:
-    """COMMITTED stores the value with the execution, renews the lease and moves no job; DONE gives it to the job."""
+def test_commit_boundary_keeps_the_value_and_the_lease(store: Store, clock: SettableClock) -> None:
+    """COMMITTED stores the value with the execution, renews the lease and changes no state; DONE stores it with the
+    job.
+    """
     lease = claimed(store, lease=30.0)
     clock.advance(20)
     half = commit(store, lease, '"value"')
@@ -121,12 +123,12 @@ def test_a_commit_boundary_keeps_the_value_and_the_lease(store: Store, clock: Se
 
 
 def test_handler_may_return_none(store: Store) -> None:
-    """A handler that returns None has succeeded with null."""
+    """The job has succeeded with the result null."""
     assert finish(store, claimed(store), "null").job.result is None
 
 
-def test_an_error_that_may_be_tried_again_spends_a_try(store: Store) -> None:
-    """The job waits again, due after its backoff, with the error to read."""
+def test_retryable_error_spends_a_try(store: Store) -> None:
+    """The job waits for its backoff and shows the error."""
     job = settle(store, claimed(store), Errored("Traceback\nTimeoutError: slow", retryable=True)).job
     assert (job.state, job.phase, job.tries_left, job.last_error) == (
         "PENDING",
@@ -149,7 +151,7 @@ def test_an_error_that_may_be_tried_again_spends_a_try(store: Store) -> None:
     ],
 )
 def test_failed_job_has_ended(store: Store, outcome: Outcome, state: str) -> None:
-    """The job has failed, says why, and no execution of it lives."""
+    """The job has failed with a reason, and has no live execution."""
     job = settle(store, claimed(store), outcome).job
     assert (job.state, job.phase, job.finished_at, job.result) == (state, "failed", EPOCH, None)
     assert store.inspect.executions(job.id)[0].status == "ABORTED"
@@ -158,14 +160,14 @@ def test_failed_job_has_ended(store: Store, outcome: Outcome, state: str) -> Non
 
 
 def test_last_retryable_error_fails_the_job(store: Store) -> None:
-    """The last retryable error fails the job, and nothing of it can be claimed again."""
+    """The job cannot be claimed again."""
     job = settle(store, claimed(store, tries=1), Errored("busy", retryable=True)).job
     assert (job.state, job.tries_left) == ("FAILED", 0)
     assert claim(store) == []
 
 
-def test_a_failure_that_may_not_rest_is_buried_at_once(store: Store) -> None:
-    """running --> failed --> dead_letter: two arrows in one transaction, and the execution ended by the last."""
+def test_failure_that_cannot_be_retried_is_buried_at_once(store: Store) -> None:
+    """running --> failed --> dead_letter: two transitions in one transaction; the last one ends the execution."""
     lease = claimed(store, "paint")
     job = settle(store, lease, FailedFinally("broken")).job
     assert (job.state, job.phase, job.version) == ("dead_letter", "failed", 3)
@@ -175,8 +177,8 @@ def test_a_failure_that_may_not_rest_is_buried_at_once(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_lost_lease_is_counted(store: Store) -> None:
-    """It spends a try, is due again at once, and is counted."""
+def test_lost_lease_is_counted(store: Store) -> None:
+    """It spends a try and is due again at once."""
     job = settle(store, claimed(store), Lost()).job
     assert (job.state, job.tries_left, job.lease_losses, job.due_at) == ("PENDING", 2, 1, EPOCH)
     check(store, job.id)
@@ -184,7 +186,7 @@ def test_a_lost_lease_is_counted(store: Store) -> None:
 
 @pytest.mark.parametrize("outcome", [Released("stopping"), Snoozed(45.0, "later")])
 def test_returned_job_keeps_its_tries_and_waits(store: Store, outcome: Released | Snoozed) -> None:
-    """It waits again, after the time that was asked for, and no loss is counted."""
+    """It waits for the requested time, and no lost lease is counted."""
     job = settle(store, claimed(store), outcome).job
     wait = outcome.after if isinstance(outcome, Snoozed) else 0.0
     assert (job.phase, job.tries_left, job.lease_losses, job.due_at) == (
@@ -196,8 +198,8 @@ def test_returned_job_keeps_its_tries_and_waits(store: Store, outcome: Released 
     check(store, job.id)
 
 
-def test_an_end_without_an_arrow_is_a_remark(store: Store) -> None:
-    """Where a job waits again in the state it was held in, the history says so without an arrow."""
+def test_end_of_an_attempt_without_a_transition_is_a_remark(store: Store) -> None:
+    """If a job waits again in the state in which it ran, the history says so without a transition."""
     lease = claimed(store, "fetch")
     job = settle(store, settle(store, lease, Started(walks=False)), Errored("busy", retryable=True)).job
     assert (job.state, job.phase, job.version, job.attempt, job.tries_left) == ("queued", "pending", 0, 1, 2)
@@ -207,8 +209,8 @@ def test_an_end_without_an_arrow_is_a_remark(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_held_job_waits_for_an_operator(store: Store) -> None:
-    """It is pending, says why, is not claimed, and its history has the hold."""
+def test_held_job_waits_for_an_operator(store: Store) -> None:
+    """It is pending with a reason, is not claimed, and its history shows the hold."""
     job = settle(store, claimed(store), Held("did it happen?")).job
     assert (job.phase, job.held_reason, job.held_at) == ("pending", "did it happen?", EPOCH)
     assert claim(store) == []
@@ -216,15 +218,15 @@ def test_a_held_job_waits_for_an_operator(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_lost_lease_may_be_held(store: Store) -> None:
-    """A kind that says so leaves a lost lease to an operator."""
+def test_kind_can_hold_jobs_that_lost_a_lease(store: Store) -> None:
+    """With `on_lost_lease="hold"`, a lost lease holds the job for an operator."""
     job = settle(store, claimed(store), Lost(), policy=Policy(on_lost_lease="hold")).job
     assert (job.held_at, job.lease_losses) == (EPOCH, 1)
     check(store, job.id)
 
 
-def test_work_is_handed_outside(store: Store) -> None:
-    """The execution lives on under its outside name, held by nobody, and is looked at when its check is due."""
+def test_handed_over_execution_waits_for_its_check(store: Store) -> None:
+    """The execution stays live under its external id without a worker, until its check is due."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     (execution,) = store.inspect.executions(lease.job.id)
     due = EPOCH + timedelta(seconds=15)
@@ -237,8 +239,8 @@ def test_work_is_handed_outside(store: Store) -> None:
     assert (execution.status, lease.job.phase) == ("IN_PROGRESS", "running")
 
 
-def test_an_ended_execution_keeps_its_error(store: Store, clock: SettableClock) -> None:
-    """Each attempt keeps its own story; the job shows the last."""
+def test_ended_execution_keeps_its_error(store: Store, clock: SettableClock) -> None:
+    """Each attempt keeps its own error; the job shows the last one."""
     settle(store, claimed(store), Errored("first", retryable=True, after=0))
     (lease,) = claim(store)
     job = finish(store, lease).job
@@ -246,8 +248,8 @@ def test_an_ended_execution_keeps_its_error(store: Store, clock: SettableClock) 
     assert job.last_error == "first"
 
 
-def test_what_the_handler_had_to_show_is_kept(store: Store) -> None:
-    """Progress and usage are written with the move; a move that brings none leaves what is stored."""
+def test_progress_and_usage_are_stored_with_the_move(store: Store) -> None:
+    """A move without progress or usage keeps the stored values."""
     lease = claimed(store, "deliver")
     for outcome, shown, kept in (
         (Started(), {"progress": '[1.0, 4.0, "warm"]', "usage": '{"n": 7}'}, ((1.0, 4.0, "warm"), {"n": 7})),
@@ -262,7 +264,7 @@ def test_what_the_handler_had_to_show_is_kept(store: Store) -> None:
 
 
 def test_each_job_of_a_batch_keeps_its_own_usage(store: Store) -> None:
-    """Those that have something to show, those that have not, and one that walks two arrows."""
+    """Some moves have progress or usage, some have none, and one has two transitions."""
     store.queue.enqueue([*many(4), *many(1, "paint")])
     moves = [decided(lease, Returned(str(n), boundary=False)) for n, lease in enumerate(claim(store))]
     (buried,) = claim(store, "paint")

@@ -26,16 +26,16 @@ from tests.contract.kit import (
 from tests.kit import Raw, SettableClock
 
 
-# ---------------------------------------------------------------- possession
-def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> None:
-    """A lease that ended long ago still moves its job, until someone has adopted it."""
+# ---------------------------------------------------------------- ownership
+def test_owner_of_an_expired_lease_can_still_move_its_job(store: Store, clock: SettableClock) -> None:
+    """An expired lease still moves its job until another process adopts it."""
     lease = claimed(store, lease=30.0)
     clock.advance(100_000)
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
 def test_refusal_describes_the_stored_row(store: Store) -> None:
-    """Who holds it, how far it is, how it ended, and in which state and version the job is."""
+    """It has the holder, the status, how the execution ended, and the job's state and version."""
     lease = claimed(store)
     job = finish(store, lease).job
     refusal = refused(store, decided(lease, FailedFinally("late")))
@@ -49,8 +49,8 @@ def test_refusal_describes_the_stored_row(store: Store) -> None:
     assert (refusal.version, refusal.error) == (job.version, None)
 
 
-def test_a_job_that_never_was_is_refused(store: Store, raw: Raw) -> None:
-    """A move of an unknown job or attempt is answered with attempt 0."""
+def test_move_of_an_unknown_job_is_refused(store: Store, raw: Raw) -> None:
+    """The refusal of an unknown job or attempt has attempt 0."""
     lease = claimed(store)
     before = raw.dump()
     move = decided(lease, FailedFinally("broken"))
@@ -72,8 +72,8 @@ def test_a_job_that_never_was_is_refused(store: Store, raw: Raw) -> None:
     ],
     ids=str,
 )
-def test_each_part_of_the_fence_counts(store: Store, raw: Raw, changes: dict[str, object]) -> None:
-    """A move that is wrong in one part of what it matches changes nothing."""
+def test_every_part_of_the_fence_is_checked(store: Store, raw: Raw, changes: dict[str, object]) -> None:
+    """A move with one wrong part changes nothing."""
     lease = claimed(store)
     before = raw.dump()
     move = replace(decided(lease, Returned("1", boundary=True)), **changes)
@@ -81,8 +81,8 @@ def test_each_part_of_the_fence_counts(store: Store, raw: Raw, changes: dict[str
     assert raw.dump() == before
 
 
-def test_a_refusal_does_not_touch_the_others(store: Store) -> None:
-    """The rest of the batch stands."""
+def test_refusal_does_not_affect_the_rest_of_the_batch(store: Store) -> None:
+    """The other moves of the batch are stored."""
     store.queue.enqueue(many(3))
     leases = claim(store)
     finish(store, leases[1])
@@ -91,15 +91,15 @@ def test_a_refusal_does_not_touch_the_others(store: Store) -> None:
     assert [store.inspect.get(lease.job.id).state for lease in leases] == ["FAILED", "SUCCEEDED", "FAILED"]
 
 
-def test_nothing_to_move_is_nothing_moved(store: Store, raw: Raw) -> None:
-    """An empty list is answered with an empty list."""
+def test_empty_move_changes_nothing(store: Store, raw: Raw) -> None:
+    """An empty list returns an empty list."""
     before = raw.dump()
     assert store.transitions.move([]) == []
     assert raw.dump() == before
 
 
-def test_a_moved_job_is_fresh(store: Store, clock: SettableClock) -> None:
-    """`updated_at` grows with every write to the job, also when the clock stands still."""
+def test_every_move_increases_updated_at(store: Store, clock: SettableClock) -> None:
+    """Also if the clock does not advance."""
     lease = claimed(store, "deliver")
     seen: list[Job] = [lease.job]
     for outcome in (Started(), Advanced("STREAMING"), Returned("1", boundary=False)):

@@ -1,4 +1,4 @@
-"""What only a database with many writers can do to us: each interleaving is forced, none is waited for."""
+"""Interleavings of concurrent writers on PostgreSQL: each test forces one."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ def store(place: Place) -> PostgresStore:
 
 
 class Meddling:
-    """A dialect between whose insert and look something happens, once; and, if asked, before its second insert."""
+    """A dialect that runs a function once between insert and look-up and, if given, another before the second insert."""
 
     def __init__(
         self, store: PostgresStore, meddle: Callable[[], object], later: Callable[[], object] = lambda: None
@@ -61,13 +61,13 @@ class Meddling:
 
 # ---------------------------------------------------------------- protocol 21
 def dead_lettered(store: OpenStore) -> None:
-    """Bury the job that runs, which releases its key."""
+    """Bury the running job, which frees its key."""
     (lease,) = claim(store, "paint")
     assert store.transitions.move([decided(lease, FailedFinally("broken"))]) == []
 
 
-def test_a_job_whose_idempotency_key_is_released_meanwhile_is_stored(store: PostgresStore, place: Place) -> None:
-    """Not answered by some old holder of its other key: that one never kept it out."""
+def test_job_is_stored_if_its_idempotency_key_is_freed_during_enqueue(store: PostgresStore, place: Place) -> None:
+    """The call does not return an old job of its unique key: that one did not block the insert."""
     other = place.open(real_time=True)
     stored(other, "paint", unique_key="u")
     finish(other, *claim(other, "paint"))
@@ -78,8 +78,8 @@ def test_a_job_whose_idempotency_key_is_released_meanwhile_is_stored(store: Post
     assert store.inspect.get(answer.id).phase == "pending"
 
 
-def test_a_holder_that_ends_meanwhile_is_the_answer(store: PostgresStore, place: Place) -> None:
-    """It was the one active job when the caller asked; the last of the key's holders."""
+def test_enqueue_returns_the_job_that_ended_during_the_call(store: PostgresStore, place: Place) -> None:
+    """It was the active job when the caller asked; of the key's jobs, the last one is returned."""
     other = place.open(real_time=True)
     old = stored(other, unique_key="u")
     finish(other, *claim(other))
@@ -89,9 +89,9 @@ def test_a_holder_that_ends_meanwhile_is_the_answer(store: PostgresStore, place:
     assert (answer.id, answer.created) == (holder.id, False) != (old.id, False)
 
 
-def test_a_list_that_goes_round_again_names_no_job_of_the_round_before(store: PostgresStore, place: Place) -> None:
-    """What was found through a round that is undone is not there any more: a rival takes the key before the next
-    one.
+def test_retried_enqueue_returns_no_job_of_the_rolled_back_round(store: PostgresStore, place: Place) -> None:
+    """Jobs found in a round that is rolled back do not exist any more: here another process takes the key before the
+    next round.
     """
     other = place.open(real_time=True)
     stored(other, "paint", idempotency_key="k")
@@ -105,8 +105,8 @@ def test_a_list_that_goes_round_again_names_no_job_of_the_round_before(store: Po
     assert store.inspect.get(answers[2].id).phase == "pending"
 
 
-def test_long_lists_of_the_same_keys_in_opposite_order_wait_for_each_other(store: PostgresStore, place: Place) -> None:
-    """Protocol 7: also across the statements of a list, nobody dies of a deadlock."""
+def test_long_lists_of_keys_in_opposite_order_do_not_deadlock(store: PostgresStore, place: Place) -> None:
+    """Protocol 7: also if a list needs several statements."""
     keys = [f"k{n}" for n in range(2500)]
     before = place.raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
     found: list[list[str]] = []
@@ -125,8 +125,8 @@ def test_long_lists_of_the_same_keys_in_opposite_order_wait_for_each_other(store
     assert place.raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == before
 
 
-def test_under_repeatable_read_the_caller_gets_the_databases_own_error(store: PostgresStore, place: Place) -> None:
-    """Protocol 22: a snapshot cannot see the rival, so only the caller can try again."""
+def test_repeatable_read_caller_gets_the_serialization_error(store: PostgresStore, place: Place) -> None:
+    """Protocol 22: the snapshot cannot see the other job, so only the caller can retry."""
     with psycopg.connect(place.url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT 1")
@@ -137,7 +137,7 @@ def test_under_repeatable_read_the_caller_gets_the_databases_own_error(store: Po
 
 # ---------------------------------------------------------------- protocol 2
 def test_holder_that_finishes_during_a_sweep_does_not_stop_the_sweep(store: PostgresStore, place: Place) -> None:
-    """The sweep has found four ended leases when one of them finishes: it adopts the other three."""
+    """The sweep has found four expired leases when one of their holders finishes: it adopts the other three."""
     store.queue.enqueue(many(4))
     leases = claim(store, lease=0.0)
     raw = place.raw
@@ -165,7 +165,7 @@ def test_holder_that_finishes_during_a_sweep_does_not_stop_the_sweep(store: Post
 
 # ---------------------------------------------------------------- protocol 9, 11, 18
 def test_read_only_server_fails_no_row(store: PostgresStore, place: Place) -> None:
-    """Protocol 9: a server that only reads refuses everything, so nothing is to be failed for it."""
+    """Protocol 9: a read-only server refuses every write, so no row is failed for it."""
     stored(store)
     (lease,) = claim(store)
     separator = "&" if "?" in place.url else "?"
@@ -178,10 +178,8 @@ def test_read_only_server_fails_no_row(store: PostgresStore, place: Place) -> No
     assert store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
-def test_a_deadlock_is_tried_again_in_place() -> None:
-    """Protocol 11: also a serialization failure and a lock that was not had in time; anything else goes through at
-    once.
-    """
+def test_deadlocks_and_lock_timeouts_are_retried() -> None:
+    """Protocol 11: also serialization failures and lock timeouts; any other error is raised at once."""
     for error in (
         psycopg.errors.DeadlockDetected,
         psycopg.errors.SerializationFailure,
@@ -206,7 +204,7 @@ def test_a_deadlock_is_tried_again_in_place() -> None:
     assert calls == [1]
 
 
-def test_our_planner_switches_never_reach_the_callers_code(store: PostgresStore) -> None:
+def test_planner_settings_never_reach_the_callers_code(store: PostgresStore) -> None:
     """Protocol 18: neither inside a commit nor on a connection that goes back to the pool."""
     stored(store)
     (lease,) = claim(store)
@@ -225,8 +223,8 @@ def test_our_planner_switches_never_reach_the_callers_code(store: PostgresStore)
 
 
 # ---------------------------------------------------------------- transactions and connections
-def test_a_block_that_swallows_an_error_is_not_taken_for_stored(store: PostgresStore) -> None:
-    """The server answers the COMMIT of a failed transaction with a rollback and no error."""
+def test_transaction_that_swallows_a_database_error_raises(store: PostgresStore) -> None:
+    """PostgreSQL answers the COMMIT of a failed transaction with a rollback and no error."""
     with pytest.raises(InterlockError, match="nothing of the block was stored"), store.transaction() as tx:
         store.queue.enqueue([make()], conn=tx)
         with suppress(psycopg.errors.DivisionByZero):
@@ -234,8 +232,8 @@ def test_a_block_that_swallows_an_error_is_not_taken_for_stored(store: PostgresS
     assert store.inspect.jobs() == []
 
 
-def test_an_async_connection_is_checked_like_any_other(store: PostgresStore, place: Place, postgres_url: str) -> None:
-    """One to another database is refused; one with its own row factory serves."""
+def test_async_connection_is_checked_like_any_other(store: PostgresStore, place: Place, postgres_url: str) -> None:
+    """A connection to another database is refused; one with its own row factory is accepted."""
     ran_elsewhere = postgres_place(postgres_url)
     ran_elsewhere.open().registry.migrate(list(LIFECYCLES.values()), FACTS)
     foreign = ran_elsewhere.open()
@@ -255,14 +253,14 @@ def test_an_async_connection_is_checked_like_any_other(store: PostgresStore, pla
     ran_elsewhere.close()
 
 
-def test_a_server_that_lets_nobody_in_is_said_in_a_sentence(place: Place) -> None:
-    """At once, with the cause; a pool would say after half a minute that it got no connection."""
+def test_refused_connection_is_reported_at_once_with_its_cause(place: Place) -> None:
+    """A pool would only report a timeout after half a minute."""
     with pytest.raises(Unavailable, match=r"refused the connection: .*nobody_here.*Is the server running"):
         open_store(place.url.replace("/postgres", "/nobody_here", 1), place.schema, place.clock).inspect.counts()
 
 
-def test_going_back_two_versions_locks_no_producer_out(store: PostgresStore, place: Place) -> None:
-    """What is migrated to now is accepted, however old its registration is."""
+def test_producer_works_after_going_back_two_lifecycle_versions(store: PostgresStore, place: Place) -> None:
+    """The last migrated version is accepted, however old its registration is."""
     drawn = [("new", "claim", "run"), ("run", "succeed", "done"), ("run", "fail", "bad"), ("run", "retry", "new")]
     versions = [
         Lifecycle("step", transitions=[*drawn, *extra])

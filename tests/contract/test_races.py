@@ -23,11 +23,11 @@ BITE = 50
 
 
 failed = Event()
-"""Set by the first of a race to fail, so that the others need not go on."""
+"""Set when one thread of a race fails, so that the others stop."""
 
 
 def settle_batch(n: int, work: Callable[[int], Any]) -> list[Any]:
-    """`work(0) ... work(n - 1)` in as many threads, begun at one moment; the first exception of any goes through."""
+    """Run `work(0) ... work(n - 1)` in n threads that start together; raise the first exception."""
     barrier = Barrier(n)
     failed.clear()
 
@@ -49,7 +49,7 @@ def processes(n: int, work: Callable[..., Any], *given: Any) -> list[Any]:
 
 
 def bites(keys: Sequence[str], seed: int) -> Iterator[list[str]]:
-    """The keys in an order of one's own, in lists that are enqueued at once."""
+    """Yield the keys in random order, in lists for one enqueue each."""
     shuffled = random.Random(seed).sample(list(keys), len(keys))
     for start in range(0, len(shuffled), BITE):
         if failed.is_set():
@@ -59,7 +59,7 @@ def bites(keys: Sequence[str], seed: int) -> Iterator[list[str]]:
 
 # ---------------------------------------------------------------- keys
 def test_64_threads_with_1000_idempotency_keys_make_1000_jobs(live: Store, place: Place) -> None:
-    """FM_001: each caller gets an answer to each key, the same one for all; none gets an error."""
+    """FM_001: each caller gets an answer for each key, the same for all, and none gets an error."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     keys = [f"key {n}" for n in range(KEYS)]
 
@@ -80,8 +80,8 @@ def test_64_threads_with_1000_idempotency_keys_make_1000_jobs(live: Store, place
 
 
 def test_unique_keys_race_jobs_that_are_claimed_and_finished(live: Store, place: Place) -> None:
-    """However fast their holders end: every caller gets an answer, no key has two active jobs, and every stored job was
-    somebody's.
+    """However fast the jobs end, every caller gets an answer, no key has two active jobs, and every stored job was
+    returned to a caller.
     """
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     keys = [f"key {n}" for n in range(KEYS)]
@@ -123,8 +123,8 @@ def test_unique_keys_race_jobs_that_are_claimed_and_finished(live: Store, place:
     assert place.raw(active) == []
 
 
-def test_one_key_that_changes_hands_all_the_time_makes_no_caller_fail(live: Store, place: Place) -> None:
-    """The worst case of protocol 21: one unique key, wanted by all, whose holder ends the moment it is stored."""
+def test_key_whose_job_keeps_ending_fails_no_caller(live: Store, place: Place) -> None:
+    """The worst case of protocol 21: all callers use one unique key, whose job ends as soon as it is stored."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     over = Event()
 
@@ -152,7 +152,7 @@ def test_one_key_that_changes_hands_all_the_time_makes_no_caller_fail(live: Stor
 
 # ---------------------------------------------------------------- claims
 def test_8_processes_claim_10000_jobs_once_each(live: Store, place: Place) -> None:
-    """FM_004: each job is claimed exactly once, and no bite is bigger than was asked for."""
+    """FM_004: each job is claimed exactly once, and no claim exceeds its limit."""
     live.queue.enqueue(many(10_000))
     answers = processes(8, claim_all, place.url, place.schema)
     assert all(len(ids) <= limit for answer in answers for limit, ids in answer)
@@ -166,7 +166,7 @@ def test_8_processes_claim_10000_jobs_once_each(live: Store, place: Place) -> No
 
 
 def test_8_processes_adopt_2000_executions_once_each(live: Store, place: Place) -> None:
-    """Maintenance that sweep together take each ended lease once."""
+    """Concurrent maintenance sweeps adopt each expired lease once."""
     live.queue.enqueue(many(2000))
     assert len(claim(live, limit=2000, by="dead", lease=0.0)) == 2000
     adoptions = Counter(id for answer in processes(8, adopt_all, place.url, place.schema) for id in answer)
@@ -175,8 +175,8 @@ def test_8_processes_adopt_2000_executions_once_each(live: Store, place: Place) 
     assert place.raw("SELECT min(holder), max(holder) FROM {executions}") == [(2, 2)]
 
 
-def test_a_limit_holds_under_concurrent_claims(live: Store, place: Place) -> None:
-    """Sixteen claimers of a kind that may run ten at once get ten between them."""
+def test_limit_applies_to_concurrent_claims(live: Store, place: Place) -> None:
+    """Sixteen workers claim jobs of a kind that may run ten at once: together they get ten."""
     place.raw("UPDATE {kinds} SET max_running = 10 WHERE name = 'mail'")
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     live.queue.enqueue(many(200))
@@ -184,9 +184,9 @@ def test_a_limit_holds_under_concurrent_claims(live: Store, place: Place) -> Non
     assert sum(map(sum, got)) == 10
 
 
-# ---------------------------------------------------------------- one job, many hands
-def test_many_settle_one_job_and_one_succeeds(live: Store, place: Place) -> None:
-    """FM_023: holders of every age report at once; only the present one is heard, and the job ends once."""
+# ---------------------------------------------------------------- one job, many processes
+def test_only_the_present_holder_settles_a_job(live: Store, place: Place) -> None:
+    """FM_023: present and former holders report at once; only the present one is accepted, and the job ends once."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     for _ in range(10):
         lease = claimed(live, lease=0.0)
@@ -205,7 +205,7 @@ def test_many_settle_one_job_and_one_succeeds(live: Store, place: Place) -> None
 
 
 def test_cancel_expire_and_claim_race_and_one_wins(live: Store, place: Place) -> None:
-    """A waiting job that is claimed, cancelled and expired at once goes one of the three ways, whole."""
+    """A waiting job that is claimed, cancelled and expired at the same time takes exactly one of the three transitions."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     ways_taken: Counter[str] = Counter()
     for _ in range(30):
@@ -223,7 +223,7 @@ def test_cancel_expire_and_claim_race_and_one_wins(live: Store, place: Place) ->
 
 
 def test_enqueues_in_callers_transactions_race_without_error(live: Store, place: Place) -> None:
-    """Callers that hold their transactions open for a while still get one job per key."""
+    """Callers that keep their transactions open for a while still get one job per key."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
 
     def enqueue(number: int) -> str:

@@ -1,4 +1,4 @@
-"""get, jobs, executions, history, counts, records, now: what is stored can be read."""
+"""get, jobs, executions, history, counts, records, now: reading what is stored."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from tests.contract.kit import claim, claimed, decided, finish, make, many, sett
 from tests.kit import EPOCH, Raw, SettableClock
 
 
-def test_a_job_that_is_not_there_is_not_found(store: Store) -> None:
-    """Neither an unknown id nor something that is no id."""
+def test_unknown_job_is_not_found(store: Store) -> None:
+    """For an unknown id and for text that is not an id."""
     for id in (make().id, "nonsense"):
         with pytest.raises(NotFound, match=id):
             store.inspect.get(id)
@@ -24,13 +24,13 @@ def test_a_job_that_is_not_there_is_not_found(store: Store) -> None:
 
 
 def test_jobs_are_listed_newest_first(store: Store) -> None:
-    """In the reverse order of their making."""
+    """In the reverse order of their creation."""
     ids = [each.id for each in store.queue.enqueue(many(5))]
     assert [job.id for job in store.inspect.jobs()] == ids[::-1]
 
 
-def test_pages_follow_each_other_without_gap_or_repetition(store: Store) -> None:
-    """`after` is the last id of the page before; jobs that come in meanwhile do not disturb."""
+def test_pages_have_no_gaps_and_no_duplicates(store: Store) -> None:
+    """`after` is the last id of the previous page; jobs that are stored meanwhile do not matter."""
     ids = [each.id for each in store.queue.enqueue(many(25))]
     seen: list[str] = []
     after = None
@@ -41,8 +41,8 @@ def test_pages_follow_each_other_without_gap_or_repetition(store: Store) -> None
     assert seen == ids[::-1]
 
 
-def test_filters_hold_together(store: Store) -> None:
-    """Every given filter must fit."""
+def test_all_filters_must_match(store: Store) -> None:
+    """A job must match every given filter."""
     store.queue.enqueue([make("mail", queue="a"), make("mail", queue="b"), make("chore", queue="a")])
     claim(store, queues=("b",))
     found = {
@@ -63,8 +63,8 @@ def test_filters_hold_together(store: Store) -> None:
     }
 
 
-def test_tags_are_filtered_by_what_is_asked(store: Store) -> None:
-    """A job fits if it has every tag that is asked for, with its value; others do not matter."""
+def test_jobs_are_filtered_by_tags(store: Store) -> None:
+    """A job must have every given tag with its value; its other tags do not matter."""
     first = stored(store, tags='{"customer":"Ü\\"1","plan":"pro"}')
     stored(store, tags='{"customer":"2","plan":"pro"}')
     stored(store)
@@ -75,16 +75,16 @@ def test_tags_are_filtered_by_what_is_asked(store: Store) -> None:
     assert store.inspect.get(first.id).tags == {"customer": 'Ü"1', "plan": "pro"}
 
 
-def test_executions_stand_by_attempt(store: Store) -> None:
-    """All of them, the first one first."""
+def test_executions_are_ordered_by_attempt(store: Store) -> None:
+    """All of them, the first attempt first."""
     job = stored(store, tries=5)
     for _ in range(4):
         settle(store, claim(store)[0], Errored("busy", retryable=True, after=0))
     assert [each.attempt for each in store.inspect.executions(job.id)] == [1, 2, 3, 4]
 
 
-def test_a_history_is_in_order(store: Store) -> None:
-    """By version, remarks behind their arrow, counted from zero."""
+def test_history_is_ordered_by_version_and_number(store: Store) -> None:
+    """A remark follows the transition of its version; numbers start at zero."""
     lease = claimed(store)
     store.control.add_note(lease.job.id, attempt=1, event="note", actor="ann", reason=None)
     finish(store, lease)
@@ -100,23 +100,23 @@ def test_a_history_is_in_order(store: Store) -> None:
 
 
 def test_counts_are_per_lifecycle_and_state(store: Store) -> None:
-    """Only what is there is counted."""
+    """States without jobs have no count."""
     assert store.inspect.counts() == {}
     store.queue.enqueue([*many(3), *many(2, "paint")])
     finish(store, claim(store, limit=1)[0])
     assert store.inspect.counts() == {"standard": {"PENDING": 2, "SUCCEEDED": 1}, "image": {"queued": 2}}
 
 
-def test_now_is_the_clock_that_decides(store: Store, other: Store, clock: SettableClock) -> None:
-    """Aware, and the same for every process."""
+def test_now_is_the_stores_clock(store: Store, other: Store, clock: SettableClock) -> None:
+    """It has a time zone, and is the same for every process."""
     assert store.inspect.now() == EPOCH
     clock.advance(1.5)
     assert store.inspect.now() == other.inspect.now() == clock.now()
     assert store.inspect.now().utcoffset() is not None
 
 
-def test_records_hold_everything_in_pages(store: Store, clock: SettableClock) -> None:
-    """Each job once with its executions and history, also the pruned ones, in pages no longer than asked."""
+def test_records_have_every_job_once(store: Store, clock: SettableClock) -> None:
+    """With its executions and history, also if it is pruned, in pages of at most the given size."""
     store.queue.enqueue(many(7))
     gone = finish(store, claim(store, limit=1)[0]).job.id
     clock.advance(100)
@@ -138,11 +138,11 @@ def test_records_hold_everything_in_pages(store: Store, clock: SettableClock) ->
 
 
 BIG, MANY = 300_000, 40
-"""Characters of a payload and of a result, and how many jobs have such ones."""
+"""The length of a payload and of a result, and the number of such jobs."""
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """Bytes that Python holds at most while it does the work."""
+    """Return the most memory that Python uses during the work, in bytes."""
     work()
     tracemalloc.start()
     try:
@@ -152,8 +152,8 @@ def peak_of(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_lists_without_payloads_and_verification_hold_none(store: Store) -> None:
-    """Neither reads them: a thousand jobs of a page may have a gigabyte of payloads and results."""
+def test_lists_without_payloads_and_verify_read_no_payloads(store: Store) -> None:
+    """A page of a thousand jobs may have a gigabyte of payloads and results."""
     store.queue.enqueue([make(payload=f'{{"text":"{n}{"x" * BIG}"}}') for n in range(MANY)])
     text = '"' + "y" * BIG + '"'
     store.transitions.move([decided(lease, Returned(text, boundary=False)) for lease in claim(store, limit=MANY // 2)])
@@ -168,19 +168,19 @@ def test_lists_without_payloads_and_verification_hold_none(store: Store) -> None
 
 
 def test_empty_database_has_no_records(store: Store) -> None:
-    """An empty database has no pages."""
+    """There are no pages."""
     assert [record for page in store.inspect.job_records() for record in page] == []
 
 
-def test_the_view_shows_a_running_jobs_heartbeat(store: Store, raw: Raw) -> None:
-    """`jobs_now` is a contract with users' own SQL: the job beside its present execution."""
+def test_view_jobs_now_shows_the_present_execution(store: Store, raw: Raw) -> None:
+    """Users query `jobs_now` in their own SQL: each job with its present execution."""
     lease = claimed(store, by="ann")
     assert raw("SELECT state, execution_status, lease_owner FROM {jobs_now} WHERE id = :id", id=lease.job.id) == [
         ("RUNNING", "IN_PROGRESS", "ann")
     ]
 
 
-def test_a_closed_store_opens_again(store: Store) -> None:
+def test_closed_store_can_be_used_again(store: Store) -> None:
     """After `close` the next verb opens new connections."""
     job = stored(store)
     store.close()

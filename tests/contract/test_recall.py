@@ -1,4 +1,4 @@
-"""recall: who may take handed-over work, and when."""
+"""recall: which process may take handed-over work, and when."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,7 +33,7 @@ from tests.kit import EPOCH, Raw, SettableClock
 def handed(
     store: Store, external_id: str = "hash-1", check_in: float = 15.0, kind: str = "fetch", **fields: Any
 ) -> Lease:
-    """A fresh job whose work was handed over; its first check is due in so many seconds."""
+    """Create a job whose work is handed over; its first check is due after `check_in` seconds."""
     lease = claimed(store, kind, **fields)
     begun = lease if lease.status == "IN_PROGRESS" else settle(store, lease, Started(walks=False))
     return settle(store, begun, Handed(external_id, check_in))
@@ -45,7 +45,7 @@ def asked_to_stop(store: Store, *leases: Lease) -> None:
 
 
 def due(store: Store, *, kinds: tuple[str, ...] = ("fetch",), by: str = "rec", limit: int = 9) -> list[Lease]:
-    """What a reconciler adopts."""
+    """Adopt as a reconciler does."""
     return store.leases.adopt(by, kinds, 30.0, limit, external=True)
 
 
@@ -57,9 +57,9 @@ def after(seconds: float) -> Any:
     return EPOCH + timedelta(seconds=seconds)
 
 
-# ---------------------------------------------------------------- recall: asked to stop
+# ---------------------------------------------------------------- recall: cancel requests
 def test_cancel_requested_job_is_recalled_before_its_check_is_due(store: Store) -> None:
-    """Owner, lease and holder in one write, as with any adoption."""
+    """Owner, lease and holder change in one write, as in every adoption."""
     lease = handed(store, check_in=600.0)
     asked_to_stop(store, lease)
     (recalled,) = store.leases.recall("rec", ["fetch"], 20.0, 9)
@@ -77,7 +77,7 @@ def test_cancel_requested_job_is_recalled_before_its_check_is_due(store: Store) 
 
 
 def test_job_without_a_cancel_request_is_not_recalled(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """However late its check; that is `adopt`'s affair."""
+    """However late its check is; late checks are found by `adopt`."""
     handed(store)
     clock.advance(3600)
     before = raw.dump()
@@ -85,19 +85,19 @@ def test_job_without_a_cancel_request_is_not_recalled(store: Store, clock: Setta
     assert raw.dump() == before
 
 
-def test_a_workers_own_job_is_never_recalled(store: Store, clock: SettableClock) -> None:
-    """Its worker hears of the request, or its lease ends."""
+def test_job_that_a_worker_runs_is_never_recalled(store: Store, clock: SettableClock) -> None:
+    """Its worker sees the request, or its lease expires."""
     lease = started(store, "fetch")
     asked_to_stop(store, lease)
     clock.advance(3600)
     assert store.leases.recall("rec", ["fetch"], 30.0, 9) == []
 
 
-def test_what_a_reconciler_holds_is_recalled_only_after_its_lease(
+def test_work_that_a_reconciler_holds_is_recalled_only_after_its_lease(
     store: Store, other: Store, clock: SettableClock
 ) -> None:
-    """It is in somebody's hands while a question is under way; where it is not named, it is left to the check that is
-    then due.
+    """A reconciler holds it while it asks. After the lease has expired, only a recall by external id finds it;
+    otherwise the check that is then due does.
     """
     lease = handed(store, check_in=0.0)
     asked_to_stop(store, lease)
@@ -111,15 +111,15 @@ def test_what_a_reconciler_holds_is_recalled_only_after_its_lease(
 
 
 @pytest.mark.parametrize("external_id", [None, "hash-1"])
-def test_one_recalls_and_the_other_does_not(store: Store, other: Store, external_id: str | None) -> None:
-    """It has left its rest."""
+def test_only_one_process_recalls_a_job(store: Store, other: Store, external_id: str | None) -> None:
+    """The second call finds it leased."""
     asked_to_stop(store, handed(store))
     assert len(store.leases.recall("one", ["fetch"], 30.0, 9, external_id=external_id)) == 1
     assert other.leases.recall("two", ["fetch"], 30.0, 9, external_id=external_id) == []
 
 
-def test_the_longest_asked_are_recalled_first(store: Store, clock: SettableClock) -> None:
-    """And never more than the limit."""
+def test_oldest_cancel_requests_are_recalled_first(store: Store, clock: SettableClock) -> None:
+    """At most as many as the limit."""
     leases = [handed(store, f"hash-{n}") for n in range(4)]
     for lease in (leases[2], leases[0], leases[3], leases[1]):
         asked_to_stop(store, lease)
@@ -128,8 +128,8 @@ def test_the_longest_asked_are_recalled_first(store: Store, clock: SettableClock
     assert found == [{"hash-2", "hash-0"}, {"hash-3", "hash-1"}, set()]
 
 
-def test_a_state_that_draws_no_cancel_is_not_recalled(store: Store, clock: SettableClock) -> None:
-    """Nobody could end it there; its check goes on as ever."""
+def test_job_whose_state_allows_no_cancel_is_not_recalled(store: Store, clock: SettableClock) -> None:
+    """It could not be cancelled there; its checks continue."""
     paint, fetch = handed(store, "p", kind="paint"), handed(store, "f")
     asked_to_stop(store, paint, fetch)
     assert [lease.external_id for lease in store.leases.recall("rec", ["paint", "fetch"], 30.0, 9)] == ["f"]
@@ -138,7 +138,7 @@ def test_a_state_that_draws_no_cancel_is_not_recalled(store: Store, clock: Setta
 
 
 def test_protocol_4_only_known_kinds_are_recalled(store: Store) -> None:
-    """By request or by name."""
+    """By cancel request or by external id."""
     asked_to_stop(store, handed(store), handed(store, kind="mail"))
     assert (
         store.leases.recall("rec", [], 30.0, 9)
@@ -152,9 +152,9 @@ def test_protocol_4_only_known_kinds_are_recalled(store: Store) -> None:
     assert [lease.job.kind for lease in store.leases.recall("rec", ["mail"], 30.0, 9)] == ["mail"]
 
 
-# ---------------------------------------------------------------- recall: by name
-def test_what_the_outside_names_is_recalled_whatever_its_check(store: Store) -> None:
-    """Every job that it knows by that id, and no other."""
+# ---------------------------------------------------------------- recall: by external id
+def test_work_is_recalled_by_its_external_id_before_its_check_is_due(store: Store) -> None:
+    """Every job with that external id, and no other."""
     two = [handed(store, "same", 600.0), handed(store, "same", 5.0)]
     handed(store, "other", 0.0)
     found = store.leases.recall("callback", ["fetch"], 5.0, 9, external_id="same")
@@ -162,8 +162,8 @@ def test_what_the_outside_names_is_recalled_whatever_its_check(store: Store) -> 
     assert store.leases.recall("callback", ["fetch"], 5.0, 9, external_id="unheard of") == []
 
 
-def test_what_has_ended_or_is_committed_has_no_name_any_more(store: Store, clock: SettableClock) -> None:
-    """A second call of the same provider finds nothing; past its commit the job is the maintenance's."""
+def test_ended_or_committed_work_is_not_found_by_its_external_id(store: Store, clock: SettableClock) -> None:
+    """A second callback of the same provider finds nothing; maintenance finishes the committed job."""
     done, committed = handed(store, "done"), handed(store, "committed")
     for lease, boundary in ((done, False), (committed, True)):
         (held,) = store.leases.recall("callback", ["fetch"], 5.0, 9, external_id=execution(store, lease).external_id)
@@ -175,8 +175,8 @@ def test_what_has_ended_or_is_committed_has_no_name_any_more(store: Store, clock
     assert [lease.job.id for lease in store.leases.adopt("maintenance", ["fetch"], 30.0, 9)] == [committed.job.id]
 
 
-def test_handed_over_executions_are_counted_whoever_holds_them(store: Store) -> None:
-    """So that who calls back knows whether to wait."""
+def test_handed_over_executions_are_counted_with_any_holder(store: Store) -> None:
+    """So that a callback knows whether to wait."""
     handed(store, "same", 0.0)
     handed(store, "same", 600.0)
     handed(store, "same", kind="mail")
@@ -187,9 +187,9 @@ def test_handed_over_executions_are_counted_whoever_holds_them(store: Store) -> 
     ] == [2, 1, 0, 0]
 
 
-# ---------------------------------------------------------------- adopt: what is due
-def test_what_was_looked_at_longest_ago_comes_first(store: Store, clock: SettableClock) -> None:
-    """The oldest check first, over all kinds together, and no more than asked for."""
+# ---------------------------------------------------------------- adopt: due checks
+def test_work_with_the_oldest_check_is_adopted_first(store: Store, clock: SettableClock) -> None:
+    """Over all kinds together, and at most as many as the limit."""
     checks = {"a": 40.0, "b": 10.0, "c": 30.0, "d": 20.0, "e": 90.0}
     for id, seconds in checks.items():
         handed(store, id, seconds, kind="mail" if id in "bc" else "fetch")
@@ -198,8 +198,8 @@ def test_what_was_looked_at_longest_ago_comes_first(store: Store, clock: Settabl
     assert found == [{"b", "d"}, {"c", "a"}, set()]
 
 
-def test_protocol_5_what_is_given_back_rests_until_its_next_check(store: Store, clock: SettableClock) -> None:
-    """In nobody's hands: the owner says so, and what stands as its lease is the time of the check."""
+def test_protocol_5_returned_work_waits_for_its_next_check(store: Store, clock: SettableClock) -> None:
+    """No process holds it: the owner is `external:fetch`, and the lease ends at the time of the check."""
     lease = handed(store, check_in=0.0)
     (held,) = due(store)
     assert execution(store, lease).lease_owner == "rec"
@@ -235,8 +235,10 @@ ANSWERS: list[Outcome] = [
 
 
 @pytest.mark.parametrize("taken", ["adopted", "recalled", "given back"])
-def test_protocol_1_an_old_answer_is_refused(store: Store, clock: SettableClock, raw: Raw, taken: str) -> None:
-    """Also of the same name, and also when nobody holds it any more: each adoption is a holder of its own."""
+def test_protocol_1_answer_of_a_stale_reconciler_is_refused(
+    store: Store, clock: SettableClock, raw: Raw, taken: str
+) -> None:
+    """Also if the new one has the same name, and also if the work was returned since: each adoption has its own holder."""
     lease = handed(store, check_in=0.0)
     asked_to_stop(store, lease)
     (old,) = due(store)

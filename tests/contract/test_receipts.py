@@ -27,13 +27,13 @@ NOBODY = Fence("no-such-job", 1, 1)
 
 
 def the(store: Store, id: str) -> Receipt:
-    """The one receipt of a job."""
+    """Return the one receipt of a job."""
     (receipt,) = store.receipts.for_job(id)
     return receipt
 
 
 def adopted(store: Store, clock: SettableClock, lease: Lease) -> Lease:
-    """The same execution in another's hand."""
+    """Let another process adopt the execution."""
     clock.advance(31)
     (found,) = store.leases.adopt("maintenance", [lease.job.kind], 30.0, 1)
     assert found.job.id == lease.job.id
@@ -41,15 +41,15 @@ def adopted(store: Store, clock: SettableClock, lease: Lease) -> Lease:
 
 
 def doubtful(store: Store, name: str = "charge") -> Lease:
-    """A job that asked for an outside call and does not know what became of it."""
+    """Claim a job and begin an external call whose result is unknown."""
     lease = claimed(store)
     assert store.receipts.begin_effect(lease.fence, name, "h1")
     return lease
 
 
 # ---------------------------------------------------------------- steps
-def test_a_step_is_remembered(store: Store, clock: SettableClock) -> None:
-    """Its value, who took it, with what, and how long ago by the store's clock."""
+def test_step_is_stored_with_its_value_and_age(store: Store, clock: SettableClock) -> None:
+    """With its fence, its argument hash and its age by the store's clock."""
     lease = claimed(store)
     assert store.receipts.record_step(lease.fence, "link", "h1", '{"url":"u"}')
     clock.advance(12.5)
@@ -58,8 +58,8 @@ def test_a_step_is_remembered(store: Store, clock: SettableClock) -> None:
     ]
 
 
-def test_a_step_may_be_taken_afresh(store: Store, clock: SettableClock) -> None:
-    """A later value stands in the place of the older, and is as old as it is."""
+def test_step_can_be_recorded_again(store: Store, clock: SettableClock) -> None:
+    """The new value replaces the old one and its age."""
     lease = claimed(store)
     store.receipts.record_step(lease.fence, "link", "h1", '"old"')
     clock.advance(31)
@@ -71,8 +71,8 @@ def test_a_step_may_be_taken_afresh(store: Store, clock: SettableClock) -> None:
     assert the(store, lease.job.id) == Receipt("link", "step", 2, 1, "h2", '"new"', True, 1.0, None)
 
 
-def test_receipts_come_by_name(store: Store) -> None:
-    """Of this job and no other; a job that is not there has none."""
+def test_receipts_are_ordered_by_name(store: Store) -> None:
+    """Only those of this job; an unknown job has none."""
     lease = claimed(store)
     for name in ("b", "a", "Z"):
         store.receipts.record_step(lease.fence, name, "h", "1")
@@ -81,9 +81,9 @@ def test_receipts_come_by_name(store: Store) -> None:
     assert store.receipts.for_job(uuid7()) == store.receipts.for_job("no-such-job") == []
 
 
-# ---------------------------------------------------------------- outside calls
-def test_an_asking_is_a_doubt_until_it_is_answered(store: Store, clock: SettableClock) -> None:
-    """Asked, and nobody knows; then the answer, with who said so, and the time of the answer."""
+# ---------------------------------------------------------------- external calls
+def test_effect_is_in_doubt_until_its_result_is_recorded(store: Store, clock: SettableClock) -> None:
+    """Then the receipt has the value, who decided, and the time of the result."""
     lease = doubtful(store)
     clock.advance(3)
     assert the(store, lease.job.id) == Receipt("charge", "effect", 1, 1, "h1", None, False, 3.0, None)
@@ -92,15 +92,15 @@ def test_an_asking_is_a_doubt_until_it_is_answered(store: Store, clock: Settable
     assert the(store, lease.job.id) == Receipt("charge", "effect", 1, 1, "h1", '{"id":7}', True, 2.0, "handler")
 
 
-def test_an_answer_may_be_nothing(store: Store) -> None:
-    """It happened, and there is no value."""
+def test_effect_may_have_no_value(store: Store) -> None:
+    """The effect was applied, and has no value."""
     lease = doubtful(store)
     assert store.receipts.record_effect(lease.fence, "charge", None, decided_by="handler")
     assert (the(store, lease.job.id).applied, the(store, lease.job.id).value) == (True, None)
 
 
-def test_a_doubt_of_before_is_asked_anew(store: Store, clock: SettableClock) -> None:
-    """The new asking stands in its place, and only who asked last may answer."""
+def test_effect_in_doubt_can_be_begun_again(store: Store, clock: SettableClock) -> None:
+    """The new begin replaces the old one, and only its fence may record the result."""
     lease = doubtful(store)
     holder = adopted(store, clock, lease)
     assert store.receipts.begin_effect(holder.fence, "charge", "h2")
@@ -110,8 +110,8 @@ def test_a_doubt_of_before_is_asked_anew(store: Store, clock: SettableClock) -> 
     assert store.receipts.record_effect(holder.fence, "charge", "2", decided_by="handler")
 
 
-def test_a_receipt_is_never_asked_for_again(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """Not by its own holder, and not by a later one: what happened has happened."""
+def test_applied_effect_is_never_begun_again(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """Neither by its own holder nor by a later one."""
     lease = doubtful(store)
     store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
     holder = adopted(store, clock, lease)
@@ -123,8 +123,8 @@ def test_a_receipt_is_never_asked_for_again(store: Store, clock: SettableClock, 
     assert raw.dump() == before
 
 
-def test_an_answer_sent_again_is_there(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """Protocol 10: an ambiguous reply is settled by sending the same again; it keeps its first time."""
+def test_result_sent_again_is_accepted(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """Protocol 10: after a lost reply the same call is sent again; the receipt keeps its first time."""
     lease = doubtful(store)
     assert store.receipts.record_effect(lease.fence, "charge", '{"b":1,"a":2}', decided_by="handler")
     before = raw.dump()
@@ -133,15 +133,15 @@ def test_an_answer_sent_again_is_there(store: Store, clock: SettableClock, raw: 
     assert raw.dump() == before
 
 
-def test_an_asking_sent_again_is_one_asking(store: Store) -> None:
-    """Whose reply was lost asks the same way again."""
+def test_begin_effect_sent_again_is_accepted(store: Store) -> None:
+    """A worker that lost the reply sends the same call again."""
     lease = doubtful(store)
     assert store.receipts.begin_effect(lease.fence, "charge", "h1")
     assert len(store.receipts.for_job(lease.job.id)) == 1
 
 
-def test_an_asking_that_surely_did_not_happen_is_forgotten(store: Store) -> None:
-    """No doubt is left, and it can be asked anew."""
+def test_discarded_effect_is_forgotten(store: Store) -> None:
+    """It is not in doubt any more, and can be begun again."""
     lease = doubtful(store)
     assert store.receipts.discard_effect(lease.fence, "charge")
     assert store.receipts.for_job(lease.job.id) == []
@@ -150,8 +150,8 @@ def test_an_asking_that_surely_did_not_happen_is_forgotten(store: Store) -> None
     assert store.receipts.begin_effect(lease.fence, "charge", "h1")
 
 
-def test_a_step_and_an_outside_call_do_not_share_a_name(store: Store, raw: Raw) -> None:
-    """Neither takes the place of the other, known or in doubt."""
+def test_step_and_effect_cannot_share_a_name(store: Store, raw: Raw) -> None:
+    """Neither replaces the other, whether known or in doubt."""
     lease = claimed(store)
     store.receipts.record_step(lease.fence, "link", "h", "1")
     store.receipts.begin_effect(lease.fence, "charge", "h")
@@ -165,7 +165,7 @@ def test_a_step_and_an_outside_call_do_not_share_a_name(store: Store, raw: Raw) 
 # ---------------------------------------------------------------- the fence
 @pytest.mark.parametrize("status", ["LEASED", "IN_PROGRESS", "COMMITTED"])
 def test_live_execution_stores_receipts(store: Store, status: str) -> None:
-    """Before the start, in the middle and past the commit."""
+    """Before the start, while it runs and after the commit."""
     lease = claimed(store, "deliver") if status == "LEASED" else claimed(store)
     lease = commit(store, lease) if status == "COMMITTED" else lease
     assert lease.status == status
@@ -175,7 +175,7 @@ def test_live_execution_stores_receipts(store: Store, status: str) -> None:
 
 @pytest.mark.parametrize("ended", ["done", "failed", "retried"])
 def test_ended_execution_stores_no_receipt(store: Store, raw: Raw, ended: str) -> None:
-    """A zombie gets no leave for an outside call, and its values are not kept."""
+    """A stale worker may not begin an external call, and its values are not stored."""
     lease = claimed(store)
     if ended == "done":
         finish(store, lease)
@@ -191,7 +191,7 @@ def test_ended_execution_stores_no_receipt(store: Store, raw: Raw, ended: str) -
 
 
 def test_other_holder_stores_no_receipt(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """Each part of the fence counts; a job that is not there is nobody's."""
+    """Every part of the fence is checked; an unknown job has no holder."""
     lease = claimed(store)
     adopted(store, clock, lease)
     wrong = [
@@ -210,9 +210,9 @@ def test_other_holder_stores_no_receipt(store: Store, clock: SettableClock, raw:
 
 
 @pytest.mark.parametrize("answer", ["apply", "unask"])
-def test_answer_is_stored_after_the_lease_was_lost(store: Store, clock: SettableClock, answer: str) -> None:
-    """Protocol 23: the answer to one's own asking is taken also after the execution was adopted, lost and begun
-    anew.
+def test_result_is_stored_after_the_lease_was_lost(store: Store, clock: SettableClock, answer: str) -> None:
+    """Protocol 23: a worker may record the result of its own call after its execution was adopted, lost and claimed
+    again.
     """
     lease = doubtful(store)
     clock.advance(31)
@@ -226,15 +226,15 @@ def test_answer_is_stored_after_the_lease_was_lost(store: Store, clock: Settable
         assert store.receipts.for_job(lease.job.id) == []
 
 
-def test_an_answer_may_come_after_the_jobs_end(store: Store) -> None:
-    """Even a job that has ended learns what its outside call did."""
+def test_result_is_stored_after_the_jobs_end(store: Store) -> None:
+    """A job that has ended still stores the result of its external call."""
     lease = doubtful(store)
     fail(store, lease)
     assert store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
 
 
-def test_who_adopts_sees_every_asking(postgres_url: str) -> None:
-    """An asking under way holds its execution: an adopter comes after it, and reads it, or comes before it, and it is
+def test_adopter_sees_every_effect_that_was_begun(postgres_url: str) -> None:
+    """`begin_effect` locks its execution: an adopter that comes later reads the effect; after an earlier adoption it is
     refused.
     """
     place = postgres_place(postgres_url)

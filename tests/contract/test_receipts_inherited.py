@@ -21,7 +21,7 @@ from tests.contract.test_receipts import doubtful, the
 from tests.kit import Raw, SettableClock
 
 
-# ---------------------------------------------------------------- what the database refuses
+# ---------------------------------------------------------------- changes that the database refuses
 @pytest.mark.parametrize(
     "change",
     [
@@ -33,8 +33,8 @@ from tests.kit import Raw, SettableClock
         "DELETE FROM {receipts}",
     ],
 )
-def test_what_an_outside_call_answered_never_changes(store: Store, raw: Raw, change: str) -> None:
-    """Whoever sends the statement."""
+def test_receipt_of_an_applied_effect_never_changes(store: Store, raw: Raw, change: str) -> None:
+    """The database refuses every such statement."""
     lease = doubtful(store)
     store.receipts.record_effect(lease.fence, "charge", '"paid"', decided_by="handler")
     before = raw.dump()
@@ -45,7 +45,7 @@ def test_what_an_outside_call_answered_never_changes(store: Store, raw: Raw, cha
 
 # ---------------------------------------------------------------- redrive
 def old_job(store: Store) -> Lease:
-    """A failed job with a step, an answered call and a doubtful one."""
+    """Return a failed job with a step, an applied effect and an effect in doubt."""
     lease = claimed(store, payload='{"n":1}')
     store.receipts.record_step(lease.fence, "link", "h1", '"l"')
     store.receipts.begin_effect(lease.fence, "charge", "h2")
@@ -58,8 +58,8 @@ def redrive(old: Lease, **fields: object) -> NewJob:
     return make(redrive_of=old.job.id, root=old.job.root or old.job.id, **{"inherits": True, **fields})
 
 
-def test_a_redrive_takes_over_the_receipts(store: Store, clock: SettableClock) -> None:
-    """Protocol 25: what is known and what is in doubt, under a fence that no execution has; the old job keeps its
+def test_redrive_inherits_the_receipts(store: Store, clock: SettableClock) -> None:
+    """Protocol 25: both known results and effects in doubt, with a fence that no execution has; the old job keeps its
     own.
     """
     old = old_job(store)
@@ -75,8 +75,8 @@ def test_a_redrive_takes_over_the_receipts(store: Store, clock: SettableClock) -
     assert store.receipts.begin_effect(lease.fence, "send", "h3")
 
 
-def test_the_root_is_passed_on(store: Store) -> None:
-    """A redrive of a redrive is known outside by the first of them."""
+def test_redrive_of_a_redrive_keeps_the_root(store: Store) -> None:
+    """External systems know both by the id of the first job."""
     old = old_job(store)
     first = redrive(old)
     store.queue.enqueue([first])
@@ -88,14 +88,14 @@ def test_the_root_is_passed_on(store: Store) -> None:
     assert claim(store)[0].job.root == old.job.id
 
 
-def test_a_fresh_redrive_takes_over_nothing(store: Store) -> None:
+def test_fresh_redrive_inherits_nothing(store: Store) -> None:
     new = redrive(old_job(store), inherits=False)
     store.queue.enqueue([new])
     assert store.receipts.for_job(new.id) == []
 
 
-def test_only_a_job_that_is_new_inherits(store: Store, raw: Raw) -> None:
-    """A call that finds the holder of its key leaves that one's receipts alone."""
+def test_only_new_jobs_inherit_receipts(store: Store, raw: Raw) -> None:
+    """A call that returns an existing job of its key does not change that job's receipts."""
     old = old_job(store)
     holder = stored(store, unique_key="u")
     before = raw.dump()["receipts"]
@@ -106,8 +106,8 @@ def test_only_a_job_that_is_new_inherits(store: Store, raw: Raw) -> None:
     assert len(raw.dump()["receipts"]) == len(before) + 3
 
 
-def test_a_redrive_in_the_callers_transaction_takes_over_too(store: OpenStore, raw: Raw) -> None:
-    """Committed with it, or gone with it."""
+def test_redrive_in_a_callers_transaction_inherits_receipts(store: OpenStore, raw: Raw) -> None:
+    """They are committed or rolled back with the job."""
     old = old_job(store)
     with raw.transaction() as connection:
         kept = store.queue.enqueue([redrive(old)], conn=connection)[0].id
@@ -119,8 +119,8 @@ def test_a_redrive_in_the_callers_transaction_takes_over_too(store: OpenStore, r
 
 
 @pytest.mark.parametrize("column", ["root", "redrive_of"])
-def test_where_a_job_comes_from_never_changes(store: Store, raw: Raw, column: str) -> None:
-    """Whoever sends the statement."""
+def test_origin_of_a_job_never_changes(store: Store, raw: Raw, column: str) -> None:
+    """The database refuses every such statement."""
     new = redrive(old_job(store))
     store.queue.enqueue([new])
     with pytest.raises(raw.refusal, match="never change"):
@@ -128,7 +128,7 @@ def test_where_a_job_comes_from_never_changes(store: Store, raw: Raw, column: st
     assert store.inspect.get(new.id).root == new.root
 
 
-def test_a_done_job_keeps_its_receipts(store: Store) -> None:
+def test_finished_job_keeps_its_receipts(store: Store) -> None:
     """Until it is pruned."""
     lease = doubtful(store)
     assert store.transitions.move([decided(commit(store, lease), Finished())]) == []

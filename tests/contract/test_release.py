@@ -13,7 +13,7 @@ OLGA = "operator:olga"
 
 
 def held(store: Store) -> str:
-    """A job that is held over two outside calls in doubt, beside one with a receipt and a remembered step."""
+    """Return a job that is held with two effects in doubt, an applied effect and a step."""
     lease = claimed(store)
     for name in ("charge", "send", "pay"):
         store.receipts.begin_effect(lease.fence, name, "h")
@@ -31,8 +31,8 @@ def told(store: Store, id: str) -> dict[str, tuple[str | None, bool, str | None]
 KNOWN = {"link": ('"l"', True, None), "pay": ('"paid"', True, "handler")}
 
 
-def test_a_released_job_is_due_at_once(store: Store, clock: SettableClock) -> None:
-    """The hold is over, the history says who ended it and why, and the job can be claimed."""
+def test_released_job_is_due_at_once(store: Store, clock: SettableClock) -> None:
+    """The hold ends, the history says who released it and why, and the job can be claimed."""
     id = held(store)
     now = clock.advance(60)
     assert store.control.release(id, by=OLGA, reason="looked it up")
@@ -51,8 +51,8 @@ def test_a_released_job_is_due_at_once(store: Store, clock: SettableClock) -> No
     assert [lease.job.id for lease in claim(store)] == [id]
 
 
-def test_a_job_is_fresh_also_when_the_clock_stands_still(store: Store) -> None:
-    """`updated_at` grows with every write to the job."""
+def test_release_increases_updated_at(store: Store) -> None:
+    """Also if the clock does not advance."""
     id = held(store)
     before = store.inspect.get(id).updated_at
     store.control.release(id, by=OLGA, reason="go on")
@@ -60,8 +60,8 @@ def test_a_job_is_fresh_also_when_the_clock_stands_still(store: Store) -> None:
     assert store.inspect.get(id).due_at == EPOCH
 
 
-def test_without_a_decision_the_doubts_stay(store: Store) -> None:
-    """The job runs again, and its handler has to deal with them."""
+def test_release_without_a_decision_keeps_effects_in_doubt(store: Store) -> None:
+    """The job runs again, and its handler must resolve them."""
     id = held(store)
     before = store.receipts.for_job(id)
     store.control.release(id, by=OLGA, reason="go on")
@@ -69,8 +69,8 @@ def test_without_a_decision_the_doubts_stay(store: Store) -> None:
     assert store.inspect.history(id)[-1].detail is None
 
 
-def test_what_happened_has_a_receipt(store: Store, clock: SettableClock) -> None:
-    """Every doubt is settled, with who decided and when; what was known stays as it was."""
+def test_effect_released_as_happened_has_a_receipt(store: Store, clock: SettableClock) -> None:
+    """Every effect in doubt is resolved with who decided and when; known results stay."""
     id = held(store)
     clock.advance(5)
     assert store.control.release(id, by=OLGA, reason="it is on the bill", decision=Decision(True, '{"id":7}'))
@@ -86,14 +86,14 @@ def test_what_happened_has_a_receipt(store: Store, clock: SettableClock) -> None
     assert not store.receipts.begin_effect(lease.fence, "charge", "h")
 
 
-def test_what_happened_may_have_no_value(store: Store) -> None:
+def test_effect_released_as_happened_may_have_no_value(store: Store) -> None:
     id = held(store)
     store.control.release(id, by=OLGA, reason="it did", decision=Decision(True))
     assert told(store, id)["charge"] == (None, True, OLGA)
 
 
 def test_effect_released_as_not_happened_is_forgotten(store: Store) -> None:
-    """The doubts are gone, the history keeps their names, and they are asked for anew."""
+    """The effects in doubt are removed, the history keeps their names, and they can be begun again."""
     id = held(store)
     assert store.control.release(id, by=OLGA, reason="not on the bill", decision=Decision(False))
     assert told(store, id) == KNOWN
@@ -102,14 +102,14 @@ def test_effect_released_as_not_happened_is_forgotten(store: Store) -> None:
     assert store.receipts.begin_effect(lease.fence, "charge", "h")
 
 
-def test_a_decision_over_no_doubt_is_only_told(store: Store) -> None:
+def test_decision_without_effects_in_doubt_is_only_recorded(store: Store) -> None:
     id = settle(store, claimed(store), Held("wait")).job.id
     assert store.control.release(id, by=OLGA, reason="go on", decision=Decision(True, "1"))
     assert (store.receipts.for_job(id), store.inspect.history(id)[-1].detail) == ([], {"happened": True, "effects": []})
 
 
-def test_a_late_answer_does_not_take_a_decision_back(store: Store) -> None:
-    """The old holder's own word comes too late; the same word is no contradiction."""
+def test_late_result_does_not_replace_an_operators_decision(store: Store) -> None:
+    """The old holder's own result comes too late; the same value is accepted."""
     lease = claimed(store)
     store.receipts.begin_effect(lease.fence, "charge", "h")
     id = settle(store, lease, Held("did it?")).job.id
@@ -121,8 +121,8 @@ def test_a_late_answer_does_not_take_a_decision_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize("job", ["waiting", "running", "released", "unknown", "no id"])
-def test_a_job_that_is_not_held_is_not_released(store: Store, raw: Raw, job: str) -> None:
-    """False, and nothing changed, its doubts included."""
+def test_job_that_is_not_held_cannot_be_released(store: Store, raw: Raw, job: str) -> None:
+    """The call returns False and changes nothing, also for effects in doubt."""
     id = {"unknown": uuid7(), "no id": "x"}.get(job) or (
         stored(store).id if job == "waiting" else held(store) if job == "released" else ""
     )

@@ -1,4 +1,4 @@
-"""Remarks are numbered under the job's lock: two at once are both stored, and neither makes the other's move fail."""
+"""Remarks are numbered under the job's lock: two at once are both stored, and neither makes a move fail."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from tests.contract.test_races import settle_batch
 from tests.kit import Place, postgres_place
 
 
-# ---------------------------------------------------------------- forced, on PostgreSQL
+# ---------------------------------------------------------------- forced interleavings, on PostgreSQL
 @pytest.fixture
 def crowded(postgres_url: str) -> Iterator[Place]:
     place = postgres_place(postgres_url)
@@ -38,7 +38,7 @@ def many_writers(crowded: Place) -> PostgresStore:
 
 
 def behind_a_remark(store: PostgresStore, place: Place, job_id: str, work: Callable[[], Any]) -> Any:
-    """`work`, begun while another process holds the job's lock with a remark that is not yet committed."""
+    """Run `work` while another process holds the job's lock with a remark that is not yet committed."""
     rival = place.open(real_time=True)
     assert isinstance(rival, PostgresStore)
     found: list[Any] = []
@@ -70,7 +70,7 @@ def running(store: Store) -> Lease:
 
 
 def downloading(store: Store) -> Lease:
-    """An attempt that ends without an arrow: a remark tells of its end."""
+    """Claim an execution that ends without a transition: its end is a remark."""
     return claimed(store, "fetch")
 
 
@@ -81,13 +81,13 @@ SEEN = """INSERT INTO {audit} (job_id, version, n, at, event, actor)
 
 
 @pytest.mark.parametrize(("begin", "outcome"), ENDS)
-def test_a_move_that_waited_for_a_remark_is_carried_out(
+def test_move_that_waited_for_a_remark_is_stored(
     many_writers: PostgresStore,
     crowded: Place,
     begin: Callable[[Store], Lease],
     outcome: Any,
 ) -> None:
-    """What it says of itself gets the next number, from a snapshot newer than the lock it waited for."""
+    """Its remark gets the next number, from a snapshot newer than the lock for which it waited."""
     store, lease = many_writers, begin(many_writers)
     assert (
         behind_a_remark(store, crowded, lease.job.id, lambda: store.transitions.move([decided(lease, outcome)])) == []
@@ -97,8 +97,10 @@ def test_a_move_that_waited_for_a_remark_is_carried_out(
     assert {entry.event for entry in store.inspect.history(lease.job.id)} >= {"looked_at"}
 
 
-def test_a_batch_with_moves_of_two_arrows_waits_for_a_remark(many_writers: PostgresStore, crowded: Place) -> None:
-    """The same where the batch is written step by step."""
+def test_batch_with_two_transitions_that_waited_for_a_remark_is_stored(
+    many_writers: PostgresStore, crowded: Place
+) -> None:
+    """Also if the batch is written in several steps."""
     store = many_writers
     lease, buried = downloading(store), claimed(store, "paint")
     moves = [decided(lease, RETRY), decided(buried, FailedFinally("broken"))]
@@ -106,7 +108,7 @@ def test_a_batch_with_moves_of_two_arrows_waits_for_a_remark(many_writers: Postg
     assert (store.inspect.get(lease.job.id).phase, store.inspect.get(buried.job.id).state) == ("pending", "dead_letter")
 
 
-def test_a_request_to_stop_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+def test_cancel_request_that_waited_for_a_remark_is_stored(many_writers: PostgresStore, crowded: Place) -> None:
     store, lease = many_writers, running(many_writers)
     id = lease.job.id
     assert (
@@ -119,14 +121,14 @@ def test_a_request_to_stop_that_waited_for_a_remark_is_written(many_writers: Pos
     ]
 
 
-def test_a_remark_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+def test_remark_that_waited_for_a_remark_is_stored(many_writers: PostgresStore, crowded: Place) -> None:
     store, job = many_writers, stored(many_writers)
     refused = {"attempt": None, "event": "refused", "actor": "ann", "reason": None}
     behind_a_remark(store, crowded, job.id, lambda: store.control.add_note(job.id, **refused))  # type: ignore[arg-type]
     assert [entry.event for entry in store.inspect.history(job.id) if entry.n] == ["looked_at", "refused"]
 
 
-def test_a_release_that_waited_for_a_remark_is_written(many_writers: PostgresStore, crowded: Place) -> None:
+def test_release_that_waited_for_a_remark_is_stored(many_writers: PostgresStore, crowded: Place) -> None:
     store, lease = many_writers, running(many_writers)
     id = settle(store, lease, HOLD).job.id
     assert (
@@ -136,12 +138,12 @@ def test_a_release_that_waited_for_a_remark_is_written(many_writers: PostgresSto
     assert [entry.event for entry in store.inspect.history(lease.job.id) if entry.n] == ["hold", "looked_at", "release"]
 
 
-def test_a_claim_without_an_arrow_is_not_spoiled_by_a_remark(
+def test_claim_without_a_transition_succeeds_despite_a_concurrent_remark(
     many_writers: PostgresStore,
     crowded: Place,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The remark is committed after the claim's snapshot, and before the claim has its lock."""
+    """The remark is committed after the claim's snapshot and before the claim has its lock."""
     store, job = many_writers, stored(many_writers, "fetch")
     raw = crowded.raw
     raw.script(f"""CREATE OR REPLACE FUNCTION {crowded.schema}.clock() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS
@@ -161,8 +163,10 @@ def test_a_claim_without_an_arrow_is_not_spoiled_by_a_remark(
     assert "set aside" not in caplog.text
 
 
-def test_under_repeatable_read_a_commit_beside_a_remark_runs_again(many_writers: PostgresStore, crowded: Place) -> None:
-    """Its snapshot cannot see the remark: the same transaction is tried once more, and the job is not to blame."""
+def test_repeatable_read_commit_is_retried_after_a_concurrent_remark(
+    many_writers: PostgresStore, crowded: Place
+) -> None:
+    """Its snapshot cannot see the remark: the transaction runs again, and the job does not fail."""
     store, lease = many_writers, downloading(many_writers)
     calls: list[int] = []
 
@@ -182,8 +186,10 @@ def test_under_repeatable_read_a_commit_beside_a_remark_runs_again(many_writers:
     assert store.inspect.get(lease.job.id).phase == "pending"
 
 
-def test_a_rivals_row_is_told_from_data_that_cannot_be_stored(many_writers: PostgresStore, crowded: Place) -> None:
-    """Both refusals carry the database's words; only bad data may cost the job its life."""
+def test_collision_is_distinguished_from_data_that_cannot_be_stored(
+    many_writers: PostgresStore, crowded: Place
+) -> None:
+    """Both refusals have the database's error; only bad data may fail the job."""
     store, rivalled, broken = many_writers, claimed(many_writers, "paint"), running(many_writers)
     crowded.raw.copy("audit", "job_id = :id AND version = 1", {"version": "2"}, id=rivalled.job.id)
     moves = [decided(rivalled, FailedFinally("x")), decided(broken, Returned('{"half":', boundary=False))]
@@ -202,11 +208,11 @@ DATA = [
 
 
 @pytest.mark.parametrize("error", BUSY)
-def test_a_database_that_others_keep_busy_is_unavailable_and_blames_no_row(
+def test_busy_database_is_unavailable_and_fails_no_row(
     many_writers: PostgresStore,
     error: type[psycopg.Error],
 ) -> None:
-    """After the tries in place: whoever reports a finished job sends the same again until it is stored."""
+    """After the retries; a worker that reports a finished job sends the same move again until it is stored."""
     tried: list[int] = []
 
     def work(_: object) -> None:
@@ -221,13 +227,13 @@ def test_a_database_that_others_keep_busy_is_unavailable_and_blames_no_row(
 
 @pytest.mark.parametrize("error", DATA)
 def test_value_too_large_or_too_deep_fails_only_its_own_job(error: type[psycopg.Error]) -> None:
-    """The others of its batch are stored."""
+    """The rest of its batch is stored."""
     assert not is_database_error(error())
 
 
-# ---------------------------------------------------------------- raced, on both stores
+# ---------------------------------------------------------------- races, on both stores
 def held_and_released(store: Store, job_id: str, rounds: int) -> None:
-    """A worker and an operator at one job, turn by turn. A claim steps over a job that is locked this moment."""
+    """A worker and an operator take turns with one job. A claim skips a job that is locked."""
     for turn in range(rounds):
         while not (leases := store.queue.claim("ann", claim_rules("fetch"), ["default"], 1)):
             pass
@@ -241,8 +247,8 @@ def held_and_released(store: Store, job_id: str, rounds: int) -> None:
             assert store.control.release(job_id, by="operator:olga", reason="looked")
 
 
-def test_moves_beside_remarks_and_releases_all_get_through(live: Store, place: Place) -> None:
-    """Four writers at one job: every move is stored, no verb raises, and every remark has a number of its own."""
+def test_concurrent_moves_remarks_and_releases_are_all_stored(live: Store, place: Place) -> None:
+    """Four processes write to one job: every move is stored, no verb raises, and every remark has its own number."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     job, over = stored(live, "fetch"), Event()
 
@@ -263,8 +269,8 @@ def test_moves_beside_remarks_and_releases_all_get_through(live: Store, place: P
     assert verify(live).ok
 
 
-def test_a_request_to_stop_beside_remarks_and_a_retry_is_heard_or_too_late(live: Store, place: Place) -> None:
-    """An operator's cancel, two remarks and a retry at one moment: none of them raises, and the job does not fail."""
+def test_cancel_request_during_remarks_and_a_retry_raises_nothing(live: Store, place: Place) -> None:
+    """A cancel request, two remarks and a retry at the same time: none raises, and the job does not fail."""
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     for _ in range(20):
         lease = started(live, "deliver")

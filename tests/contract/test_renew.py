@@ -19,8 +19,8 @@ def ends(store: Store, lease: Lease) -> object:
     return store.inspect.executions(lease.job.id)[-1].lease_expires_at
 
 
-def test_a_lease_goes_on_from_now(store: Store, clock: SettableClock) -> None:
-    """As long as the beat says, counted from the store's now; the heartbeat is seen."""
+def test_renewal_extends_the_lease_from_now(store: Store, clock: SettableClock) -> None:
+    """For as long as the heartbeat says, by the store's clock; the heartbeat time is stored."""
     lease = claimed(store, lease=30.0)
     clock.advance(10)
     renewal = store.leases.renew(heartbeats(lease, lease=45.0))
@@ -32,8 +32,8 @@ def test_a_lease_goes_on_from_now(store: Store, clock: SettableClock) -> None:
     )
 
 
-def test_a_renewed_lease_is_not_adopted(store: Store, clock: SettableClock) -> None:
-    """Beat by beat a job is kept for as long as its holder lives."""
+def test_renewed_lease_is_not_adopted(store: Store, clock: SettableClock) -> None:
+    """A job is kept for as long as its holder sends heartbeats."""
     lease = claimed(store, lease=30.0)
     for _ in range(5):
         clock.advance(20)
@@ -41,8 +41,8 @@ def test_a_renewed_lease_is_not_adopted(store: Store, clock: SettableClock) -> N
         assert store.leases.adopt("maintenance", ["mail"], 30.0, 9) == []
 
 
-def test_a_renewal_changes_no_job(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """It writes to the execution alone: no state, no version, no audit."""
+def test_renewal_changes_only_the_execution(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """No state, no version and no audit changes."""
     lease = claimed(store)
     before = raw.dump()
     clock.advance(10)
@@ -52,8 +52,8 @@ def test_a_renewal_changes_no_job(store: Store, raw: Raw, clock: SettableClock) 
     assert again(store, lease).job == lease.job
 
 
-def test_renewal_is_by_list(store: Store, clock: SettableClock) -> None:
-    """Protocol 6: by list, never by owner; what its owner did not list is named as a stray."""
+def test_only_listed_leases_are_renewed(store: Store, clock: SettableClock) -> None:
+    """Protocol 6: an execution that its owner did not list is not renewed and is reported as a lost claim."""
     store.queue.enqueue(many(2))
     first, second = claim(store, by="ann", lease=30.0)
     clock.advance(10)
@@ -63,8 +63,8 @@ def test_renewal_is_by_list(store: Store, clock: SettableClock) -> None:
 
 
 def test_lost_claims_are_named_even_if_nothing_is_listed(store: Store) -> None:
-    """A worker that lost the reply to its only claim learns of it at its next beat; another's are none of its
-    affair.
+    """A worker that lost the reply to its only claim learns of it at its next heartbeat; claims of other workers are
+    not reported.
     """
     lease = claimed(store, by="ann")
     store.queue.enqueue(many(1))
@@ -73,7 +73,7 @@ def test_lost_claims_are_named_even_if_nothing_is_listed(store: Store) -> None:
 
 
 def test_ended_execution_is_reported_lost(store: Store) -> None:
-    """Finished, failed or waiting again: there is nothing to renew, and no stray either."""
+    """Finished, failed and retried executions cannot be renewed."""
     store.queue.enqueue(many(3))
     leases = claim(store)
     finish(store, leases[0])
@@ -84,7 +84,7 @@ def test_ended_execution_is_reported_lost(store: Store) -> None:
 
 
 def test_execution_of_another_holder_is_reported_lost(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """Protocol 1: adopted or claimed anew, even by a worker of the same name; the new holder's lease is not touched."""
+    """Protocol 1: adopted or claimed again, even by a worker of the same name; the new holder's lease is not changed."""
     store.queue.enqueue(many(2))
     old = claim(store, by="ann", lease=30.0)
     clock.advance(31)
@@ -99,16 +99,16 @@ def test_execution_of_another_holder_is_reported_lost(store: Store, clock: Setta
     assert set(store.leases.renew(heartbeats(anew, adopted)).renewed) == {anew.fence, adopted.fence}
 
 
-def test_an_unknown_execution_is_lost(store: Store) -> None:
-    """Neither a job that never was nor an attempt that has not come."""
+def test_unknown_execution_is_lost(store: Store) -> None:
+    """An unknown job, a future attempt and a wrong holder."""
     lease = claimed(store)
     unknown = [Fence(many(1)[0].id, 1, 1), Fence(lease.job.id, 2, 1), Fence(lease.job.id, 1, 2)]
     for fence in unknown:
         assert store.leases.renew([Heartbeat(fence, 30.0)]).lost == [fence]
 
 
-def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> None:
-    """Protocol 3: an ended lease that nobody took is renewed."""
+def test_expired_lease_that_no_process_adopted_is_renewed(store: Store, clock: SettableClock) -> None:
+    """Protocol 3: the worker still owns it."""
     lease = claimed(store, lease=30.0)
     clock.advance(3600)
     assert store.leases.renew(heartbeats(lease)).renewed == [lease.fence]
@@ -117,7 +117,7 @@ def test_possession_counts_and_not_time(store: Store, clock: SettableClock) -> N
 
 @pytest.mark.parametrize("status", ["LEASED", "IN_PROGRESS", "COMMITTED"])
 def test_every_live_status_is_renewed(store: Store, status: str) -> None:
-    """Before its start, at work, and past its commit."""
+    """Before the start, while it runs and after the commit."""
     lease = claimed(store, "deliver") if status == "LEASED" else started(store)
     if status == "COMMITTED":
         lease = commit(store, lease)
@@ -126,7 +126,7 @@ def test_every_live_status_is_renewed(store: Store, status: str) -> None:
 
 
 def test_renewal_returns_cancel_requests(store: Store) -> None:
-    """A cancel request is heard at the next renewal, and at each one after it."""
+    """The next renewal returns the request, and so does each later one."""
     store.queue.enqueue(many(2))
     first, second = claim(store)
     assert store.control.request_cancel(first.job.id, by="olga", reason=None)
@@ -135,8 +135,8 @@ def test_renewal_returns_cancel_requests(store: Store) -> None:
         assert (renewal.cancels, len(renewal.renewed)) == ([first.fence], 2)
 
 
-def test_progress_and_usage_travel_with_the_beat(store: Store, other: Store) -> None:
-    """What the handler shows is stored with the renewal, kept by a beat that shows nothing, and readable on the job."""
+def test_progress_and_usage_are_stored_with_the_heartbeat(store: Store, other: Store) -> None:
+    """A heartbeat without them keeps the stored values, and the job shows its progress."""
     lease = claimed(store)
     store.leases.renew([Heartbeat(lease.fence, 30.0, progress='[3,10,"page ☃"]', usage='{"tokens":12.5}')])
     store.leases.renew(heartbeats(lease))
@@ -144,8 +144,8 @@ def test_progress_and_usage_travel_with_the_beat(store: Store, other: Store) -> 
     assert other.inspect.executions(lease.job.id)[0].usage == {"tokens": 12.5}
 
 
-def test_a_late_beat_does_not_put_off_the_check_of_what_was_handed_over(store: Store) -> None:
-    """The worker that handed it over may have sent one before it heard so; nobody holds it any more."""
+def test_late_heartbeat_does_not_delay_the_check_of_handed_over_work(store: Store) -> None:
+    """The worker may have sent it before the hand-over was stored; no worker holds the execution now."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     before = store.inspect.executions(lease.job.id)
     renewal = store.leases.renew(heartbeats(lease))
@@ -153,8 +153,8 @@ def test_a_late_beat_does_not_put_off_the_check_of_what_was_handed_over(store: S
     assert store.inspect.executions(lease.job.id) == before
 
 
-def test_a_reconciler_may_renew_what_it_adopted(store: Store, clock: SettableClock) -> None:
-    """An external execution that was adopted is held like any other, until it is given back."""
+def test_reconciler_renews_work_that_it_adopted(store: Store, clock: SettableClock) -> None:
+    """An adopted external execution is held like any other until it is returned."""
     lease = settle(store, settle(store, claimed(store, "fetch"), Started(walks=False)), Handed("hash-1", 15.0))
     assert store.leases.lost_claims("ann", []) == []
     clock.advance(15)
@@ -163,8 +163,8 @@ def test_a_reconciler_may_renew_what_it_adopted(store: Store, clock: SettableClo
     assert store.leases.renew(heartbeats(adopted)).renewed == [adopted.fence]
 
 
-def test_many_beats_are_answered_each(store: Store, clock: SettableClock) -> None:
-    """Of a long list, in any order, each fence stands in exactly one answer."""
+def test_every_heartbeat_of_a_long_list_is_answered_once(store: Store, clock: SettableClock) -> None:
+    """Of a long list in any order, each fence is in exactly one answer."""
     store.queue.enqueue(many(300))
     leases = claim(store, limit=300, lease=30.0)
     assert store.transitions.move([]) == []

@@ -11,15 +11,15 @@ from tests.kit import Raw, SettableClock
 
 
 def ended(store: Store, clock: SettableClock, n: int = 1, age: float = 100.0) -> list[str]:
-    """Jobs that succeeded `age` seconds ago."""
+    """Create jobs that succeeded `age` seconds ago."""
     store.queue.enqueue(many(n))
     ids = [finish(store, lease).job.id for lease in claim(store, limit=n)]
     clock.advance(age)
     return ids
 
 
-def test_only_jobs_that_ended_in_this_phase_long_enough_ago_are_pruned(store: Store, clock: SettableClock) -> None:
-    """Neither a live one, nor one of the other phase, nor a young one."""
+def test_only_old_jobs_of_the_given_phase_are_pruned(store: Store, clock: SettableClock) -> None:
+    """No live job, no job of another phase and no recent job."""
     old = ended(store, clock)
     failed = fail(store, claimed(store)).job
     young = ended(store, clock, age=49.0)
@@ -29,8 +29,8 @@ def test_only_jobs_that_ended_in_this_phase_long_enough_ago_are_pruned(store: St
     assert old[0] not in {job.id for job in store.inspect.jobs()}
 
 
-def test_the_oldest_go_first_and_no_more_than_asked(store: Store, clock: SettableClock) -> None:
-    """Pruning works in bites."""
+def test_oldest_jobs_are_pruned_first_up_to_the_limit(store: Store, clock: SettableClock) -> None:
+    """Pruning works in batches."""
     first, second, third = (ended(store, clock, age=10.0)[0] for _ in range(3))
     assert store.retention.prune(phase="succeeded", age=5.0, limit=2) == 2
     assert [job.id for job in store.inspect.jobs()] == [third]
@@ -39,10 +39,10 @@ def test_the_oldest_go_first_and_no_more_than_asked(store: Store, clock: Settabl
     assert {first, second, third} == {record.job_id for page in store.inspect.job_records() for record in page}
 
 
-def test_executions_and_receipts_go_with_the_job_and_the_audit_stays(
+def test_pruning_deletes_executions_and_receipts_and_keeps_the_audit(
     store: Store, clock: SettableClock, raw: Raw
 ) -> None:
-    """What is left of a pruned job is its history."""
+    """Only the history of a pruned job is left."""
     (id,) = ended(store, clock)
     history = store.inspect.history(id)
     raw(
@@ -58,8 +58,8 @@ def test_executions_and_receipts_go_with_the_job_and_the_audit_stays(
 
 
 @pytest.mark.parametrize("phase", ["pending", "running"])
-def test_a_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: str) -> None:
-    """Whatever the caller asks for."""
+def test_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: str) -> None:
+    """Whatever phase the caller passes."""
     claimed(store)
     stored(store)
     clock.advance(1_000_000)
@@ -68,8 +68,8 @@ def test_a_live_job_is_never_pruned(store: Store, clock: SettableClock, phase: s
     assert sum(store.inspect.counts()["standard"].values()) == 2
 
 
-def test_the_audit_of_jobs_that_are_gone_is_handed_out_and_dropped(store: Store, clock: SettableClock) -> None:
-    """Exactly those rows: what was handed out is gone, what stays belongs to jobs that are there or young."""
+def test_audit_of_pruned_jobs_is_written_out_and_deleted(store: Store, clock: SettableClock) -> None:
+    """Exactly these rows are deleted; those of stored or recent jobs stay."""
     old = ended(store, clock, 3)
     histories = {id: store.inspect.history(id) for id in old}
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
@@ -83,8 +83,8 @@ def test_the_audit_of_jobs_that_are_gone_is_handed_out_and_dropped(store: Store,
     assert len(store.inspect.history(kept[0])) == 3
 
 
-def test_the_audit_of_a_job_that_is_there_is_not_archived(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """Neither of a live job nor of an ended one that was not pruned."""
+def test_audit_of_a_stored_job_is_not_archived(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """Neither of a live job nor of an ended job that is not pruned."""
     ended(store, clock)
     stored(store)
     clock.advance(1_000_000)
@@ -93,16 +93,16 @@ def test_the_audit_of_a_job_that_is_there_is_not_archived(store: Store, clock: S
     assert raw.dump() == before
 
 
-def test_a_young_audit_is_not_archived(store: Store, clock: SettableClock) -> None:
-    """Its last entry counts."""
+def test_recent_audit_is_not_archived(store: Store, clock: SettableClock) -> None:
+    """The age of the last entry counts."""
     (id,) = ended(store, clock, age=100.0)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
     assert store.retention.archive(age=101.0, write=lambda entries: None, limit=9) == 0
     assert len(store.inspect.history(id)) == 3
 
 
-def test_a_writer_that_fails_drops_nothing(store: Store, clock: SettableClock, raw: Raw) -> None:
-    """What could not be written away is still there, and its exception goes through."""
+def test_archive_deletes_nothing_if_the_writer_fails(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """The rows stay, and the exception is raised."""
     ended(store, clock, 2)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
     before = raw.dump()
@@ -115,8 +115,8 @@ def test_a_writer_that_fails_drops_nothing(store: Store, clock: SettableClock, r
     assert raw.dump() == before
 
 
-def test_archiving_works_in_bites(store: Store, clock: SettableClock) -> None:
-    """No more jobs than asked, and each once."""
+def test_archive_stops_at_its_limit(store: Store, clock: SettableClock) -> None:
+    """At most as many jobs as the limit, each once."""
     ids = ended(store, clock, 5)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
     seen: list[str] = []
@@ -129,8 +129,8 @@ def test_archiving_works_in_bites(store: Store, clock: SettableClock) -> None:
     assert (counts, sorted(seen)) == ([2, 2, 1, 0], sorted(ids))
 
 
-def test_an_archived_id_can_not_be_used_again_unseen(store: Store, clock: SettableClock) -> None:
-    """A pruned and archived job is not found, and a new job with its key is another job."""
+def test_key_of_an_archived_job_makes_a_new_job(store: Store, clock: SettableClock) -> None:
+    """The old job is pruned and archived, and its key is free."""
     old = finish(store, claimed(store, idempotency_key="k")).job
     clock.advance(100)
     store.retention.prune(phase="succeeded", age=50.0, limit=9)
@@ -140,8 +140,8 @@ def test_an_archived_id_can_not_be_used_again_unseen(store: Store, clock: Settab
     assert new.id != old.id
 
 
-def test_pruning_leaves_kinds_alone_that_were_not_named(store: Store, clock: SettableClock) -> None:
-    """One app's retention must not delete what another app keeps in the same database."""
+def test_only_named_kinds_are_pruned(store: Store, clock: SettableClock) -> None:
+    """One app's retention must not delete jobs of another app in the same database."""
     (id,) = ended(store, clock)
     kind = store.inspect.get(id).kind
     assert store.retention.prune(phase="succeeded", age=50.0, limit=9, kinds=["another"]) == 0

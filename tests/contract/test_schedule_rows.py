@@ -18,15 +18,15 @@ def kept(raw: Raw, name: str = "nightly") -> ScheduleFacts:
     return ScheduleFacts(*row)
 
 
-def test_a_new_schedule_begins_now(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """Its ticks of before are nobody's."""
+def test_new_schedule_has_no_past_ticks(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """Its last tick is the time at which it is saved."""
     clock.advance(1.5)
     assert store.schedules.save(NIGHTLY) == EPOCH + timedelta(seconds=1.5)
     assert kept(raw) == NIGHTLY
 
 
-def test_a_known_schedule_goes_on_where_it_was(store: Store, other: Store, clock: SettableClock) -> None:
-    """Whoever asks, and however much later."""
+def test_known_schedule_continues_from_its_last_tick(store: Store, other: Store, clock: SettableClock) -> None:
+    """In any process, however much later."""
     first = store.schedules.save(NIGHTLY)
     clock.advance(1000)
     assert other.schedules.save(NIGHTLY) == first
@@ -37,10 +37,10 @@ def test_a_known_schedule_goes_on_where_it_was(store: Store, other: Store, clock
 @pytest.mark.parametrize(
     "change", [{"kind": "chore"}, {"cron": "0 4 * * *"}, {"tz": "UTC"}, {"catch_up": "all"}, {"payload": "{}"}]
 )
-def test_a_changed_declaration_is_kept_and_its_last_tick_stays(
+def test_changed_schedule_keeps_its_last_tick(
     store: Store, raw: Raw, clock: SettableClock, change: dict[str, str]
 ) -> None:
-    """All that is declared may change but the name."""
+    """Everything but the name may change."""
     store.schedules.save(NIGHTLY)
     store.schedules.save(replace(NIGHTLY, name="another"))
     clock.advance(1000)
@@ -50,9 +50,9 @@ def test_a_changed_declaration_is_kept_and_its_last_tick_stays(
     assert kept(raw, "another") == replace(NIGHTLY, name="another")
 
 
-def test_an_unchanged_declaration_writes_nothing(store: Store, raw: Raw) -> None:
-    """It is asked for at every beat, and a write would wake others: a writer's transaction is not waited for on SQLite,
-    and no row is new on PostgreSQL.
+def test_unchanged_schedule_writes_nothing(store: Store, raw: Raw) -> None:
+    """It is saved at every heartbeat, and a write would wake listeners: on SQLite it does not wait for a writer, on
+    PostgreSQL it writes no row.
     """
     store.schedules.save(NIGHTLY)
     if isinstance(raw, PostgresRaw):
@@ -64,8 +64,8 @@ def test_an_unchanged_declaration_writes_nothing(store: Store, raw: Raw) -> None
             assert store.schedules.save(NIGHTLY) == EPOCH
 
 
-def test_a_paused_schedule_has_no_tick(store: Store, raw: Raw) -> None:
-    """What is declared is kept all the same; it goes on where it was."""
+def test_paused_schedule_has_no_tick(store: Store, raw: Raw) -> None:
+    """A changed declaration is stored anyway; after the pause it continues from its last tick."""
     store.schedules.save(NIGHTLY)
     raw("UPDATE {schedules} SET paused_at = last_tick")
     assert store.schedules.save(replace(NIGHTLY, cron="0 4 * * *")) is None
@@ -74,8 +74,10 @@ def test_a_paused_schedule_has_no_tick(store: Store, raw: Raw) -> None:
     assert store.schedules.save(NIGHTLY) == EPOCH
 
 
-def test_the_last_tick_never_goes_back(store: Store) -> None:
-    """Two maintenance that deal with ticks in another order leave the later one; a zone is only a way to say it."""
+def test_last_tick_never_goes_back(store: Store) -> None:
+    """If two maintenance processes mark ticks in different orders, the later tick stays; time zones are compared
+    correctly.
+    """
     store.schedules.save(NIGHTLY)
     later = datetime(2026, 1, 2, 5, 0, 0, 250, tzinfo=timezone(timedelta(hours=2)))
     store.schedules.mark_tick("nightly", later)

@@ -1,4 +1,4 @@
-"""The SQLite file: how it is made, moved and replaced, and what holds although a switch is off."""
+"""The SQLite file: how it is created and shared, and which rules hold even with foreign keys off."""
 
 import sqlite3
 from contextlib import closing
@@ -20,8 +20,8 @@ from tests.contract.test_sqlite_library import Opens, opens, path
 __all__ = ["opens", "path"]
 
 
-# ---------------------------------------------------------------- the file's own life
-def test_looking_for_a_file_does_not_make_it(opens: Opens, path: str) -> None:
+# ---------------------------------------------------------------- the file
+def test_reading_does_not_create_the_file(opens: Opens, path: str) -> None:
     store = opens(migrate=False)
     assert store.registry.is_empty()
     with pytest.raises(NotMigrated, match="interlock migrate -A module:app"):
@@ -29,7 +29,7 @@ def test_looking_for_a_file_does_not_make_it(opens: Opens, path: str) -> None:
     assert not Path(path).exists()
 
 
-def test_a_file_with_tables_of_others_is_empty_of_ours(opens: Opens, path: str) -> None:
+def test_file_with_only_foreign_tables_counts_as_empty(opens: Opens, path: str) -> None:
     with closing(sqlite3.connect(path)) as theirs:
         theirs.execute("CREATE TABLE users (id INTEGER)")
     store = opens(migrate=False)
@@ -38,8 +38,8 @@ def test_a_file_with_tables_of_others_is_empty_of_ours(opens: Opens, path: str) 
     assert not store.registry.is_empty()
 
 
-def test_two_apps_share_a_file_under_two_names(opens: Opens) -> None:
-    """The schema is the beginning of every table's name."""
+def test_two_schemas_share_a_file(opens: Opens) -> None:
+    """The schema is the prefix of every table's name."""
     one, two = opens(), opens(schema="billing")
     job = stored(one)
     assert two.inspect.jobs() == []
@@ -47,8 +47,8 @@ def test_two_apps_share_a_file_under_two_names(opens: Opens) -> None:
     assert [lease.job.id for lease in claim(one)] == [job.id]
 
 
-def test_the_migration_as_text_makes_the_same_database(opens: Opens, path: str) -> None:
-    """Run by other means, it is a database that `migrate` finds nothing to change in."""
+def test_printed_migration_makes_the_same_database(opens: Opens, path: str) -> None:
+    """`migrate` finds nothing to change in a database that was made from the printed SQL."""
     text = opens(migrate=False).registry.migration_sql(list(LIFECYCLES.values()), FACTS)
     with closing(sqlite3.connect(path)) as other:
         other.executescript(text)
@@ -59,14 +59,14 @@ def test_the_migration_as_text_makes_the_same_database(opens: Opens, path: str) 
     assert store.transitions.move([decided(lease, Returned("1", boundary=False))]) == []
 
 
-# ---------------------------------------------------------------- REPLACE, and switches that are off
+# ---------------------------------------------------------------- REPLACE, and foreign keys that are off
 def dump(connection: sqlite3.Connection) -> dict[str, list[Any]]:
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
     return {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
 
 
 def stands(store: SqliteStore, path: str, sql: str, **params: Any) -> None:
-    """The statement is refused, also on a connection whose foreign keys are off, and nothing is changed by it."""
+    """Check that the statement is refused, also with foreign keys off, and changes nothing."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         before = dump(other)
         with pytest.raises(sqlite3.IntegrityError):
@@ -84,8 +84,8 @@ COPY = {
 
 @pytest.mark.parametrize("table", ["jobs", "executions", "audit"])
 @pytest.mark.parametrize("verb", ["REPLACE", "INSERT OR REPLACE", "INSERT OR IGNORE"])
-def test_no_row_is_replaced_by_its_key(opens: Opens, path: str, table: str, verb: str) -> None:
-    """REPLACE deletes without asking a delete trigger, so the insert is refused before."""
+def test_row_cannot_be_replaced_by_its_primary_key(opens: Opens, path: str, table: str, verb: str) -> None:
+    """REPLACE deletes rows without a delete trigger, so the insert itself is refused."""
     store = opens()
     stored(store)
     if table == "executions":
@@ -95,8 +95,8 @@ def test_no_row_is_replaced_by_its_key(opens: Opens, path: str, table: str, verb
 
 
 @pytest.mark.parametrize("key", ["idempotency_key", "unique_key"])
-def test_no_holder_of_a_key_is_replaced(opens: Opens, path: str, key: str) -> None:
-    """The holder of a key would be deleted, unfinished, by a newcomer with another id."""
+def test_job_cannot_be_replaced_by_its_unique_keys(opens: Opens, path: str, key: str) -> None:
+    """A new job with another id would delete the unfinished job that has the key."""
     store = opens()
     held = stored(store, **{key: "k"})
     columns = f"id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left, due_at, created_at, updated_at, payload, {key}"
@@ -109,7 +109,7 @@ def test_no_holder_of_a_key_is_replaced(opens: Opens, path: str, key: str) -> No
     )
 
 
-def test_no_live_execution_is_replaced_by_another_attempt(opens: Opens, path: str) -> None:
+def test_live_execution_cannot_be_replaced_by_another_attempt(opens: Opens, path: str) -> None:
     store = opens()
     stored(store)
     claim(store)
@@ -136,8 +136,8 @@ def test_no_live_execution_is_replaced_by_another_attempt(opens: Opens, path: st
         "idempotency_key = 'k', updated_at = '2999-01-01T00:00:00.000000Z'",
     ],
 )
-def test_no_update_or_replace_of_a_job_gets_through(opens: Opens, path: str, change: str) -> None:
-    """UPDATE OR REPLACE would turn a NULL into the column's default, and delete whoever stands in the way."""
+def test_update_or_replace_of_a_job_is_refused(opens: Opens, path: str, change: str) -> None:
+    """UPDATE OR REPLACE would turn a NULL into the column's default, and delete conflicting rows."""
     store = opens()
     first = stored(store)
     stored(store, idempotency_key="k")
@@ -155,7 +155,7 @@ def test_no_update_or_replace_of_a_job_gets_through(opens: Opens, path: str, cha
         "status = NULL",
     ],
 )
-def test_no_update_or_replace_of_an_execution_gets_through(opens: Opens, path: str, change: str) -> None:
+def test_update_or_replace_of_an_execution_is_refused(opens: Opens, path: str, change: str) -> None:
     store = opens()
     stored(store)
     claim(store)
@@ -163,14 +163,14 @@ def test_no_update_or_replace_of_an_execution_gets_through(opens: Opens, path: s
 
 
 @pytest.mark.parametrize("table", ["lifecycles", "lifecycle_edges", "lifecycle_changes", "lifecycle_phases"])
-def test_what_the_triggers_look_up_is_only_added_to(opens: Opens, path: str, table: str) -> None:
+def test_lifecycle_tables_are_insert_only(opens: Opens, path: str, table: str) -> None:
     store = opens()
     stored(store)
     stands(store, path, f"DELETE FROM interlock_{table}")
     stands(store, path, f"UPDATE OR REPLACE interlock_{table} SET version = version + 1")
 
 
-def test_an_initial_state_is_not_replaced(opens: Opens, path: str) -> None:
+def test_initial_state_cannot_be_replaced(opens: Opens, path: str) -> None:
     store = opens()
     stored(store)
     stands(
@@ -181,8 +181,8 @@ def test_an_initial_state_is_not_replaced(opens: Opens, path: str) -> None:
     )
 
 
-def test_executions_go_with_their_job_also_where_foreign_keys_are_off(opens: Opens, path: str) -> None:
-    """Foreign keys are a switch of each connection; what goes with a job goes by trigger."""
+def test_executions_are_deleted_with_their_job_if_foreign_keys_are_off(opens: Opens, path: str) -> None:
+    """Foreign keys can be off for a connection, so triggers delete the executions."""
     store = opens()
     stored(store)
     (lease,) = claim(store)
@@ -196,9 +196,7 @@ def test_executions_go_with_their_job_also_where_foreign_keys_are_off(opens: Ope
 
 
 @pytest.mark.parametrize("status", ["LEASED", "IN_PROGRESS"])
-def test_an_execution_of_no_job_is_refused_also_where_foreign_keys_are_off(
-    opens: Opens, path: str, status: Status
-) -> None:
+def test_execution_without_a_job_is_refused_if_foreign_keys_are_off(opens: Opens, path: str, status: Status) -> None:
     store = opens()
     stored(store)
     claim(store)
@@ -208,7 +206,7 @@ def test_an_execution_of_no_job_is_refused_also_where_foreign_keys_are_off(
 
 
 class Stepping:
-    """A clock that goes on by five seconds whenever it is asked."""
+    """A clock that advances five seconds on each call."""
 
     def __init__(self) -> None:
         self.at = datetime(2026, 1, 1, tzinfo=UTC)
@@ -218,8 +216,8 @@ class Stepping:
         return self.at
 
 
-def test_a_lease_begins_when_the_file_is_ours(tmp_path: Path) -> None:
-    """Protocol 19: a writer may wait for the file for longer than a lease, and must not be born dead."""
+def test_lease_starts_after_the_write_lock_is_taken(tmp_path: Path) -> None:
+    """Protocol 19: a writer may wait for the file for longer than a lease, and its lease must not expire meanwhile."""
     clock = Stepping()
     store = open_store(f"sqlite:///{tmp_path / 'jobs.db'}", "interlock", clock)
     store.registry.migrate(list(LIFECYCLES.values()), FACTS)
@@ -232,8 +230,8 @@ def test_a_lease_begins_when_the_file_is_ours(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_connection_that_commits_by_itself_is_known_by_its_newer_name_too(opens: Opens, path: str) -> None:
-    """From Python 3.12 on `autocommit=True` leaves isolation_level as it was."""
+def test_connection_with_autocommit_true_is_refused(opens: Opens, path: str) -> None:
+    """Since Python 3.12, `autocommit=True` does not change `isolation_level`."""
     store = opens()
 
     class Newer(sqlite3.Connection):
@@ -243,8 +241,8 @@ def test_a_connection_that_commits_by_itself_is_known_by_its_newer_name_too(open
         store.queue.enqueue([make()], conn=connection)
 
 
-def test_a_worker_that_finds_nothing_due_asks_for_no_lock(opens: Opens, path: str) -> None:
-    """Protocol 20: while another writes, an idle claim and an idle sweep come back at once, empty."""
+def test_idle_claim_and_sweep_take_no_lock(opens: Opens, path: str) -> None:
+    """Protocol 20: while another process writes, an idle claim and an idle sweep return at once."""
     store = opens()
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""What only SQLite has: a library to choose, a journal, a connection per thread, one writer at a time, and REPLACE."""
+"""The SQLite store: choice of library, journal, one connection per thread, and one writer at a time."""
 
 import logging
 import sqlite3
@@ -21,7 +21,7 @@ from tests.contract.kit import FACTS, LIFECYCLES, make, stored
 
 
 class Unsafe(Library):
-    """A library that can corrupt a write-ahead log, whatever this machine has."""
+    """A library that can corrupt a write-ahead log, whichever version is installed."""
 
     @property
     def wal_safe(self) -> bool:
@@ -45,7 +45,7 @@ def path(quick_path: Path) -> str:
 
 @pytest.fixture
 def opens(path: str) -> Iterator[Opens]:
-    """Opens the one file of a test, again and again if asked."""
+    """Open the test's file, as often as needed."""
     opened: list[SqliteStore] = []
 
     def open_(by: Library = UNSAFE, *, schema: str = "interlock", migrate: bool = True) -> SqliteStore:
@@ -59,9 +59,9 @@ def opens(path: str) -> Iterator[Opens]:
         store.close()
 
 
-# ---------------------------------------------------------------- which file, which library
-def test_a_url_names_a_file_beside_us_or_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three slashes are relative, four absolute, and a later change of directory changes nothing."""
+# ---------------------------------------------------------------- file and library
+def test_url_names_a_relative_or_an_absolute_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three slashes mean a relative path, four an absolute one; a later change of directory changes nothing."""
     monkeypatch.chdir(tmp_path)
     assert locate("sqlite:///jobs.db") == (str(tmp_path / "jobs.db"), library("sqlite3"))
     assert locate("sqlite:////var/lib/jobs.db")[0] == "/var/lib/jobs.db"
@@ -79,20 +79,20 @@ def test_a_url_names_a_file_beside_us_or_an_absolute_one(tmp_path: Path, monkeyp
         "sqlite:///jobs.db?x=1",
     ],
 )
-def test_what_is_no_plain_file_is_refused_with_a_sentence(url: str) -> None:
-    """Several connections could not see one database in memory."""
+def test_url_that_is_not_a_plain_file_is_refused_with_a_message(url: str) -> None:
+    """Several connections could not share a database in memory."""
     with pytest.raises(UsageError, match=r"sqlite:///|there are none"):
         locate(url)
 
 
-def test_a_missing_wheel_is_one_sentence_with_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is chosen in its place behind the user's back."""
+def test_missing_library_is_reported_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other library is used instead."""
     monkeypatch.setitem(__import__("sys").modules, "pysqlite3", None)
     with pytest.raises(UsageError, match="pip install pysqlite3"):
         locate("sqlite+pysqlite3:///jobs.db")
 
 
-def test_a_library_that_is_too_old_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_that_is_too_old_is_refused_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "OLDEST", (4, 0, 0))
     with pytest.raises(UsageError, match=r"too old.*pip install pysqlite3"):
         library("sqlite3")
@@ -114,22 +114,22 @@ def test_a_library_that_is_too_old_says_what_to_install(monkeypatch: pytest.Monk
         ((3, 53, 0), True),
     ],
 )
-def test_a_write_ahead_log_is_used_only_where_it_is_safe(version: tuple[int, ...], safe: bool) -> None:
-    """3.7.0 to 3.51.2 have the WAL-reset bug, but for two branches with the repair."""
+def test_versions_with_the_wal_reset_bug_are_unsafe(version: tuple[int, ...], safe: bool) -> None:
+    """3.7.0 to 3.51.2 have the WAL-reset bug, except for two branches with the fix."""
     assert wal_safe(version) is safe
 
 
 @pytest.mark.parametrize("schema", ["", "Jobs", "1jobs", "a-b", "x" * 49, 'a"b'])
-def test_a_schema_that_is_no_plain_name_is_refused(path: str, schema: str) -> None:
+def test_schema_that_is_not_a_plain_name_is_refused(path: str, schema: str) -> None:
     with pytest.raises(UsageError, match="plain name"):
         SqliteStore(path, UNSAFE, schema, SystemClock())
 
 
 # ---------------------------------------------------------------- the journal
-def test_the_journal_follows_the_library_and_a_rollback_journal_is_said_once(
+def test_unsafe_library_uses_a_rollback_journal_and_logs_it_once(
     opens: Opens, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A user learns why, and what would help."""
+    """The log says why, and what to install."""
     with caplog.at_level(logging.INFO, "interlock"):
         store = opens(UNSAFE)
         assert store.journal == "truncate"
@@ -139,14 +139,14 @@ def test_the_journal_follows_the_library_and_a_rollback_journal_is_said_once(
     assert "pysqlite3" in said
 
 
-def test_a_safe_library_keeps_a_write_ahead_log(opens: Opens, caplog: pytest.LogCaptureFixture) -> None:
+def test_safe_library_uses_a_write_ahead_log(opens: Opens, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "interlock"):
         assert opens(SAFE).journal == "wal"
     assert caplog.records == []
 
 
-def test_a_write_ahead_log_is_given_up_for_a_library_that_is_not_safe(opens: Opens) -> None:
-    """What was stored is still there."""
+def test_unsafe_library_converts_a_write_ahead_log(opens: Opens) -> None:
+    """The stored jobs are kept."""
     store = opens(SAFE)
     job = stored(store)
     store.close()
@@ -155,15 +155,15 @@ def test_a_write_ahead_log_is_given_up_for_a_library_that_is_not_safe(opens: Ope
     assert again.inspect.get(job.id) == job
 
 
-def test_a_write_ahead_log_that_is_open_elsewhere_is_refused(opens: Opens) -> None:
-    """Better no service than a corrupt file."""
+def test_unsafe_library_refuses_a_write_ahead_log_in_use(opens: Opens) -> None:
+    """An error is better than a corrupt file."""
     assert opens(SAFE).inspect.counts() == {}
     with pytest.raises(InterlockError, match=r"write-ahead log.*pysqlite3"):
         opens(UNSAFE, migrate=False).inspect.counts()
 
 
-def test_a_commit_is_on_the_disk_before_it_is_answered(opens: Opens) -> None:
-    """synchronous=FULL, in either journal."""
+def test_commits_are_synced_to_disk(opens: Opens) -> None:
+    """`synchronous=FULL`, with either journal."""
     for by in (SAFE, UNSAFE):
         store = opens(by)
         assert [
@@ -172,7 +172,7 @@ def test_a_commit_is_on_the_disk_before_it_is_answered(opens: Opens) -> None:
         store.close()
 
 
-# ---------------------------------------------------------------- connections and turns
+# ---------------------------------------------------------------- connections and the write lock
 def in_thread(work: Callable[[], Any]) -> Any:
     got: list[Any] = []
     thread = threading.Thread(target=lambda: got.append(work()))
@@ -181,8 +181,8 @@ def in_thread(work: Callable[[], Any]) -> Any:
     return got[0]
 
 
-def test_each_thread_has_its_own_connection_and_leaves_none_behind(opens: Opens) -> None:
-    """The connection of a thread that ended is closed when the next thread comes."""
+def test_each_thread_has_its_own_connection_until_it_ends(opens: Opens) -> None:
+    """The connection of an ended thread is closed when the next thread opens one."""
     store = opens()
     mine, first = store.file.connection(), in_thread(store.file.connection)
     assert mine is store.file.connection()
@@ -192,7 +192,7 @@ def test_each_thread_has_its_own_connection_and_leaves_none_behind(opens: Opens)
         first.execute("SELECT 1")
 
 
-def test_after_close_the_next_verb_opens_anew(opens: Opens) -> None:
+def test_verb_after_close_opens_a_new_connection(opens: Opens) -> None:
     store = opens()
     before = store.file.connection()
     store.close()
@@ -201,8 +201,8 @@ def test_after_close_the_next_verb_opens_anew(opens: Opens) -> None:
     assert store.inspect.counts() == {}
 
 
-def test_a_file_that_another_holds_for_long_is_said_in_a_sentence(opens: Opens, path: str) -> None:
-    """Not done, and it says so; when the other has ended it works."""
+def test_long_lock_by_another_process_is_reported(opens: Opens, path: str) -> None:
+    """Nothing is written; after the other process has ended its transaction, the write works."""
     opens()
     waiting = File(path, UNSAFE, lock_timeout=0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(waiting):
@@ -214,8 +214,8 @@ def test_a_file_that_another_holds_for_long_is_said_in_a_sentence(opens: Opens, 
             assert connection.in_transaction
 
 
-def test_a_verb_inside_ones_own_transaction_is_refused_instead_of_waiting_for_itself(opens: Opens) -> None:
-    """`conn=` is the way; reading is free."""
+def test_verb_without_conn_inside_a_transaction_is_refused(opens: Opens) -> None:
+    """The message names `conn=`; reads are allowed."""
     store = opens()
     with store.transaction() as tx:
         with pytest.raises(InterlockError, match="conn="):
@@ -225,7 +225,7 @@ def test_a_verb_inside_ones_own_transaction_is_refused_instead_of_waiting_for_it
     assert store.inspect.get(made.id).state == "PENDING"
 
 
-def test_turns_come_in_the_order_asked() -> None:
+def test_fair_lock_grants_in_request_order() -> None:
     turn, order, ready = FairLock(60.0), list[int](), [threading.Event() for _ in range(20)]
 
     def ask(n: int) -> None:

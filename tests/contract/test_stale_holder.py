@@ -45,7 +45,7 @@ OUTCOMES: list[Outcome] = [
 PAST_COMMIT: list[Outcome] = [Finished(), Finished("gave up")]
 
 
-# ---------------------------------------------------------------- what has become of the job meanwhile
+# ---------------------------------------------------------------- what has happened to the job meanwhile
 def adopted(store: Store, clock: SettableClock, lease: Lease, *, by: str = "bob") -> Lease:
     clock.advance(31)
     (new,) = store.leases.adopt(by, [lease.job.kind], 30.0, 9)
@@ -139,9 +139,9 @@ NEWER: list[Newer] = [
 
 
 def says_everything(store: Store, raw: Raw, lease: Lease, outcomes: list[Outcome]) -> int:
-    """Every settling verb with this stale lease; each is refused and the whole database stays as it is.
+    """Send every outcome with this stale lease; each is refused, and the database does not change.
 
-    How many there were.
+    Return the number of calls.
     """
     before, cases = raw.dump(), 0
 
@@ -166,8 +166,8 @@ def says_everything(store: Store, raw: Raw, lease: Lease, outcomes: list[Outcome
 
 
 @pytest.mark.parametrize("newer", NEWER)
-def test_a_stale_holder_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
-    """Fifteen verbs and moves, in their own transaction and around a function, against each newer state."""
+def test_stale_holder_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
+    """Every outcome, in its own transaction and with a commit function, and a renewal, against each newer state."""
     lease = claimed(store, by="ann", lease=30.0, tries=9)
     newer(store, clock, lease)
     assert says_everything(store, raw, lease, OUTCOMES) == 29
@@ -176,8 +176,8 @@ def test_a_stale_holder_changes_nothing(store: Store, raw: Raw, clock: SettableC
 
 
 @pytest.mark.parametrize("newer", [adopted, adopted_by_itself, done, gone])
-def test_a_stale_finisher_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
-    """Past the commit boundary too: a zombie's finish is refused once another has taken over."""
+def test_stale_finish_changes_nothing(store: Store, raw: Raw, clock: SettableClock, newer: Newer) -> None:
+    """After the commit boundary too: a stale worker's finish is refused once another process has adopted the job."""
     lease = commit(store, claimed(store, by="ann", lease=30.0))
     new = adopted(store, clock, lease, by="ann" if newer is adopted_by_itself else "bob")
     if newer in (done, gone):
@@ -189,10 +189,10 @@ def test_a_stale_finisher_changes_nothing(store: Store, raw: Raw, clock: Settabl
 
 
 @pytest.mark.parametrize("newer", [adopted, waiting_again, leased_again, failed])
-def test_a_stale_holder_that_never_began_changes_nothing(
+def test_stale_holder_that_never_started_changes_nothing(
     store: Store, raw: Raw, clock: SettableClock, newer: Newer
 ) -> None:
-    """A worker that froze between claim and start finds its job gone, and its start is refused."""
+    """A worker froze between claim and start: its job was taken over, and its start is refused."""
     lease = claimed(store, "deliver", by="ann", lease=30.0)
     assert lease.status == "LEASED"
     newer(store, clock, lease)
@@ -202,8 +202,8 @@ def test_a_stale_holder_that_never_began_changes_nothing(
 
 
 def test_stale_holder_is_refused_if_a_claim_changes_no_state(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """Where state and version stay the same through a claim, attempt and holder alone tell the old hand from the
-    new.
+    """If a claim changes neither state nor version, only attempt and holder distinguish the old holder from the new
+    one.
     """
     lease = claimed(store, "fetch", by="ann", lease=30.0, tries=9)
     waiting_again(store, clock, lease)
@@ -214,8 +214,8 @@ def test_stale_holder_is_refused_if_a_claim_changes_no_state(store: Store, raw: 
     )
 
 
-def test_a_stale_take_changes_nothing(store: Store, raw: Raw, clock: SettableClock) -> None:
-    """An operator's decision of yesterday does not end today's job."""
+def test_stale_take_changes_nothing(store: Store, raw: Raw, clock: SettableClock) -> None:
+    """A take that was decided before a claim does not end the job after it."""
     store.queue.enqueue([make(tries=9)])
     take = taken(store.inspect.jobs()[0])
 

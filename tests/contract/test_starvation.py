@@ -1,4 +1,4 @@
-"""Users' transactions never keep a worker waiting for a connection, or for the write lock behind other writers."""
+"""Users' transactions never make a worker wait for a connection, or for the write lock behind other writers."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ def fence(lease: Lease) -> Fence:
 # ---------------------------------------------------------------- PostgreSQL: connections
 @pytest.fixture
 def crowded(postgres_url: str) -> Iterator[PostgresStore]:
-    """A store, as many of whose users as it lends connections to are inside a transaction."""
+    """Return a store with as many open users' transactions as it has connections for users."""
     place: Place = postgres_place(postgres_url)
     store = place.open(real_time=True)
     assert isinstance(store, PostgresStore)
@@ -76,16 +76,16 @@ def listen(store: Store, _: Lease) -> bool:
 
 
 @pytest.mark.parametrize("verb", [renew, report_worker, claim_next, report, commit, maintain, listen])
-def test_worker_gets_a_connection_while_users_hold_all_of_theirs(
+def test_worker_gets_a_connection_while_users_use_all_of_theirs(
     crowded: PostgresStore,
     verb: Callable[[Store, Lease], bool],
 ) -> None:
-    """Protocol 6: renewal has its own connection; and no other verb of a worker waits for a user's transaction."""
+    """Protocol 6: renewal has its own connection, and no other verb of a worker waits for a user's transaction."""
     assert verb(crowded, started(crowded))
 
 
 def test_renewal_waits_for_no_other_verb(crowded: PostgresStore) -> None:
-    """Its connection is its own: the store's other verbs cannot take it, even where many of them wait for one lock."""
+    """Other verbs of the store cannot use its connection, even if many of them wait for one lock."""
     lease = started(crowded)
     with ExitStack() as busy:
         for _ in range(SIZE):
@@ -94,8 +94,8 @@ def test_renewal_waits_for_no_other_verb(crowded: PostgresStore) -> None:
         assert report_worker(crowded, lease)
 
 
-def test_admission_that_takes_its_time_keeps_no_worker_waiting(postgres_url: str) -> None:
-    """It is a user's code, so it runs on a user's connection."""
+def test_slow_admit_does_not_block_workers(postgres_url: str) -> None:
+    """`admit` is user code, so it runs on a user's connection."""
     place = postgres_place(postgres_url)
     store = place.open(real_time=True)
     store.registry.migrate(list(LIFECYCLES.values()), FACTS)
@@ -118,9 +118,9 @@ def test_admission_that_takes_its_time_keeps_no_worker_waiting(postgres_url: str
     place.close()
 
 
-# ---------------------------------------------------------------- SQLite: the line of writers
-def test_renewal_goes_to_the_head_of_the_line(quick_path: Any) -> None:
-    """One writer at a time, so it waits for the transaction that is open, but for none of those that wait with it."""
+# ---------------------------------------------------------------- SQLite: the queue of writers
+def test_renewal_is_first_in_the_write_queue(quick_path: Any) -> None:
+    """SQLite has one writer at a time: the renewal waits for the open transaction, but not for other waiting writers."""
     place = sqlite_place(quick_path)
     store = place.open(real_time=True)
     assert isinstance(store, SqliteStore)
@@ -149,8 +149,8 @@ def test_renewal_goes_to_the_head_of_the_line(quick_path: Any) -> None:
 
 
 @pytest.mark.parametrize("journal", ["sqlite", "sqlite+pysqlite3"])
-def test_renewal_is_not_held_up_by_readers(quick_path: Any, journal: str) -> None:
-    """A page is a snapshot that ends at once, so a reader keeps no renewal out, also without a write-ahead log."""
+def test_readers_do_not_block_renewal(quick_path: Any, journal: str) -> None:
+    """Each page is a short snapshot, so a reader blocks no renewal, also without a write-ahead log."""
     place = sqlite_place(quick_path)
     place.url = place.url.replace("sqlite", journal, 1)
     store = place.open(real_time=True)

@@ -1,4 +1,4 @@
-"""take: a waiting job is moved by someone who never ran it, such as an operator."""
+"""take: an operator or maintenance moves a waiting job that it never ran."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,8 +24,8 @@ from tests.kit import EPOCH, Raw, SettableClock
         ("paint", "reject", "rejected"),
     ],
 )
-def test_a_waiting_job_ends_at_once(store: Store, kind: str, event: Any, state: str) -> None:
-    """One arrow, one version, one attempt: the taker's own aborted execution, so that the state stays a function of
+def test_taken_job_ends_at_once(store: Store, kind: str, event: Any, state: str) -> None:
+    """One transition, one version and one aborted execution of the actor, so that the state still follows from the
     executions.
     """
     job = stored(store, kind)
@@ -50,14 +50,14 @@ def test_a_waiting_job_ends_at_once(store: Store, kind: str, event: Any, state: 
     check(store, job.id)
 
 
-def test_a_taken_job_is_not_claimed(store: Store) -> None:
-    """What was cancelled while it waited never runs."""
+def test_taken_job_is_not_claimed(store: Store) -> None:
+    """A job that was cancelled while it waited never runs."""
     store.transitions.take([taken(stored(store))])
     assert claim(store) == []
 
 
-def test_after_its_attempts_the_taker_has_the_next(store: Store) -> None:
-    """A job that ran before keeps its executions; the taker's comes after them."""
+def test_take_adds_its_own_attempt(store: Store) -> None:
+    """A job that ran before keeps its executions; the new one follows them."""
     lease = claimed(store)
     job = settle(store, lease, Released("stopping")).job
     assert store.transitions.take([taken(job)]) == []
@@ -65,17 +65,17 @@ def test_after_its_attempts_the_taker_has_the_next(store: Store) -> None:
     check(store, job.id)
 
 
-def test_a_held_job_can_be_taken(store: Store) -> None:
-    """An operator may end what waits for an operator; the hold ends with it."""
+def test_held_job_can_be_taken(store: Store) -> None:
+    """An operator may cancel a held job; the hold ends with it."""
     job = settle(store, claimed(store), Held("look")).job
     assert store.transitions.take([taken(job)]) == []
     after = store.inspect.get(job.id)
     assert (after.state, after.held_at, after.held_reason) == ("CANCELLED", None, None)
 
 
-def test_a_take_is_fenced_by_the_version_it_was_read_at(store: Store, raw: Raw) -> None:
-    """Claimed, finished, or claimed and waiting again: a take that was decided before changes nothing, and is told what
-    stands.
+def test_take_is_fenced_by_the_version_of_the_job(store: Store, raw: Raw) -> None:
+    """If the job was claimed meanwhile, even if it waits again, the take changes nothing, and the refusal describes the
+    stored row.
     """
     job = stored(store)
     take = taken(job)
@@ -90,10 +90,8 @@ def test_a_take_is_fenced_by_the_version_it_was_read_at(store: Store, raw: Raw) 
     assert raw.dump() == before
 
 
-def test_a_running_job_in_a_waiting_state_is_not_taken(store: Store, raw: Raw) -> None:
-    """Where a claim changes neither state nor version, the phase still tells: a job in somebody's hand is not taken
-    from it.
-    """
+def test_running_job_in_a_waiting_state_is_not_taken(store: Store, raw: Raw) -> None:
+    """If a claim changes neither state nor version, the phase shows that the job runs, and the take is refused."""
     job = stored(store, "fetch")
     take = taken(job)
     claim(store, "fetch")
@@ -102,8 +100,8 @@ def test_a_running_job_in_a_waiting_state_is_not_taken(store: Store, raw: Raw) -
     assert raw.dump() == before
 
 
-def test_deciding_refuses_what_does_not_wait(store: Store) -> None:
-    """Neither a running nor an ended job, nor one whose state does not allow this transition."""
+def test_decision_to_take_a_job_that_does_not_wait_is_refused(store: Store) -> None:
+    """A running job, an ended job, and a job whose state does not allow the transition."""
     lease = claimed(store)
     with pytest.raises(TransitionRefused):
         taken(lease.job)
@@ -113,15 +111,15 @@ def test_deciding_refuses_what_does_not_wait(store: Store) -> None:
         taken(stored(store, "chore"))
 
 
-def test_an_unknown_job_is_refused(store: Store) -> None:
-    """A job that never was, or is gone."""
+def test_take_of_an_unknown_job_is_refused(store: Store) -> None:
+    """The refusal has attempt 0 and no state."""
     take = replace(taken(stored(store)), job_id=make().id)
     (refusal,) = store.transitions.take([take])
     assert (refusal.job_id, refusal.attempt, refusal.state) == (take.job_id, 0, None)
 
 
-def test_a_refused_take_does_not_touch_the_others(store: Store) -> None:
-    """The rest of the batch stands."""
+def test_refused_take_does_not_affect_the_rest_of_the_batch(store: Store) -> None:
+    """The other takes of the batch are stored."""
     jobs = [store.inspect.get(each.id) for each in store.queue.enqueue(many(50))]
     takes = [taken(job) for job in jobs]
     claimed_ids = {lease.job.id for lease in claim(store, limit=10)}
@@ -129,8 +127,8 @@ def test_a_refused_take_does_not_touch_the_others(store: Store) -> None:
     assert store.inspect.counts() == {"standard": {"CANCELLED": 40, "RUNNING": 10}}
 
 
-def test_a_take_that_the_database_refuses_does_not_touch_the_others(store: Store) -> None:
-    """Protocol 9: an undrawn arrow among good ones stands alone, with its error."""
+def test_take_that_the_database_refuses_does_not_affect_the_rest_of_the_batch(store: Store) -> None:
+    """Protocol 9: only the transition that is not allowed is refused, with its error."""
     jobs = [store.inspect.get(each.id) for each in store.queue.enqueue(many(10))]
     takes = [taken(job) for job in jobs]
     takes[4] = replace(takes[4], arrow=Arrow("PENDING", "reject", "REJECTED"))
@@ -140,16 +138,16 @@ def test_a_take_that_the_database_refuses_does_not_touch_the_others(store: Store
     assert store.inspect.counts() == {"standard": {"CANCELLED": 9, "PENDING": 1}}
 
 
-def test_a_take_releases_the_key_where_its_kind_says_so(store: Store) -> None:
-    """The key of a job that was taken into a releasing state makes a new one."""
+def test_take_frees_the_key_if_its_kind_says_so(store: Store) -> None:
+    """The key of a job that was taken into a state that frees it makes a new job."""
     job = stored(store, "paint", idempotency_key="k")
     store.transitions.take([replace(taken(job, "reject"), frees_key=True)])
     assert store.inspect.get(job.id).key_freed
     assert store.queue.enqueue([make("paint", idempotency_key="k", payload='{"n":2}')])[0].created
 
 
-def test_two_takers_end_it_once(store: Store, other: Store) -> None:
-    """Cancel and expire that come together: the first stands."""
+def test_second_take_of_a_job_is_refused(store: Store, other: Store) -> None:
+    """Cancel and expire at the same time: the first one is stored."""
     job = stored(store, ttl=1.0)
     assert store.transitions.take([taken(job, "expire", actor="maintenance")]) == []
     (refusal,) = other.transitions.take([taken(job, "cancel")])
@@ -158,13 +156,13 @@ def test_two_takers_end_it_once(store: Store, other: Store) -> None:
 
 
 def test_empty_take_returns_an_empty_list(store: Store) -> None:
-    """An empty list is answered with an empty list."""
+    """An empty list returns an empty list."""
     assert store.transitions.take([]) == []
 
 
-# ---------------------------------------------------------------- which jobs the maintenance expires
-def test_expired_names_waiting_jobs_past_their_ttl(store: Store, clock: SettableClock) -> None:
-    """The longest ended first, over all known kinds, never more than asked, and neither running nor ended ones."""
+# ---------------------------------------------------------------- jobs that maintenance expires
+def test_expired_lists_waiting_jobs_past_their_ttl(store: Store, clock: SettableClock) -> None:
+    """The longest expired first, of the known kinds, up to the limit; no running and no ended jobs."""
     late, later, young = (
         stored(store, kind, ttl=ttl).id for kind, ttl in (("deliver", 20.0), ("mail", 10.0), ("mail", 99.0))
     )
@@ -179,8 +177,8 @@ def test_expired_names_waiting_jobs_past_their_ttl(store: Store, clock: Settable
     assert running.job.id not in [job.id for job in store.inspect.expired(kinds, 9)]
 
 
-def test_what_expired_names_can_be_expired(store: Store, clock: SettableClock) -> None:
-    """The maintenance's pass: read, decide, take; the second pass finds nothing."""
+def test_every_job_listed_as_expired_can_be_expired(store: Store, clock: SettableClock) -> None:
+    """Maintenance reads, decides and takes; the second pass finds nothing."""
     store.queue.enqueue(many(5, ttl=10.0))
     clock.advance(11)
     jobs = store.inspect.expired(["mail"], 100)

@@ -16,7 +16,7 @@ Apps = tuple[Store, Store]
 
 @pytest.fixture(params=["courier first", "studio first"])
 def apps(request: pytest.FixtureRequest, place: Place) -> Apps:
-    """A courier and a studio, each with its own process, that migrated in either order."""
+    """A courier and a studio, each with its own store, that migrated in either order."""
     courier, studio = place.open(), place.open()
     for store, declared in (
         ((courier, COURIER), (studio, STUDIO))
@@ -29,7 +29,7 @@ def apps(request: pytest.FixtureRequest, place: Place) -> Apps:
 
 
 def test_migration_keeps_the_transitions_of_other_apps(apps: Apps) -> None:
-    """Protocol 14: what the database accepts is the union, whoever registered it and in whichever order."""
+    """Protocol 14: the database accepts the transitions of all apps, in whatever order they were registered."""
     courier, studio = apps
     for store, kind in ((courier, "deliver"), (studio, "paint")):
         lease = claimed(store, kind)
@@ -39,8 +39,8 @@ def test_migration_keeps_the_transitions_of_other_apps(apps: Apps) -> None:
     assert verify(courier).ok
 
 
-def test_each_claims_only_its_kinds(apps: Apps) -> None:
-    """Protocol 4: though they share a queue, neither is given the other's jobs."""
+def test_each_app_claims_only_its_kinds(apps: Apps) -> None:
+    """Protocol 4: they share a queue, and neither gets the other's jobs."""
     courier, studio = apps
     courier.queue.enqueue([make("deliver"), make("deliver")])
     studio.queue.enqueue([make("paint")])
@@ -48,8 +48,8 @@ def test_each_claims_only_its_kinds(apps: Apps) -> None:
     assert [lease.job.kind for lease in claim(studio, "paint")] == ["paint"]
 
 
-def test_each_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
-    """A courier's maintenance that buried a studio job would leak its credits."""
+def test_each_app_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
+    """If a courier's maintenance buried a studio job, its hook would not run and credits would be lost."""
     courier, studio = apps
     claimed(courier, "deliver")
     lease = claimed(studio, "paint")
@@ -58,8 +58,8 @@ def test_each_adopts_only_its_kinds(apps: Apps, place: Place) -> None:
     assert studio.inspect.executions(lease.job.id)[0].holder == 1
 
 
-def test_each_expires_only_its_kinds(apps: Apps, place: Place) -> None:
-    """The other's jobs are not even read."""
+def test_each_app_expires_only_its_kinds(apps: Apps, place: Place) -> None:
+    """The other app's jobs are not even read."""
     courier, studio = apps
     mine = stored(courier, "deliver", ttl=1.0)
     stored(studio, "paint", ttl=1.0)
@@ -68,15 +68,15 @@ def test_each_expires_only_its_kinds(apps: Apps, place: Place) -> None:
     assert courier.transitions.take([taken(mine, "expire")]) == []
 
 
-def test_each_knows_the_others_hooks(apps: Apps) -> None:
-    """Which states only the other's code may lead a job into is written in the database."""
+def test_each_app_knows_the_hooks_of_the_other(apps: Apps) -> None:
+    """The database stores which states only the other app's code may move a job into."""
     courier, studio = apps
     assert hooks_of(courier, "paint") == {"dead_letter"}
     assert hooks_of(studio, "deliver") == frozenset()
 
 
-def test_a_second_deploy_of_one_does_not_disturb_the_other(apps: Apps, place: Place) -> None:
-    """Neither its jobs in hand nor its registrations."""
+def test_second_migration_of_one_app_does_not_affect_the_other(apps: Apps, place: Place) -> None:
+    """Neither its running jobs nor its registrations."""
     courier, studio = apps
     lease = claimed(studio, "paint")
     courier.registry.migrate(*COURIER)
@@ -85,8 +85,8 @@ def test_a_second_deploy_of_one_does_not_disturb_the_other(apps: Apps, place: Pl
     assert courier.registry.lifecycle("image", 1) == LIFECYCLES["image"]
 
 
-def test_an_operator_reads_the_others_lifecycle_from_the_database(apps: Apps) -> None:
-    """To show a job, or to verify it, no code of its app is needed."""
+def test_lifecycle_of_another_app_is_read_from_the_database(apps: Apps) -> None:
+    """Showing or verifying a job needs no code of its app."""
     courier, studio = apps
     lease = claimed(studio, "paint")
     studio.transitions.move([decided(lease, Lost())])

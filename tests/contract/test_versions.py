@@ -1,4 +1,4 @@
-"""Versions: old and new workers live side by side in a rolling deploy."""
+"""Versions: old and new workers run at the same time during a rolling deployment."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tests.kit import Place, Raw
 
 _ARROWS = [("NEW", "claim", "BUSY"), ("BUSY", "succeed", "OK"), ("BUSY", "fail", "BAD"), ("BUSY", "retry", "NEW")]
 OLD = Lifecycle("press", transitions=_ARROWS)
-# The new version has a stage, a pause that a retry leads to, and a way to cancel; it has no direct way from BUSY to
+# The new version adds a stage, a PAUSED state for retries and a cancel; it has no direct transition from BUSY to
 # success.
 NEW = Lifecycle(
     "press",
@@ -36,7 +36,7 @@ NEW = Lifecycle(
 
 @pytest.fixture(params=["old first", "new first"])
 def deploy(request: pytest.FixtureRequest, place: Place) -> tuple[Store, Store, int, int]:
-    """An old and a new process on one database, that migrated in either order: their stores and the versions of their
+    """An old and a new process on one database, migrated in either order: their stores and the versions of their
     lifecycles.
     """
     old, new = place.open(), place.open()
@@ -64,7 +64,7 @@ Deploy = tuple[Store, Store, int, int]
 
 
 def test_both_versions_are_accepted_in_either_order(deploy: Deploy) -> None:
-    """Whoever migrated first: the old worker finishes its jobs by the old arrows, the new one by the new."""
+    """In either order, the old worker uses the old transitions and the new worker the new ones."""
     old, new, v_old, v_new = deploy
     assert v_old != v_new
     enqueue(old, OLD, v_old)
@@ -78,8 +78,8 @@ def test_both_versions_are_accepted_in_either_order(deploy: Deploy) -> None:
     assert verify(new).ok
 
 
-def test_an_old_app_that_migrates_after_a_new_one_takes_nothing_away(deploy: Deploy, place: Place) -> None:
-    """Its version is the one it had, and the new arrows still walk."""
+def test_migration_of_an_old_app_keeps_the_new_version(deploy: Deploy, place: Place) -> None:
+    """It keeps its version, and the new transitions still work."""
     old, new, v_old, v_new = deploy
     before = place.raw.dump()
     assert old.registry.migrate([OLD], []).versions["press"] == v_old
@@ -89,7 +89,7 @@ def test_an_old_app_that_migrates_after_a_new_one_takes_nothing_away(deploy: Dep
     assert move(new, NEW, lease, Advanced("PRINTING")).job.state == "PRINTING"
 
 
-def test_a_claim_pins_a_waiting_job_to_the_claimers_version(deploy: Deploy) -> None:
+def test_claim_pins_a_job_to_the_workers_lifecycle_version(deploy: Deploy) -> None:
     """Protocol 15: a job that waited under one version runs under the version of the worker that claims it, in both
     directions.
     """
@@ -107,8 +107,8 @@ def test_a_claim_pins_a_waiting_job_to_the_claimers_version(deploy: Deploy) -> N
     )
 
 
-def test_a_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) -> None:
-    """A job that the new version paused is invisible to old workers, and waits for a new one."""
+def test_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) -> None:
+    """Old workers cannot claim a job in the new PAUSED state; it waits for a new worker."""
     old, new, _, v_new = deploy
     enqueue(new, NEW, v_new)
     (lease,) = claim(new, NEW, v_new)
@@ -119,8 +119,8 @@ def test_a_worker_claims_no_job_whose_state_its_version_lacks(deploy: Deploy) ->
     assert again.job.id == paused.id
 
 
-def test_a_running_job_keeps_the_version_it_was_claimed_under(deploy: Deploy, place: Place) -> None:
-    """Decisions are made under the pinned version: an arrow of the other one is refused by the database."""
+def test_running_job_keeps_the_version_it_was_claimed_under(deploy: Deploy, place: Place) -> None:
+    """Moves follow the pinned version: the database refuses a transition of the other one."""
     old, new, v_old, _ = deploy
     enqueue(old, OLD, v_old)
     (lease,) = claim(old, OLD, v_old)
@@ -133,8 +133,8 @@ def test_a_running_job_keeps_the_version_it_was_claimed_under(deploy: Deploy, pl
     assert move(old, OLD, lease, Returned("1", boundary=False)).job.state == "OK"
 
 
-def test_an_adopter_of_another_version_decides_under_the_jobs_own(deploy: Deploy, place: Place) -> None:
-    """A new maintenance recovers an old worker's job by the arrows that the old worker had, read from the database."""
+def test_adopter_decides_by_the_lifecycle_version_of_the_job(deploy: Deploy, place: Place) -> None:
+    """A new maintenance recovers an old worker's job by the old lifecycle, read from the database."""
     old, new, v_old, _ = deploy
     id = enqueue(old, OLD, v_old)
     claim(old, OLD, v_old)
@@ -147,10 +147,8 @@ def test_an_adopter_of_another_version_decides_under_the_jobs_own(deploy: Deploy
     assert new.inspect.get(id).lifecycle_version == v_old
 
 
-def test_a_job_that_lives_through_a_change_has_a_whole_history(deploy: Deploy) -> None:
-    """Claimed by the old, given back, claimed by the new, paused, cancelled by its arrow: verification finds no
-    fault.
-    """
+def test_history_is_complete_across_lifecycle_versions(deploy: Deploy) -> None:
+    """Claimed by the old worker, retried, claimed by the new one, paused and cancelled: `verify` finds no violation."""
     old, new, v_old, v_new = deploy
     id = enqueue(old, OLD, v_old)
     move(old, OLD, claim(old, OLD, v_old)[0], Errored("busy", retryable=True, after=0))
@@ -171,16 +169,16 @@ def test_a_job_that_lives_through_a_change_has_a_whole_history(deploy: Deploy) -
     assert verify(old).ok
 
 
-def test_a_worker_of_an_unregistered_version_learns_so(deploy: Deploy) -> None:
-    """It is told what to run, instead of being refused job by job."""
+def test_worker_with_an_unregistered_version_gets_an_error(deploy: Deploy) -> None:
+    """The error names the command to run, instead of one refusal per job."""
     old, _, _, _ = deploy
     newest = Lifecycle("press", transitions=[*_ARROWS, ("NEW", "expire", "LATE")])
     with pytest.raises(NotMigrated, match="interlock migrate"):
         old.registry.version_of(newest)
 
 
-def test_a_migration_says_how_many_live_jobs_the_new_version_lacks(place: Place, raw: Raw) -> None:
-    """Jobs that sit in a state which a new version does not have are counted in the notes."""
+def test_migration_counts_live_jobs_in_states_that_the_new_version_lacks(place: Place, raw: Raw) -> None:
+    """The notes count jobs in states that the new version does not have."""
     store = place.open()
     version = store.registry.migrate([NEW], []).versions["press"]
     place.freeze()

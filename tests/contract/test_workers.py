@@ -1,4 +1,4 @@
-"""The workers table and stuck executions: who works, who is silent, and which work makes no progress."""
+"""The workers table and stuck executions: which workers are alive, which are silent, and which work makes no progress."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -14,9 +14,9 @@ from tests.kit import EPOCH, SettableClock
 ANN = WorkerFacts("ann#1", "höst", 4711, "Polling", 8, 3, ("mail", "a \"b\" \\ 'c'"), ("default", "slow"))
 
 
-# ---------------------------------------------------------------- who works
+# ---------------------------------------------------------------- workers
 def test_worker_row_shows_its_last_report(store: Store, other: Store, clock: SettableClock) -> None:
-    """Its beat is now; when it began is kept from its first report."""
+    """Its heartbeat is the last report; its start is the first report."""
     assert store.workers.all() == []
     store.workers.report(ANN)
     clock.advance(10)
@@ -31,15 +31,15 @@ def test_worker_row_shows_its_last_report(store: Store, other: Store, clock: Set
     )
 
 
-def test_workers_stand_by_name(store: Store) -> None:
-    """In the order of their letters, the same in both stores."""
+def test_workers_are_ordered_by_name(store: Store) -> None:
+    """In code point order, on both stores."""
     for name in ("b#2", "B#1", "a#9", "ä#1"):
         store.workers.report(replace(ANN, name=name))
     assert [seen.facts.name for seen in store.workers.all()] == ["B#1", "a#9", "b#2", "ä#1"]
 
 
-def test_a_worker_that_has_gone_in_good_order_is_gone(store: Store) -> None:
-    """It alone; who was never there is not missed."""
+def test_removed_worker_is_not_listed(store: Store) -> None:
+    """Only that worker is removed; an unknown name is ignored."""
     store.workers.report(ANN)
     store.workers.report(replace(ANN, name="bob#1"))
     store.workers.remove("ann#1")
@@ -47,8 +47,8 @@ def test_a_worker_that_has_gone_in_good_order_is_gone(store: Store) -> None:
     assert [seen.facts.name for seen in store.workers.all()] == ["bob#1"]
 
 
-def test_a_silent_worker_is_forgotten(store: Store, clock: SettableClock) -> None:
-    """After exactly so many seconds without a beat; the answer says how many were."""
+def test_silent_worker_is_deleted(store: Store, clock: SettableClock) -> None:
+    """After exactly that many seconds without a heartbeat; the call returns how many were deleted."""
     store.workers.report(ANN)
     store.workers.report(replace(ANN, name="bob#1"))
     clock.advance(59)
@@ -59,9 +59,9 @@ def test_a_silent_worker_is_forgotten(store: Store, clock: SettableClock) -> Non
     assert [seen.facts.name for seen in store.workers.all()] == ["cid#1"]
 
 
-# ---------------------------------------------------------------- whose work stands still
+# ---------------------------------------------------------------- stuck executions
 def test_execution_without_heartbeat_for_two_leases_is_stuck(store: Store, clock: SettableClock) -> None:
-    """Not a moment before; by the lease of each, begun or not."""
+    """Not earlier; by each execution's own lease, started or not."""
     short, long = claimed(store, lease=10.25), claimed(store, "deliver", lease=30)
     clock.advance(20.5)
     assert store.inspect.stuck(9) == []
@@ -72,8 +72,8 @@ def test_execution_without_heartbeat_for_two_leases_is_stuck(store: Store, clock
     assert store.inspect.stuck(9)[1] == store.inspect.executions(long.job.id)[0]
 
 
-def test_the_oldest_come_first_of_all_kinds(store: Store, clock: SettableClock) -> None:
-    """By their last heartbeat, and of each kind no more than asked: a crowd of one does not hide another."""
+def test_stuck_executions_are_ordered_by_age(store: Store, clock: SettableClock) -> None:
+    """By their last heartbeat, with a limit per kind: many of one kind do not hide another."""
     order: list[str] = []
     for kind, lease in (("paint", 1), ("mail", 9), ("chore", 4), ("mail", 2)):
         order.append(claimed(store, kind, lease=lease).job.id)
@@ -85,8 +85,8 @@ def test_the_oldest_come_first_of_all_kinds(store: Store, clock: SettableClock) 
     assert store.inspect.stuck(0) == []
 
 
-def test_what_is_renewed_or_has_ended_is_not_stuck(store: Store, clock: SettableClock) -> None:
-    """A beat begins the time anew."""
+def test_renewed_or_ended_execution_is_not_stuck(store: Store, clock: SettableClock) -> None:
+    """A heartbeat restarts the time."""
     store.queue.enqueue(many(2))
     kept, ended = claim(store, lease=10)
     clock.advance(15)
@@ -99,9 +99,7 @@ def test_what_is_renewed_or_has_ended_is_not_stuck(store: Store, clock: Settable
 
 
 def test_handed_over_work_is_never_stuck(store: Store, clock: SettableClock) -> None:
-    """It has no worker's heartbeat, also where it is past the boundary; other work that is committed and not finished
-    has.
-    """
+    """It has no worker's heartbeat, also after its commit; other committed work that is not finished has one."""
     settle(store, started(store, "fetch", lease=10), Handed("x1", 5.0))
     clock.advance(5)
     (adopted,) = store.leases.adopt("rita", ["fetch"], 10, 1, external=True)

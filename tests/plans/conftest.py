@@ -1,4 +1,4 @@
-"""An empty database and a crowded one of each store, loaded once for all plan tests of a file."""
+"""An empty database and a crowded one for each store, loaded once for all plan tests."""
 
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.plans.query_cost import PostgresMeter, SqliteMeter, meter_of
 
 @dataclass
 class Scene:
-    """A store, and what measures it."""
+    """A store and its meter."""
 
     place: Place
     store: OpenStore

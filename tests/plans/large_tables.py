@@ -12,7 +12,7 @@ PAST, FUTURE = EPOCH - timedelta(days=300), EPOCH + timedelta(days=300)
 class Group:
     """Many jobs in the same situation.
 
-    Where they are pending they stand before the due jobs in the claimer's order: their priority is higher.
+    Pending ones come before the due jobs in claim order, since their priority is higher.
     """
 
     kind: str
@@ -25,11 +25,11 @@ class Group:
     expires: str = "NULL"
     finished: str = "NULL"
     status: str | None = None
-    """Of their only execution, if they have one."""
+    """The status of their only execution, if they have one."""
     lease: str = "{past}"
     ended_by: str | None = None
     losses: int = 0
-    """How many leases each has lost."""
+    """How many leases each job has lost."""
 
 
 CROWD = [
@@ -38,11 +38,10 @@ CROWD = [
     Group("chore", "task", "pending", "pending"),
     Group("paint", "image", "failed", "pending", due="{future}", status="ABORTED", ended_by="fail"),
     Group("mail", "standard", "PENDING", "pending", expires="{past}"),
-    # Beside the half million: other workers' jobs in hand, and a dead worker's jobs of a kind that our maintenance does
-    # not know.
+    # In addition: jobs that other workers run, and a dead worker's jobs of a kind that this maintenance does not know.
     Group("mail", "standard", "RUNNING", "running", count=20_000, status="IN_PROGRESS", lease="{future}"),
     Group("chore", "task", "running", "running", count=20_000, status="IN_PROGRESS"),
-    # What a mass of crashes leaves behind.
+    # Jobs after a mass of crashes.
     Group("deliver", "delivery", "QUEUED", "pending", count=10_000, losses=1),
 ]
 
@@ -61,7 +60,7 @@ FROM %(numbers)s"""
 
 
 def crowd(raw: Raw) -> None:
-    """Load it, past the triggers."""
+    """Load the groups without triggers."""
     times = {"past": raw.time(PAST), "future": raw.time(FUTURE)}
     with raw.unchecked():
         for number, group in enumerate(CROWD, start=1):

@@ -15,8 +15,8 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
 class PostgresMeter:
-    """Each statement of the verb is explained before it runs, as the generic plan that the store's own settings make,
-    and rolled back.
+    """Explains each statement of the verb before it runs, with the generic plan under the store's settings, and rolls
+    back.
     """
 
     def __init__(self, store: PostgresStore) -> None:
@@ -25,11 +25,11 @@ class PostgresMeter:
         self._db = psycopg.connect(store.session.pool.url, autocommit=True)
 
     def cost(self, verb: Callable[[], Any]) -> int:
-        """Pages touched, found in memory or not."""
+        """Return the number of pages read, from memory or from disk."""
         return sum(_pages(plan) + sum(_pages(part) for part in _written_apart(plan)) for plan in self._plans(verb))
 
     def walk(self, verb: Callable[[], Any]) -> int:
-        """Pages touched until it is known which rows to write, and they are locked."""
+        """Return the pages read until the rows to write are known and locked."""
         return sum(
             _pages(part)
             for plan in self._plans(verb)
@@ -38,7 +38,7 @@ class PostgresMeter:
         )
 
     def scans(self, verb: Callable[[], Any]) -> list[str]:
-        """The tables that are read from end to end."""
+        """Return the tables that are scanned completely."""
         nodes = [node for plan in self._plans(verb) for node in _nodes(plan)]
         return [
             node["Relation Name"]
@@ -47,7 +47,7 @@ class PostgresMeter:
         ]
 
     def whole(self, verb: Callable[[], Any]) -> list[str]:
-        """The tables, and the indexes that have every row, which are read from end to end."""
+        """Return the tables that are scanned completely, directly or through an index on all rows."""
         nodes = [node for plan in self._plans(verb) for node in _nodes(plan) if node.get("Relation Name") in TABLES]
         full = {
             name
@@ -112,7 +112,7 @@ def _pages(node: dict[str, Any]) -> int:
 
 
 def _written_apart(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """Writes whose answer nobody reads run after the plan's own root, which therefore does not count them."""
+    """Return the writes whose result is not read: they run after the plan's root, which does not count them."""
     read = {node.get("CTE Name") for node in _nodes(plan)}
     return [
         node
@@ -124,7 +124,7 @@ def _written_apart(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class SqliteMeter:
-    """The steps of SQLite's virtual machine, which do not depend on what else the computer does."""
+    """Counts the steps of SQLite's virtual machine, which do not depend on other load."""
 
     GRAIN = 20
 
@@ -133,7 +133,7 @@ class SqliteMeter:
         self.transitions = self
 
     def cost(self, verb: Callable[[], Any]) -> int:
-        """Steps, to the nearest twenty."""
+        """Return the steps, rounded to twenty."""
         ticks = 0
 
         def tick() -> int:
@@ -150,7 +150,7 @@ class SqliteMeter:
         return ticks * self.GRAIN
 
     def walk(self, verb: Callable[[], Any]) -> int:
-        """Steps of the statement that picks what is due, in units of a hundred: a due row takes about one."""
+        """Return the steps of the statement that selects due jobs, in hundreds: a due row takes about one."""
         with self._traced() as statements:
             verb()
         picks = [sql for sql in statements if "json_each" in sql and sql.lstrip().upper().startswith("WITH")]
@@ -159,7 +159,7 @@ class SqliteMeter:
         return max(self.cost(lambda sql=sql: connection.execute(sql).fetchall()) for sql in picks) // 100
 
     def scans(self, verb: Callable[[], Any]) -> list[str]:
-        """The tables that are read from end to end."""
+        """Return the tables that are scanned completely."""
         connection = self._store.file.connection()
         with self._traced() as statements:
             verb()
@@ -176,7 +176,7 @@ class SqliteMeter:
         ]
 
     def whole(self, verb: Callable[[], Any]) -> list[str]:
-        """The tables, and the indexes that have every row, which are read from end to end."""
+        """Return the tables that are scanned completely, directly or through an index on all rows."""
         connection = self._store.file.connection()
         full = [
             name
@@ -196,7 +196,7 @@ class SqliteMeter:
         return [line for line in lines if " USING " not in line or line.split()[-1] in full]
 
     def close(self) -> None:
-        """The connection is the store's own."""
+        """The connection belongs to the store."""
 
     @contextmanager
     def _traced(self) -> Iterator[list[str]]:

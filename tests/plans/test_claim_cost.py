@@ -1,6 +1,6 @@
-"""Protocol 17: a claim touches what it claims, however many jobs stand before them.
+"""Protocol 17: the cost of a claim depends on the jobs it returns, not on the jobs before them.
 
-Counted, not read off a plan's name.
+The cost is measured, not estimated from the plan.
 """
 
 import pytest
@@ -17,7 +17,7 @@ def claim(store: Store, limit: int) -> int:
 
 
 def due(scene: Scene, n: int) -> None:
-    """Jobs that a claim finds: half of them with a TTL, all less important than the crowd."""
+    """Store jobs that a claim finds: half with a TTL, all with a lower priority than the crowd."""
     scene.store.queue.enqueue([*many(n - n // 2), *many(n // 2, ttl=600.0)])
 
 
@@ -26,8 +26,10 @@ def scene(request: pytest.FixtureRequest, scenes: Scenes) -> Scene:
     return getattr(scenes, request.param)
 
 
-def test_a_claim_of_100_touches_less_than_500(scene: Scene) -> None:
-    """With 100,000 each of finished, delayed, foreign, resting and expired jobs before the due ones, or with none."""
+def test_claim_of_100_jobs_costs_less_than_500_units(scene: Scene) -> None:
+    """Pages on PostgreSQL, hundreds of steps on SQLite; with 100,000 each of finished, delayed, foreign, resting and
+    expired jobs before the due ones, and with none.
+    """
     due(scene, 300)
     assert scene.meter.walk(lambda: claim(scene.store, 100)) < 500
     while claim(scene.store, 1000):
@@ -35,7 +37,7 @@ def test_a_claim_of_100_touches_less_than_500(scene: Scene) -> None:
 
 
 def test_claim_cost_does_not_grow_with_the_tables(scenes: Scenes) -> None:
-    """At most twice what it costs where there is nothing else."""
+    """At most twice the cost in empty tables."""
     costs = []
     for scene in (scenes.empty, scenes.crowded):
         due(scene, 100)
@@ -51,8 +53,8 @@ def test_claim_cost_is_proportional_to_the_jobs_claimed(scenes: Scenes) -> None:
     assert lots <= 15 * few, (few, lots)
 
 
-def test_a_claim_that_finds_nothing_costs_next_to_nothing(scenes: Scenes) -> None:
-    """An idle worker beside half a million jobs that are not for it asks a few pages, again and again."""
+def test_idle_claim_costs_at_most_two_claims_of_ten_jobs(scenes: Scenes) -> None:
+    """An idle worker among half a million jobs that it cannot claim reads a few pages per poll."""
     while claim(scenes.crowded.store, 1000):
         pass
     idle = [scene.meter.cost(lambda: claim(scene.store, 100)) for scene in (scenes.empty, scenes.crowded)]  # noqa: B023 - called at once
@@ -61,14 +63,14 @@ def test_a_claim_that_finds_nothing_costs_next_to_nothing(scenes: Scenes) -> Non
 
 
 def test_claim_scans_no_table(scenes: Scenes) -> None:
-    """Every step goes through an index, though nobody ever analysed the tables."""
+    """Every step uses an index, although the tables were never analysed."""
     due(scenes.crowded, 10)
     assert scenes.crowded.meter.scans(lambda: claim(scenes.crowded.store, 10)) == []
 
 
 # ---------------------------------------------------------------- suspects
-def test_a_claim_without_suspects_steps_over_none(scenes: Scenes) -> None:
-    """10,000 of them before 100 due jobs cost it nothing."""
+def test_claim_without_suspects_skips_them_at_no_cost(scenes: Scenes) -> None:
+    """10,000 suspects before 100 due jobs cost nothing."""
     scene = scenes.crowded
     scene.store.queue.enqueue([*many(50, "deliver"), *many(50, "deliver", ttl=600.0)])
     claims = []
@@ -81,7 +83,7 @@ def test_a_claim_without_suspects_steps_over_none(scenes: Scenes) -> None:
     assert [lease.job.lease_losses for lease in claims[0]] == [0] * 100
 
 
-def test_a_claim_for_one_suspect_steps_over_no_other_job(scenes: Scenes) -> None:
+def test_claim_of_one_suspect_reads_no_other_jobs(scenes: Scenes) -> None:
     """Behind 100,000 due jobs of its kind, or before 100 others."""
     scene = scenes.crowded
     scene.store.queue.enqueue(many(100, "deliver"))
@@ -102,9 +104,9 @@ def test_a_claim_for_one_suspect_steps_over_no_other_job(scenes: Scenes) -> None
     assert costs[1] <= 3 * costs[0], costs
 
 
-# ---------------------------------------------------------------- looking only
-def test_asking_when_something_is_due_costs_at_most_two_idle_claims(scenes: Scenes) -> None:
-    """In the crowd as where there is nothing, and where 100,000 are due the first is enough."""
+# ---------------------------------------------------------------- queries that only read
+def test_due_in_costs_at_most_two_idle_claims(scenes: Scenes) -> None:
+    """In crowded and in empty tables; among 100,000 due jobs, the first one is enough."""
     scene = scenes.crowded
     while claim(scene.store, 1000):
         pass
@@ -115,7 +117,7 @@ def test_asking_when_something_is_due_costs_at_most_two_idle_claims(scenes: Scen
 
 
 def test_depths_and_stuck_skip_ended_jobs(scenes: Scenes) -> None:
-    """Half a million jobs wait or run, 100,000 have ended: they are not looked at."""
+    """Half a million jobs wait or run; the 100,000 ended ones are not read."""
     scene = scenes.crowded
     assert scene.meter.whole(scene.store.inspect.depths) == []
     assert scene.meter.whole(lambda: scene.store.inspect.stuck(10)) == []

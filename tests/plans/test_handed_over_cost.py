@@ -30,9 +30,7 @@ SELECT %(id)s, 1, 1, '%(status)s', 'fetch', 'external:fetch', %(check)s, %(check
 
 
 def load(raw: Raw) -> None:
-    """What rests outside, what is due to be looked at, and what has come back from there long ago; past the
-    triggers.
-    """
+    """Load executions that wait for their check, that are due, and that ended long ago, without triggers."""
     past, later = raw.time(PAST), raw.time(EPOCH + timedelta(days=300))
     running = {"state": "queued", "phase": "running", "status": "IN_PROGRESS", "ended": "NULL", "event": "NULL"}
     done = {"state": "completed", "phase": "succeeded", "status": "DONE", "ended": past, "event": "'succeed'"}
@@ -54,7 +52,7 @@ def load(raw: Raw) -> None:
 
 @pytest.fixture(scope="module")
 def ports(scenes: Scenes) -> Scenes:
-    """The same two databases; in the crowded one ten thousand executions rest outside."""
+    """The same two databases; in the crowded one, ten thousand executions are handed over."""
     for scene in (scenes.empty, scenes.crowded):
         scene.store.registry.migrate(list(LIFECYCLES.values()), [KindFacts("fetch", "download", every=15.0, batch=100)])
     load(scenes.crowded.place.raw)
@@ -62,7 +60,7 @@ def ports(scenes: Scenes) -> Scenes:
 
 
 def hand(scene: Scene, n: int, check_in: float, name: str | None = None) -> list[Lease]:
-    """Fresh ones, handed over now."""
+    """Hand over new executions."""
     scene.store.queue.enqueue(many(n, "fetch", priority=99))
     leases = scene.store.queue.claim("ann", claim_rules("fetch"), ["default"], n)
     assert scene.store.transitions.move([decided(lease, Started(walks=False)) for lease in leases]) == []
@@ -103,7 +101,7 @@ def recall_named(scene: Scene, n: int) -> Verb:
 
 
 def sweep(scene: Scene, n: int) -> Verb:
-    """What a maintenance does: these are not its affair."""
+    """Adopt as maintenance does, which must ignore handed-over work."""
     return lambda: scene.store.leases.adopt("maintenance", ["fetch"], 1e6, n)
 
 
@@ -114,9 +112,9 @@ VERBS = [adopt, give_back, recall, recall_nothing, recall_named, sweep]
 def test_cost_does_not_grow_with_the_number_of_handed_over_executions(
     ports: Scenes, verb: Callable[[Scene, int], Verb]
 ) -> None:
-    """For a hundred at most twice what it costs where there is nothing else, plus a few pages for deeper indexes.
+    """A hundred rows cost at most twice as much as in empty tables, plus a few pages for deeper indexes.
 
-    Where more is due than is taken, three are looked at for each one taken, since some may be locked.
+    If more executions are due than the limit, three are read for each one adopted, since some may be locked.
     """
     empty, crowded = (scene.meter.cost(verb(scene, 100)) for scene in (ports.empty, ports.crowded))
     assert crowded <= (3 if verb is adopt else 2) * empty + 50, (empty, crowded)
@@ -124,12 +122,12 @@ def test_cost_does_not_grow_with_the_number_of_handed_over_executions(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_handed_over_queries_scan_no_table(ports: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
-    """Every step goes through an index, though nobody ever analysed the tables."""
+    """Every step uses an index, although the tables were never analysed."""
     assert ports.crowded.meter.scans(verb(ports.crowded, 10)) == []
 
 
 def test_external_work_report_reads_only_handed_over_executions(ports: Scenes) -> None:
-    """What has come back is passed by, as is all that was never handed over."""
+    """Executions that have ended or were never handed over are not read."""
     scene = ports.crowded
     (told,) = scene.store.external.work()
     assert told.executions >= RESTING + DUE

@@ -79,14 +79,14 @@ VERBS: list[Verb] = [held, failures, find, pruned, neighbours]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_look_reads_no_table_from_end_to_end(desks: Scenes, verb: Verb) -> None:
-    """Every step goes through an index, and through no whole one."""
+def test_inspection_scans_no_table(desks: Scenes, verb: Verb) -> None:
+    """Every step uses an index, and none reads an index completely."""
     scene = desks.crowded
     assert (scene.meter.scans(lambda: verb(scene)), scene.meter.whole(lambda: verb(scene))) == ([], [])
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_look_costs_the_same_in_a_crowd(desks: Scenes, verb: Verb) -> None:
-    """At most three times what it costs where nothing else is: the crowd has ten more held jobs to show."""
+def test_inspection_cost_does_not_grow_with_the_tables(desks: Scenes, verb: Verb) -> None:
+    """At most three times the cost in empty tables: the crowded one has ten more held jobs to show."""
     empty, crowded = (scene.meter.cost(lambda scene=scene: verb(scene)) for scene in (desks.empty, desks.crowded))
     assert crowded <= 3 * empty + 200, (empty, crowded)

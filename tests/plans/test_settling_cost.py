@@ -65,9 +65,7 @@ VERBS = [succeed, commit, retry, refused, renew, adopt, adopt_nothing, take]
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_settling_cost_does_not_grow_with_the_tables(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
-    """For a hundred rows at most twice what it costs where there is nothing else, plus a few pages for deeper
-    indexes.
-    """
+    """A hundred rows cost at most twice as much as in empty tables, plus a few pages for deeper indexes."""
     empty, crowded = (scene.meter.cost(verb(scene, 100)) for scene in (scenes.empty, scenes.crowded))
     assert crowded <= 2 * empty + 50, (empty, crowded)
 
@@ -81,5 +79,5 @@ def test_settling_cost_is_proportional_to_the_rows_named(scenes: Scenes, verb: C
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_settling_queries_scan_no_table(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
-    """Every step goes through an index, though nobody ever analysed the tables."""
+    """Every step uses an index, although the tables were never analysed."""
     assert scenes.crowded.meter.scans(verb(scenes.crowded, 10)) == []

@@ -1,6 +1,4 @@
-"""A store in thirty lines: it carries moves out on plain values and checks, at every step, what a database would
-refuse.
-"""
+"""A model of a store: it applies moves to plain values and checks at every step what a database would refuse."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -163,7 +161,7 @@ class World:
         assert len(move.path) <= 2
         for arrow in move.path:
             self._change(StateChange(arrow.source, arrow.event, arrow.target, 0, 1))
-        # In between a job waits, but for work elsewhere that ended before anyone saw it begin.
+        # Between two transitions the job waits, except for external work that ended before it was seen to start.
         assert all(
             ("running" if arrow.event == "start" else "pending") in self.lifecycle.phases(arrow.target)
             for arrow in move.path[:-1]
@@ -200,7 +198,7 @@ class World:
             self.used.add(arrow)
 
     def check(self) -> None:
-        """The promises that hold between any two steps."""
+        """Check what must hold after every step."""
         assert project(self.lifecycle, self.executions) == self.job.state
         assert self.job.phase in self.lifecycle.phases(self.job.state)
         assert self.job.phase == phase_of(self.lifecycle, self.job.state, live=self.held is not None)
@@ -213,7 +211,7 @@ class World:
 
 
 class Midway(World):
-    """A world met in the middle: what happened before is not told."""
+    """A world without the earlier history of its job."""
 
     def check_history(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Random lifecycles that make sense: whatever these draw, the declaration must accept."""
+"""Strategies for random valid lifecycles: the declaration must accept each of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,7 @@ notes = st.text(st.characters(codec="utf-8", exclude_characters="%:", exclude_ca
 
 @st.composite
 def sensible_triples(draw: st.DrawFn) -> Triples:
-    """A queue, perhaps a claimed state, perhaps a started one, some stages, and any sensible choice of ways out of
-    each.
-    """
+    """A queue, optionally a claimed and a started state, some stages, and any valid choice of exits for each."""
     claims, starts, rests = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     stages = [f"stage{n}" for n in range(draw(st.integers(0, 3)))]
     working = ["claimed" if claims else "queued", *(["started"] if starts else []), *stages]
@@ -48,7 +46,7 @@ def sensible_triples(draw: st.DrawFn) -> Triples:
 
 @st.composite
 def sensible_lifecycles(draw: st.DrawFn) -> Lifecycle:
-    """The same under random names, in random order, with random prose beside the events."""
+    """The same with random names, in random order, with random text after the events."""
     triples = draw(sensible_triples())
     states = sorted({state for source, _, target in triples for state in (source, target)})
     renamed = dict(

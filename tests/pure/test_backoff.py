@@ -14,7 +14,7 @@ durations = st.floats(0, 1e9, allow_nan=False)
 
 
 @given(durations, st.floats(1, 1e6), durations, st.integers(-5, 10**9), st.floats(0, 1, exclude_max=True))
-def test_a_delay_is_finite_and_lies_between_zero_and_the_cap(
+def test_delay_is_between_zero_and_the_cap(
     first: float, factor: float, cap: float, failures: int, random: float
 ) -> None:
     backoff = Backoff(first, factor=factor, cap=cap)
@@ -22,7 +22,7 @@ def test_a_delay_is_finite_and_lies_between_zero_and_the_cap(
     assert backoff.ceiling(failures) <= backoff.ceiling(failures + 1)
 
 
-def test_the_ceiling_starts_at_the_first_delay_and_doubles() -> None:
+def test_ceiling_starts_at_the_first_delay_and_doubles() -> None:
     assert [Backoff(jitter=False).delay(failures, 0.3) for failures in (1, 2, 3, 10, 11, 10**6)] == [
         1,
         2,
@@ -33,7 +33,7 @@ def test_the_ceiling_starts_at_the_first_delay_and_doubles() -> None:
     ]
 
 
-def test_jitter_spreads_the_delay_over_all_of_the_ceiling() -> None:
+def test_jitter_spreads_the_delay_from_zero_to_the_ceiling() -> None:
     assert [Backoff().delay(3, random) for random in (0.0, 0.25, 0.5)] == [0.0, 1.0, 2.0]
 
 
@@ -42,6 +42,6 @@ def test_durations_may_be_timedeltas() -> None:
 
 
 @pytest.mark.parametrize("options", [{"first": -1}, {"cap": float("nan")}, {"factor": 0.5}, {"factor": float("inf")}])
-def test_nonsense_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Backoff(**options)

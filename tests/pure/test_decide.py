@@ -1,4 +1,4 @@
-"""What becomes of a job after each outcome, rule by rule."""
+"""decide: the move that each outcome leads to, rule by rule."""
 
 from dataclasses import replace
 from typing import Any
@@ -58,8 +58,8 @@ def walked(move: Move) -> tuple[list[str], str, str, str]:
     return [arrow.event for arrow in move.path], move.state, move.phase, move.to_status
 
 
-# ---------------------------------------------------------------- going on
-def test_a_start_walks_its_arrow_where_it_is_drawn_and_wanted() -> None:
+# ---------------------------------------------------------------- outcomes that continue the job
+def test_start_takes_its_transition_if_the_lifecycle_has_one() -> None:
     assert walked(after(delivery, "CLAIMED", Started(), "LEASED")) == (
         ["start"],
         "DOWNLOADING",
@@ -71,7 +71,7 @@ def test_a_start_walks_its_arrow_where_it_is_drawn_and_wanted() -> None:
     assert walked(after(download, "queued", Started())) == (["start"], "downloading", "running", "IN_PROGRESS")
 
 
-def test_a_job_advances_along_drawn_arrows_only() -> None:
+def test_job_advances_only_as_the_lifecycle_allows() -> None:
     assert walked(after(delivery, "DOWNLOADING", Advanced("STREAMING"))) == (
         ["advance"],
         "STREAMING",
@@ -83,13 +83,13 @@ def test_a_job_advances_along_drawn_arrows_only() -> None:
         after(delivery, "STREAMING", Advanced("DOWNLOADING"))
 
 
-def test_work_that_goes_on_elsewhere_changes_no_state() -> None:
+def test_handing_work_over_changes_no_state() -> None:
     move = after(download, "queued", Handed("torrent", 15.0))
     assert walked(move) == ([], "queued", "running", "IN_PROGRESS")
     assert (move.external_id, move.check_in, move.ended_by) == ("torrent", 15.0, None)
 
 
-def test_a_look_at_work_elsewhere_gives_it_back_and_says_whether_it_was_there() -> None:
+def test_check_returns_the_work_and_records_whether_it_was_found() -> None:
     for seen, missing in ((True, False), (False, True), (None, None)):
         move = after(download, "queued", Looked(15.0, seen=seen))
         assert walked(move) == ([], "queued", "running", "IN_PROGRESS")
@@ -102,7 +102,7 @@ def test_a_look_at_work_elsewhere_gives_it_back_and_says_whether_it_was_there() 
         )
 
 
-def test_work_elsewhere_that_has_begun_walks_start_where_it_is_drawn() -> None:
+def test_external_work_that_has_begun_takes_start_if_allowed() -> None:
     begun = Looked(15.0, seen=True, begun=True)
     move = after(download, "queued", begun)
     assert walked(move) == (["start"], "downloading", "running", "IN_PROGRESS")
@@ -112,13 +112,13 @@ def test_work_elsewhere_that_has_begun_walks_start_where_it_is_drawn() -> None:
 
 
 # ---------------------------------------------------------------- success
-def test_a_value_without_a_boundary_ends_the_job_at_once() -> None:
+def test_result_without_a_boundary_ends_the_job_at_once() -> None:
     move = after(standard, "RUNNING", Returned('"v"', boundary=False))
     assert walked(move) == (["succeed"], "SUCCEEDED", "succeeded", "DONE")
     assert (move.result, move.ended_by, move.tries_left) == ('"v"', "succeed", 3)
 
 
-def test_a_value_with_a_boundary_is_committed_first_and_finished_later() -> None:
+def test_result_with_a_boundary_is_committed_first_and_finished_later() -> None:
     committed = after(standard, "RUNNING", Returned('"v"', boundary=True))
     assert walked(committed) == ([], "RUNNING", "running", "COMMITTED")
     assert (committed.result, committed.ended_by) == ('"v"', None)
@@ -130,7 +130,7 @@ def test_a_value_with_a_boundary_is_committed_first_and_finished_later() -> None
     )
 
 
-def test_a_finish_that_is_given_up_still_succeeds_and_says_so() -> None:
+def test_job_whose_finish_failed_succeeds_with_the_error_recorded() -> None:
     move = after(standard, "RUNNING", Finished("no mail server"), "COMMITTED")
     assert (move.phase, move.error, move.reason, move.ended_by) == (
         "succeeded",
@@ -141,7 +141,7 @@ def test_a_finish_that_is_given_up_still_succeeds_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("boundary", [True, False])
-def test_a_value_returned_where_success_is_not_drawn_fails_before_the_commit(boundary: bool) -> None:
+def test_return_from_a_state_without_succeed_fails_before_the_commit(boundary: bool) -> None:
     move = after(delivery, "DOWNLOADING", Returned("1", boundary=boundary))
     assert walked(move) == (["fail"], "FAILED", "failed", "ABORTED")
     assert (
@@ -151,7 +151,7 @@ def test_a_value_returned_where_success_is_not_drawn_fails_before_the_commit(bou
     assert (move.result, move.tries_left) == (None, 3)
 
 
-def test_work_elsewhere_that_ends_before_anyone_saw_it_begin_walks_both_arrows() -> None:
+def test_external_work_that_ended_before_it_was_seen_takes_both_transitions() -> None:
     done = after(download, "queued", Returned('"v"', boundary=False, begins=True))
     assert walked(done) == (["start", "succeed"], "completed", "succeeded", "DONE")
     assert (done.result, done.ended_by, done.missing) == ('"v"', "succeed", False)
@@ -172,7 +172,7 @@ def test_work_elsewhere_that_ends_before_anyone_saw_it_begin_walks_both_arrows()
     )
 
 
-def test_only_work_elsewhere_begins_by_ending() -> None:
+def test_only_external_work_takes_start_and_succeed_together() -> None:
     assert walked(after(download, "queued", Returned("1", boundary=False))) == (["fail"], "failed", "failed", "ABORTED")
     assert walked(after(delivery, "CLAIMED", Returned("1", boundary=False, begins=True))) == (
         ["fail"],
@@ -184,15 +184,15 @@ def test_only_work_elsewhere_begins_by_ending() -> None:
 
 
 # ---------------------------------------------------------------- errors
-def test_a_retryable_error_spends_a_try_and_waits_out_its_backoff() -> None:
+def test_retryable_error_spends_a_try_and_waits_for_its_backoff() -> None:
     move = after(delivery, "STREAMING", Errored("Traceback\n  ...\nTimeout: slow", retryable=True), tries_left=2)
     assert walked(move) == (["retry"], "QUEUED", "pending", "ABORTED")
     assert (move.tries_left, move.delay, move.ended_by, move.reason) == (1, 2.0, "retry", "Timeout: slow")
     assert move.error == "Traceback\n  ...\nTimeout: slow"
 
 
-def test_a_process_that_died_is_no_word_of_the_handler_and_goes_back_as_a_lost_lease_does() -> None:
-    """Where an exception is final, a crash is not: it costs a try, until there is none."""
+def test_crashed_process_is_retried_like_a_lost_lease() -> None:
+    """If an exception is final, a crash is not: it spends a try until none is left."""
     crash = Errored("its process was killed", retryable=True, crashed=True)
     move = after(task, "running", crash, tries_left=2)
     assert (walked(move), move.tries_left, move.ended_by) == ((["lose"], "pending", "pending", "ABORTED"), 1, "lose")
@@ -206,12 +206,12 @@ def test_a_process_that_died_is_no_word_of_the_handler_and_goes_back_as_a_lost_l
     assert walked(after(standard, "RUNNING", crash, tries_left=2)) == (["retry"], "PENDING", "pending", "ABORTED")
 
 
-def test_a_kind_may_ask_for_its_own_delay() -> None:
+def test_delay_of_an_error_replaces_the_backoff() -> None:
     assert after(standard, "RUNNING", Errored("429", retryable=True, after=60.0)).delay == 60.0
     assert after(standard, "RUNNING", Errored("429", retryable=True, after=0.0)).delay == 0.0
 
 
-def test_an_error_may_lengthen_the_backoff_and_never_shorten_it() -> None:
+def test_minimum_delay_of_an_error_never_shortens_the_backoff() -> None:
     for asked, sleeper in ((60.0, 60.0), (1.0, 2.0), (0.0, 2.0)):
         assert after(standard, "RUNNING", Errored("429", retryable=True, at_least=asked), tries_left=2).delay == sleeper
         assert (
@@ -220,19 +220,19 @@ def test_an_error_may_lengthen_the_backoff_and_never_shorten_it() -> None:
         )
 
 
-def test_an_error_waits_where_it_runs_if_it_can() -> None:
+def test_job_is_retried_in_its_own_state_if_it_can_wait_there() -> None:
     move = after(download, "queued", Errored("refused", retryable=True))
     assert walked(move) == ([], "queued", "pending", "ABORTED")
     assert (move.ended_by, move.delay) == ("retry", 1.0)
 
 
-def test_an_error_rests_where_a_failure_can() -> None:
+def test_retryable_error_rests_if_the_lifecycle_has_a_resting_state() -> None:
     move = after(image, "running", Errored("500", retryable=True))
     assert walked(move) == (["fail"], "failed", "pending", "ABORTED")
     assert (move.tries_left, move.delay, move.ended_by) == (2, 1.0, "fail")
 
 
-def test_an_error_of_the_last_try_ends_the_job() -> None:
+def test_error_on_the_last_try_ends_the_job() -> None:
     spent = after(image, "running", Errored("500", retryable=True), tries_left=1)
     assert walked(spent) == (["fail", "bury"], "dead_letter", "failed", "ABORTED")
     assert (spent.tries_left, spent.ended_by, spent.delay) == (0, "bury", None)
@@ -244,7 +244,7 @@ def test_an_error_of_the_last_try_ends_the_job() -> None:
     )
 
 
-def test_an_error_is_final_where_no_retry_is_drawn_at_all() -> None:
+def test_error_is_final_if_the_lifecycle_has_no_retry() -> None:
     assert walked(after(task, "running", Errored("500", retryable=True))) == (["fail"], "error", "failed", "ABORTED")
     assert walked(after(download, "downloading", Errored("500", retryable=True))) == (
         ["fail"],
@@ -254,12 +254,12 @@ def test_an_error_is_final_where_no_retry_is_drawn_at_all() -> None:
     )
 
 
-def test_a_failure_that_is_no_errors_fault_spends_no_try() -> None:
+def test_final_failure_spends_no_try() -> None:
     assert after(standard, "RUNNING", FailedFinally("no such file")).tries_left == 3
     assert after(standard, "RUNNING", Errored("404", retryable=False)).tries_left == 3
 
 
-def test_a_rejection_walks_its_arrow_or_else_fails() -> None:
+def test_rejection_without_a_reject_transition_fails_the_job() -> None:
     assert walked(after(image, "running", Rejected("unsafe"))) == (["reject"], "rejected", "failed", "ABORTED")
     assert walked(after(delivery, "CLAIMED", Rejected("blocked"), "LEASED")) == (
         ["fail"],
@@ -269,7 +269,7 @@ def test_a_rejection_walks_its_arrow_or_else_fails() -> None:
     )
 
 
-def test_what_was_done_elsewhere_and_cannot_be_written_down_is_looked_at_again_at_the_price_of_a_try() -> None:
+def test_external_result_that_cannot_be_recorded_spends_a_try_and_is_checked_again() -> None:
     move = after(download, "queued", Unrecorded("Traceback\n  ...\nOSError: no disk", retryable=True), tries_left=2)
     assert walked(move) == ([], "queued", "running", "IN_PROGRESS")
     assert (move.tries_left, move.check_in, move.delay, move.missing, move.ended_by) == (1, 2.0, None, False, None)
@@ -277,7 +277,7 @@ def test_what_was_done_elsewhere_and_cannot_be_written_down_is_looked_at_again_a
     assert after(download, "queued", Unrecorded("429", retryable=True, after=60.0)).check_in == 60.0
 
 
-def test_what_can_never_be_written_down_fails_the_job() -> None:
+def test_external_result_that_can_never_be_recorded_fails_the_job() -> None:
     spent = after(download, "downloading", Unrecorded("a\nOSError: no disk", retryable=True), tries_left=1)
     assert walked(spent) == (["fail"], "failed", "failed", "ABORTED")
     assert (spent.tries_left, spent.reason, spent.error, spent.check_in) == (
@@ -294,7 +294,7 @@ def test_what_can_never_be_written_down_fails_the_job() -> None:
     )
 
 
-def test_what_is_gone_elsewhere_is_cancelled_where_that_is_drawn_and_fails_elsewhere() -> None:
+def test_work_gone_from_the_external_system_is_cancelled_or_failed() -> None:
     gone = after(download, "downloading", GoneExternally("by hand"))
     assert walked(gone) == (["cancel"], "canceled", "failed", "ABORTED")
     assert (gone.reason, gone.actor, gone.tries_left) == ("by hand", "worker-1", 3)
@@ -303,6 +303,6 @@ def test_what_is_gone_elsewhere_is_cancelled_where_that_is_drawn_and_fails_elsew
     assert walked(after(delivery, "STREAMING", GoneExternally("by hand"))) == (["fail"], "FAILED", "failed", "ABORTED")
 
 
-def test_a_failure_says_whether_the_work_was_seen() -> None:
+def test_failure_records_whether_the_work_was_seen() -> None:
     assert after(download, "queued", FailedFinally("tracker", seen=True)).missing is False
     assert after(download, "queued", FailedFinally("missing_external_job")).missing is None

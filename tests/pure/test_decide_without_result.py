@@ -1,4 +1,4 @@
-"""decide: leases that were lost, jobs that are given back or asked to stop, and what is refused."""
+"""decide: lost leases, returned jobs, cancel requests, and refused outcomes."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ from .model import make_job
 
 
 # ---------------------------------------------------------------- lost leases
-def test_a_lost_lease_spends_a_try_and_is_due_at_once() -> None:
+def test_lost_lease_spends_a_try_and_is_due_at_once() -> None:
     for lifecycle, state, event in (
         (task, "running", "lose"),
         (delivery, "DOWNLOADING", "retry"),
@@ -48,8 +48,8 @@ def test_a_lost_lease_spends_a_try_and_is_due_at_once() -> None:
 
 @pytest.mark.parametrize("tries", range(1, 8))
 @pytest.mark.parametrize("died", ["the worker", "a group, then alone"])
-def test_rule_31_a_job_that_ends_every_process_runs_as_often_as_it_has_tries(tries: int, died: str) -> None:
-    """Whoever counts the deaths: the maintenance that finds a lease lost, or the worker whose child has died."""
+def test_rule_31_job_that_kills_its_process_runs_as_often_as_it_has_tries(tries: int, died: str) -> None:
+    """Counted by maintenance, which finds a lost lease, or by the worker, whose child has died."""
     left, losses, runs = tries, 0, 0
     while True:
         runs += 1
@@ -69,7 +69,7 @@ def test_rule_31_a_job_that_ends_every_process_runs_as_often_as_it_has_tries(tri
     assert (runs, left) == (tries, 0)
 
 
-def test_rule_31_a_job_that_dies_beside_others_pays_only_if_it_dies_alone_too() -> None:
+def test_rule_31_shared_crash_spends_a_try_only_if_the_job_crashes_alone() -> None:
     beside = Errored("its process died", retryable=True, crashed=True, shared=True)
     alone = replace(beside, shared=False)
     second = after(standard, "RUNNING", beside, tries_left=2, lease_losses=1)
@@ -88,25 +88,25 @@ def test_rule_31_a_job_that_dies_beside_others_pays_only_if_it_dies_alone_too() 
     assert (raised.tries_left, raised.lost) == (3, False)
 
 
-def test_a_lease_lost_in_a_waiting_state_leaves_the_job_there() -> None:
+def test_lease_lost_in_a_waiting_state_leaves_the_job_there() -> None:
     move = after(download, "queued", Lost(), "LEASED")
     assert (move.path, move.state, move.phase, move.ended_by) == ((), "queued", "pending", "lose")
 
 
-def test_a_lease_lost_for_the_last_time_fails_the_job() -> None:
+def test_lost_lease_on_the_last_try_fails_the_job() -> None:
     move = after(image, "running", Lost(), tries_left=1)
     assert walked(move) == (["fail", "bury"], "dead_letter", "failed", "ABORTED")
     assert (move.lost, move.tries_left, move.error) == (True, 0, "lease lost")
 
 
-def test_a_kind_may_fail_or_hold_what_lost_its_lease() -> None:
+def test_kind_can_fail_or_hold_jobs_that_lost_a_lease() -> None:
     failed = after(standard, "RUNNING", Lost(), policy=Policy(on_lost_lease="fail"))
     assert (failed.state, failed.lost, failed.held_reason) == ("FAILED", True, None)
     held = after(standard, "RUNNING", Lost(), policy=Policy(on_lost_lease="hold"), tries_left=1)
     assert (held.state, held.phase, held.lost, held.held_reason) == ("PENDING", "pending", True, "lease lost")
 
 
-# ---------------------------------------------------------------- given back
+# ---------------------------------------------------------------- returned jobs
 @pytest.mark.parametrize(("outcome", "delay"), [(Released("stopping"), 0.0), (Snoozed(90.0, "stopping"), 90.0)])
 def test_returned_job_keeps_its_tries(outcome: Outcome, delay: float) -> None:
     for lifecycle, state, events, ended_by in (
@@ -124,15 +124,15 @@ def test_returned_job_keeps_its_tries(outcome: Outcome, delay: float) -> None:
         after(download, "downloading", outcome)
 
 
-def test_a_held_job_waits_for_an_operator_or_fails_where_it_cannot_wait() -> None:
+def test_held_job_waits_for_an_operator_or_fails_if_it_cannot_wait() -> None:
     move = after(standard, "RUNNING", Held("was it sent?"), tries_left=1)
     assert (move.state, move.phase, move.held_reason, move.tries_left) == ("PENDING", "pending", "was it sent?", 1)
     assert walked(after(download, "downloading", Held("was it sent?"))) == (["fail"], "failed", "failed", "ABORTED")
 
 
-# ---------------------------------------------------------------- asked to stop
+# ---------------------------------------------------------------- cancel requests
 @pytest.mark.parametrize("outcome", [Lost(), Errored("e", retryable=True), Released("r"), Snoozed(1.0, "r"), Held("h")])
-def test_a_job_that_was_asked_to_stop_does_not_wait_again(outcome: Outcome) -> None:
+def test_job_with_a_cancel_request_does_not_wait_again(outcome: Outcome) -> None:
     direct = after(standard, "RUNNING", outcome, asked=True)
     assert walked(direct) == (["cancel"], "CANCELLED", "failed", "ABORTED")
     assert (direct.actor, direct.reason, direct.ended_by, direct.held_reason, direct.delay) == (
@@ -152,13 +152,13 @@ def test_a_job_that_was_asked_to_stop_does_not_wait_again(outcome: Outcome) -> N
     assert replace(undrawn, saw_cancel_request=False) == after(image, "running", outcome)
 
 
-def test_a_job_that_was_asked_to_stop_may_still_succeed_or_fail() -> None:
+def test_job_with_a_cancel_request_may_still_succeed_or_fail() -> None:
     assert after(standard, "RUNNING", Returned("1", boundary=False), asked=True).state == "SUCCEEDED"
     assert after(standard, "RUNNING", FailedFinally("f"), asked=True).state == "FAILED"
     assert after(standard, "RUNNING", Errored("e", retryable=False), asked=True).state == "FAILED"
 
 
-def test_a_holder_that_stops_on_request_says_who_asked() -> None:
+def test_cancel_by_the_holder_names_the_requester() -> None:
     move = after(delivery, "CLAIMED", CancelRequested("changed my mind", "user:7"), "LEASED")
     assert walked(move) == (["lose", "cancel"], "CANCELLED", "failed", "ABORTED")
     assert (move.actor, move.reason, move.ended_by, move.tries_left) == ("user:7", "changed my mind", "cancel", 3)
@@ -168,7 +168,7 @@ def test_a_holder_that_stops_on_request_says_who_asked() -> None:
         after(image, "running", CancelRequested(None, "user:7"))
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused outcomes
 @pytest.mark.parametrize(
     "outcome",
     [
@@ -189,7 +189,7 @@ def test_a_holder_that_stops_on_request_says_who_asked() -> None:
         Returned("1", boundary=True, begins=True),
     ],
 )
-def test_what_is_committed_is_never_aborted_or_committed_again(outcome: Outcome) -> None:
+def test_committed_execution_can_only_be_finished(outcome: Outcome) -> None:
     with pytest.raises(TransitionRefused, match="it is committed and can only be finished"):
         after(standard, "RUNNING", outcome, "COMMITTED")
 
@@ -205,24 +205,24 @@ def test_what_is_committed_is_never_aborted_or_committed_again(outcome: Outcome)
         Unrecorded("e", retryable=True),
     ],
 )
-def test_an_outcome_needs_its_status(outcome: Outcome) -> None:
+def test_outcome_that_does_not_fit_the_status_is_refused(outcome: Outcome) -> None:
     with pytest.raises(TransitionRefused, match=f"{type(outcome).__name__} needs an execution that is"):
         after(standard, "RUNNING", outcome, "LEASED")
 
 
 @pytest.mark.parametrize("status", ["DONE", "ABORTED"])
-def test_what_has_ended_never_moves_again(status: Status) -> None:
+def test_ended_execution_never_moves_again(status: Status) -> None:
     with pytest.raises(TransitionRefused, match="it has ended"):
         after(standard, "RUNNING", FailedFinally("f"), status)
 
 
-def test_a_job_in_a_state_where_nobody_works_is_not_moved() -> None:
+def test_job_in_a_state_without_work_is_not_moved() -> None:
     with pytest.raises(TransitionRefused, match="no job runs in that state"):
         after(standard, "PENDING", FailedFinally("f"))
 
 
 # ---------------------------------------------------------------- keys and takes
-def test_the_key_is_released_on_the_way_into_a_listed_state() -> None:
+def test_entering_a_listed_state_frees_the_key() -> None:
     policy = Policy(key_until=("dead_letter",))
     assert after(image, "running", FailedFinally("f"), policy=policy).frees_key
     assert not after(image, "running", Errored("e", retryable=True), policy=policy).frees_key
@@ -233,7 +233,7 @@ def take(lifecycle: Lifecycle, job: Job, event: Any, policy: Policy | None = Non
     return decide_take(lifecycle, job, event, policy or Policy(), actor="operator:ann", reason="why")
 
 
-def test_a_waiting_job_is_taken_along_a_drawn_arrow() -> None:
+def test_waiting_job_is_taken_along_an_allowed_transition() -> None:
     taken = take(delivery, make_job(delivery), "cancel", Policy(key_until=("CANCELLED",)))
     assert (taken.arrow.target, taken.phase, taken.attempt, taken.version, taken.kind) == (
         "CANCELLED",
@@ -247,7 +247,7 @@ def test_a_waiting_job_is_taken_along_a_drawn_arrow() -> None:
     assert take(image, make_job(image), "reject").arrow.target == "rejected"
 
 
-def test_only_a_waiting_job_is_taken_and_only_where_it_is_drawn() -> None:
+def test_take_is_refused_unless_the_job_waits_and_the_lifecycle_allows_it() -> None:
     with pytest.raises(TransitionRefused, match="Job job is running in queued: `cancel` needs a job that waits"):
         take(download, make_job(download, "queued", phase="running"), "cancel")
     with pytest.raises(TransitionRefused, match="Job job is failed in CANCELLED"):

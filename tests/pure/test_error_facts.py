@@ -1,4 +1,4 @@
-"""What an error tells: whether a call surely had no effect, and how it is described."""
+"""Facts about an error: whether it proves that a call had no effect, and its description."""
 
 import socket
 import ssl
@@ -81,19 +81,19 @@ DOUBTS: list[BaseException] = [
 
 
 @pytest.mark.parametrize("error", PROOFS, ids=repr)
-def test_an_error_that_proves_that_nothing_was_sent_or_taken_removes_the_doubt(error: BaseException) -> None:
+def test_error_proves_that_the_call_was_not_applied(error: BaseException) -> None:
     """Protocol 23."""
     assert proves_not_applied(error)
 
 
 @pytest.mark.parametrize("error", DOUBTS, ids=repr)
-def test_any_other_error_leaves_the_doubt(error: BaseException) -> None:
-    """Protocol 23: time-outs, resets and 5xx; and whatever is not known."""
+def test_other_errors_do_not_prove_that_the_call_was_not_applied(error: BaseException) -> None:
+    """Protocol 23: timeouts, resets, 5xx and all unknown errors."""
     assert not proves_not_applied(error)
 
 
-def test_what_was_raised_while_another_error_was_handled_proves_nothing() -> None:
-    """The first call was refused, and the second one, made instead, broke in the middle."""
+def test_error_in_the_context_of_another_proves_nothing() -> None:
+    """The first call was refused, and the second one, made instead, failed in the middle."""
     assert not proves_not_applied(in_context(foreign("httpx", "RemoteProtocolError")("disconnected"), REFUSED))
 
 
@@ -110,15 +110,15 @@ def raised(error: BaseException) -> BaseException:
     return caught.value
 
 
-def test_the_text_tells_where_it_happened_and_ends_with_what_it_was() -> None:
+def test_description_has_the_traceback_and_ends_with_the_error() -> None:
     text = describe(raised(ValueError("too small")))
     assert text.startswith("Traceback (most recent call last):\n")
     assert "in raised\n    raise error\n" in text
     assert text.splitlines()[-1] == "ValueError: too small"
 
 
-def test_what_called_the_handler_is_left_out() -> None:
-    """Frames of Interlock, and of Python itself, up to the user's first."""
+def test_frames_above_the_handler_are_left_out() -> None:
+    """Frames of Interlock and of Python itself, up to the user's first frame."""
     with ThreadPoolExecutor(1) as pool:
         error = pool.submit(int, "x").exception()
         deep = pool.submit(lambda: int("y")).exception()
@@ -127,17 +127,17 @@ def test_what_called_the_handler_is_left_out() -> None:
     assert any("concurrent" in frame.filename for frame in traceback.extract_tb(deep.__traceback__))
     assert "concurrent" not in describe(deep)
     assert 'int("y")' in describe(deep)
-    assert "concurrent" in describe(error), "there is no user's frame, so what there is is told"
+    assert "concurrent" in describe(error), "without a user's frame, all frames are shown"
 
 
-def test_the_frames_below_the_users_are_kept() -> None:
+def test_frames_below_the_handler_are_kept() -> None:
     with pytest.raises(UsageError) as caught:
         RetryDecision(retryable=True, after=-1)
-    assert "in test_the_frames_below" in describe(caught.value)
+    assert "in test_frames_below" in describe(caught.value)
     assert "clock.py" in describe(caught.value)
 
 
-def test_causes_are_told_too() -> None:
+def test_description_has_the_causes() -> None:
     text = describe(from_cause(raised(RuntimeError("outer")), raised(KeyError("inner"))))
     assert "KeyError: 'inner'" in text
     assert text.splitlines()[-1] == "RuntimeError: outer"
@@ -153,14 +153,14 @@ def test_causes_are_told_too() -> None:
         (NotApplied("no"), "interlock.errors.NotApplied: no"),
     ],
 )
-def test_the_last_line_is_the_type_and_the_message(error: Exception, last: str) -> None:
+def test_last_line_of_a_description_is_the_type_and_the_message(error: Exception, last: str) -> None:
     assert describe(raised(error)).splitlines()[-1] == last
     error.add_note("a note\nof two lines")
     assert describe(error).splitlines()[-1] == last
     assert "of two lines" in describe(error)
 
 
-def test_a_long_text_is_cut_in_the_middle() -> None:
+def test_long_description_is_shortened_in_the_middle() -> None:
     def fall(depth: int) -> None:
         if depth:
             fall(depth - 1) if depth % 2 else (fall(depth - 1), None)
@@ -194,7 +194,7 @@ def test_error_without_a_usable_text_is_described() -> None:
 
 
 @given(st.text(st.characters(codec=None)), st.integers(1, 300))
-def test_the_text_can_be_stored_and_is_no_longer_than_asked(message: str, limit: int) -> None:
+def test_description_can_be_stored_and_respects_its_limit(message: str, limit: int) -> None:
     text = describe(ValueError(message), limit)
     assert len(text) <= limit
     assert "\0" not in text

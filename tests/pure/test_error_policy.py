@@ -1,4 +1,4 @@
-"""An error says whether trying again may help, whether the external system was reached, and how it is told."""
+"""The default error policy: whether an error is retried, and after how long."""
 
 import io
 import urllib.error
@@ -25,12 +25,12 @@ NEVER = RetryDecision(retryable=False)
 
 
 def foreign(module: str, name: str, *bases: type[Exception]) -> Any:
-    """An error class as a library of this name has it."""
+    """Return an error class with the name that a library gives it."""
     return type(name, bases or (Exception,), {"__module__": module})
 
 
 class Response:
-    """As httpx and requests have it; that of requests is false if its status is an error."""
+    """A response of httpx or requests; in requests an error response is false."""
 
     def __init__(self, status_code: object, headers: dict[str, str] | None = None) -> None:
         self.status_code = status_code
@@ -62,16 +62,16 @@ def urllib_like(status: int, headers: dict[str, str] | None = None) -> Exception
 LIBRARIES = [httpx_like, aiohttp_like, urllib_like]
 
 
-# ---------------------------------------------------------------- judge
+# ---------------------------------------------------------------- the default decision
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 409, 410, 413, 415, 418, 422, 431, 451, 499])
-def test_what_the_outside_refuses_is_not_tried_again(library: Any, status: int) -> None:
+def test_client_errors_are_not_retried(library: Any, status: int) -> None:
     assert decide_retry(library(status)) == NEVER
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 501, 502, 503, 504, 599])
-def test_what_may_pass_is_tried_again(library: Any, status: int) -> None:
+def test_temporary_http_errors_are_retried(library: Any, status: int) -> None:
     assert decide_retry(library(status)) == AGAIN
 
 
@@ -86,12 +86,12 @@ def test_what_may_pass_is_tried_again(library: Any, status: int) -> None:
         NotApplied(),
     ],
 )
-def test_what_is_not_known_to_be_hopeless_is_tried_again(error: Exception) -> None:
+def test_other_errors_are_retried(error: Exception) -> None:
     assert decide_retry(error) == AGAIN
 
 
 @pytest.mark.parametrize("error", [PayloadError("?"), UsageError("?"), TransitionRefused("?")])
-def test_what_interlock_refused_is_not_tried_again(error: Exception) -> None:
+def test_refusals_by_interlock_are_not_retried(error: Exception) -> None:
     assert decide_retry(error) == NEVER
 
 
@@ -117,8 +117,8 @@ def test_what_interlock_refused_is_not_tried_again(error: Exception) -> None:
         ("", None),
     ],
 )
-def test_the_outside_says_how_long_to_wait(library: Any, status: int, asked: str, after: float | None) -> None:
-    """In seconds or as a date, which counts from the date of the answer, so that no clock of ours is needed."""
+def test_retry_after_header_sets_the_delay(library: Any, status: int, asked: str, after: float | None) -> None:
+    """In seconds, or as a date that counts from the response's date, so that no local clock is needed."""
     error = library(status, {"Retry-After": asked, "Date": "Sun, 26 Oct 2025 08:00:00 GMT"})
     assert decide_retry(error) == RetryDecision(retryable=True, after=after)
 
@@ -130,7 +130,7 @@ def test_the_outside_says_how_long_to_wait(library: Any, status: int, asked: str
         {"retry-after": "Sun, 26 Oct 2025 08:00:30 GMT", "date": "today"},
     ],
 )
-def test_a_date_without_a_date_to_count_from_says_nothing(headers: dict[str, str]) -> None:
+def test_retry_after_date_without_a_date_header_is_ignored(headers: dict[str, str]) -> None:
     assert decide_retry(httpx_like(503, headers)) == AGAIN
 
 
@@ -140,12 +140,12 @@ dates = st.from_regex(
 
 
 @given(st.text() | dates, st.text() | dates)
-def test_whatever_the_outside_says_is_read_or_says_nothing(asked: str, date: str) -> None:
+def test_any_retry_after_header_gives_a_valid_delay_or_none(asked: str, date: str) -> None:
     after = decide_retry(httpx_like(503, {"Retry-After": asked, "Date": date})).after
     assert after is None or 0 <= after <= LONGEST
 
 
-def test_headers_in_small_letters_are_read_too() -> None:
+def test_lower_case_headers_are_read() -> None:
     assert decide_retry(httpx_like(429, {"retry-after": "3"})).after == 3
 
 
@@ -153,8 +153,8 @@ def test_headers_in_small_letters_are_read_too() -> None:
     ("value", "after"),
     [(9, 9.0), (timedelta(minutes=1), 60.0), (10**9, LONGEST), (-1, None), (True, None), ("9", None)],
 )
-def test_an_error_may_itself_say_how_long_to_wait(value: object, after: float | None) -> None:
-    """By an attribute, whatever library it is of."""
+def test_retry_after_attribute_sets_the_delay(value: object, after: float | None) -> None:
+    """Errors of any library may have it."""
     error = foreign("chat.errors", "Flooded")("flood")
     error.retry_after = value
     assert decide_retry(error) == RetryDecision(retryable=True, after=after)
@@ -164,11 +164,11 @@ def test_an_error_may_itself_say_how_long_to_wait(value: object, after: float | 
     ("status", "decision", "unapplied"),
     [(403, NEVER, True), (400, NEVER, True), (429, AGAIN, True), (500, AGAIN, False), (None, AGAIN, False)],
 )
-def test_error_of_any_library_says_its_status_by_an_attribute(
+def test_status_code_attribute_is_read_from_any_error(
     status: int | None, decision: RetryDecision, unapplied: bool
 ) -> None:
-    """The engine knows no class of an application's library, such as a client of one provider: whoever wraps its errors
-    gives them a `status_code`.
+    """The engine knows no classes of provider clients: an application that wraps their errors gives them a
+    `status_code`.
     """
     error = foreign("chat.errors", "Refused")("said the provider")
     error.status_code = status
@@ -178,25 +178,25 @@ def test_error_of_any_library_says_its_status_by_an_attribute(
 @pytest.mark.parametrize(
     "name", ["TelegramForbiddenError", "TelegramBadRequest", "TelegramRetryAfter", "TelegramServerError"]
 )
-def test_error_of_one_applications_library_is_not_known_by_name(name: str) -> None:
-    """The courier, which uses that library, translates its errors by itself."""
+def test_errors_of_telegram_are_not_known_by_name(name: str) -> None:
+    """The courier, which uses that library, translates its errors itself."""
     error = foreign("aiogram.exceptions", name)("said Telegram")
     assert (decide_retry(error), proves_not_applied(error)) == (AGAIN, False)
 
 
 @pytest.mark.parametrize("status", [None, "404", True, 42, 4040, 404.0])
-def test_a_status_that_is_none_is_not_taken_for_one(status: object) -> None:
+def test_invalid_status_is_ignored(status: object) -> None:
     assert decide_retry(httpx_like(status)) == AGAIN
 
 
-def test_a_code_that_is_not_beside_headers_is_not_http() -> None:
+def test_code_without_headers_is_not_an_http_status() -> None:
     error = RuntimeError("exit")
     error.code = 404  # type: ignore[attr-defined]
     assert decide_retry(error) == AGAIN
     assert not proves_not_applied(error)
 
 
-def test_an_error_whose_properties_raise_is_judged_all_the_same() -> None:
+def test_error_whose_properties_raise_is_retried() -> None:
     class Hostile(Exception):
         @property
         def response(self) -> object:
@@ -216,7 +216,7 @@ def test_an_error_whose_properties_raise_is_judged_all_the_same() -> None:
     assert not proves_not_applied(Hostile())
 
 
-def test_a_group_is_tried_again_if_each_of_its_errors_is() -> None:
+def test_group_is_retried_if_all_its_errors_are() -> None:
     """After the longest delay that one of them asks for."""
     busy, busier = httpx_like(429, {"Retry-After": "3"}), httpx_like(503, {"Retry-After": "5"})
     assert decide_retry(ExceptionGroup("both", [busy, busier, TimeoutError()])) == RetryDecision(
@@ -226,14 +226,14 @@ def test_a_group_is_tried_again_if_each_of_its_errors_is() -> None:
 
 
 # ---------------------------------------------------------------- a kind's own error policy
-def test_the_kinds_own_error_policy_has_the_first_word() -> None:
+def test_error_policy_of_the_kind_takes_precedence() -> None:
     assert decide_by_kind(httpx_like(404), lambda _: RetryDecision(retryable=True, after=7)) == RetryDecision(
         retryable=True, after=7
     )
     assert decide_by_kind(TimeoutError(), lambda _: NEVER) == NEVER
 
 
-def test_what_the_kinds_own_error_policy_does_not_judge_is_judged_by_default() -> None:
+def test_error_policy_that_returns_none_leaves_the_default() -> None:
     assert decide_by_kind(httpx_like(404), lambda _: None) is None
     assert decide_by_kind(httpx_like(404), None) is None
 
@@ -250,7 +250,7 @@ def broken(error: Exception) -> RetryDecision | None:
         (lambda _: RetryDecision(retryable=True, after=-1), "from zero"),
     ],
 )
-def test_a_error_policy_that_fails_has_no_word_and_the_errors_text_says_so(error_policy: Any, said: str) -> None:
+def test_failing_error_policy_is_ignored_and_noted_in_the_error(error_policy: Any, said: str) -> None:
     error = httpx_like(404)
     assert decide_by_kind(error, error_policy) is None
     note = next(line for line in describe(error).splitlines() if "error policy failed to classify" in line)

@@ -1,4 +1,4 @@
-"""Ids grow, whatever the clock does."""
+"""Ids increase, whatever the clock does."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from interlock.core.ids import Ids, id_bounds, shortest_prefix, uuid7
 
 
 class Ticks:
-    """A clock that reads what it is told, then stands still."""
+    """A clock that returns the given times, then repeats the last one."""
 
     def __init__(self, milliseconds: list[int]) -> None:
         self._left = list(milliseconds)
@@ -24,27 +24,27 @@ class Ticks:
         return self._last * 1_000_000
 
 
-def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:
+def test_id_is_a_uuid_of_version_7_that_starts_with_the_time() -> None:
     """Other tools can read it."""
     before = time.time_ns() // 1_000_000
     made = uuid.UUID(uuid7())
     after = time.time_ns() // 1_000_000
     assert (made.version, made.variant) == (7, uuid.RFC_4122)
-    # A burst of ids in tests before this one may have borrowed from the next milliseconds.
+    # Earlier tests that made many ids at once may have used up the next milliseconds.
     assert before <= made.int >> 80 <= after + 1000
     assert str(made) == str(uuid.UUID(str(made)))
 
 
-def test_ids_grow_within_one_millisecond() -> None:
-    """Also beyond what the counter holds: then the next millisecond is borrowed."""
+def test_ids_increase_within_one_millisecond() -> None:
+    """If the counter overflows, ids use the next millisecond."""
     ids = Ids(clock=Ticks([1000]))
     made = [ids.uuid7() for _ in range(10_000)]
     assert made == sorted(set(made))
 
 
 @given(st.lists(st.integers(1, 2**47), min_size=1, max_size=50))
-def test_ids_grow_however_the_clock_steps(milliseconds: list[int]) -> None:
-    """Back, far ahead, or not at all."""
+def test_ids_increase_whatever_the_clock_does(milliseconds: list[int]) -> None:
+    """If it goes back, far ahead, or stands still."""
     ids = Ids(clock=Ticks(milliseconds))
     made = [ids.uuid7() for _ in range(len(milliseconds) + 5)]
     assert made == sorted(set(made))
@@ -52,7 +52,7 @@ def test_ids_grow_however_the_clock_steps(milliseconds: list[int]) -> None:
 
 
 def test_ids_are_unique_across_threads() -> None:
-    """And each thread sees its own grow."""
+    """Each thread sees its own ids increase."""
     lists: list[list[str]] = [[] for _ in range(8)]
     threads = [threading.Thread(target=lambda mine=mine: mine.extend(uuid7() for _ in range(2000))) for mine in lists]
     for thread in threads:
@@ -63,14 +63,14 @@ def test_ids_are_unique_across_threads() -> None:
     assert len({each for mine in lists for each in mine}) == 16_000
 
 
-def test_two_processes_differ_in_the_same_millisecond() -> None:
-    """Chance fills what time and counter leave."""
+def test_processes_make_different_ids_in_the_same_millisecond() -> None:
+    """The remaining bits are random."""
     one, two = Ids(clock=Ticks([5])), Ids(clock=Ticks([5]))
     assert not {one.uuid7() for _ in range(1000)} & {two.uuid7() for _ in range(1000)}
 
 
-def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
-    """A thread that held it does not exist in the child."""
+def test_forked_child_does_not_wait_for_its_parents_lock() -> None:
+    """The thread that held the lock does not exist in the child."""
     ids = Ids()
     ids._lock.acquire()
     ids.after_fork()
@@ -79,8 +79,8 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
 
 # ---------------------------------------------------------------- prefixes
 @given(st.integers(1, 36), st.booleans())
-def test_every_prefix_bounds_its_id(length: int, upper: bool) -> None:
-    """With and without dashes, in capitals too."""
+def test_bounds_of_a_prefix_include_its_id(length: int, upper: bool) -> None:
+    """With and without dashes, and in capitals."""
     id = uuid7()
     for prefix in (id[:length], id.replace("-", "")[:length]):
         bounds = id_bounds(prefix.upper() if upper else prefix)
@@ -89,13 +89,13 @@ def test_every_prefix_bounds_its_id(length: int, upper: bool) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "-", "nonsense", "01g", "0" * 33, "01%", "ß"])
-def test_no_id_begins_with_nonsense(prefix: str) -> None:
-    """Then there is nothing to look for."""
+def test_invalid_prefix_has_no_bounds(prefix: str) -> None:
+    """No search is needed."""
     assert id_bounds(prefix) is None
 
 
-def test_shortest_prefix_tells_an_id_from_all_others() -> None:
-    """For ids that were made together; it never ends with a dash, and it holds at least the millisecond."""
+def test_shortest_prefix_is_unambiguous() -> None:
+    """For ids that were made together; it never ends with a dash, and it covers at least the millisecond."""
     ids = sorted(uuid7() for _ in range(2000))
     for before, id, after in zip([None, *ids[:-1]], ids, [*ids[1:], None], strict=True):
         prefix = shortest_prefix(id, (before, after))
@@ -104,8 +104,8 @@ def test_shortest_prefix_tells_an_id_from_all_others() -> None:
         assert prefix[-1] != "-"
 
 
-def test_shortest_prefix_of_a_lone_id_is_its_millisecond() -> None:
-    """Jobs that are made later do not make it ambiguous."""
+def test_shortest_prefix_of_a_single_id_is_its_millisecond() -> None:
+    """Jobs of later milliseconds do not make it ambiguous."""
     id, before, after = (
         f"019a94b1-7c3e-{rest}"
         for rest in ("7a3f-8000-000000000000", "6fff-8000-000000000000", "7a3f-8000-000000000001")

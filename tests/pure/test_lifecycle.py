@@ -1,6 +1,4 @@
-"""What a lifecycle says of its states: where a job waits, rests and is worked on, and how it gets from one to the
-other.
-"""
+"""Lifecycle: the states in which a job waits, rests and runs, and the transitions between them."""
 
 import pytest
 
@@ -23,7 +21,7 @@ IN_PLACE = Lifecycle(
 )
 
 
-def test_the_documents_diagram_is_the_lifecycles_own() -> None:
+def test_documents_contain_the_diagram_of_their_lifecycle() -> None:
     for name in ("delivery", "download", "image"):
         assert SIX[name].mermaid() in (DOCUMENTS / f"{name}.md").read_text(encoding="utf-8")
 
@@ -39,7 +37,7 @@ def test_the_documents_diagram_is_the_lifecycles_own() -> None:
         ("image", {"queued", "failed"}, {"running"}, {"failed"}, {"completed"}),
     ],
 )
-def test_each_state_has_its_use(
+def test_states_are_sorted_into_waiting_working_and_resting(
     name: str, waiting: set[str], working: set[str], resting: set[str], successes: set[str]
 ) -> None:
     lifecycle = SIX[name]
@@ -51,7 +49,7 @@ def test_each_state_has_its_use(
     )
 
 
-def test_a_claim_walks_what_is_drawn() -> None:
+def test_claim_path_follows_the_lifecycle() -> None:
     assert SIX["delivery"].claim_path("QUEUED") == (Arrow("QUEUED", "claim", "CLAIMED"),)
     assert SIX["download"].claim_path("queued") == ()
     assert SIX["image"].claim_path("failed") == (
@@ -63,7 +61,7 @@ def test_a_claim_walks_what_is_drawn() -> None:
     assert SIX["image"].claim_path("nowhere") is None
 
 
-def test_a_state_knows_its_phases() -> None:
+def test_each_state_has_its_phases() -> None:
     assert {state: SIX["image"].phases(state) for state in SIX["image"].states} == {
         "queued": ("pending",),
         "running": ("running",),
@@ -76,7 +74,7 @@ def test_a_state_knows_its_phases() -> None:
     assert SIX["download"].phases("nowhere") == ()
 
 
-def test_a_rest_ends_only_together_with_a_claim() -> None:
+def test_resting_job_is_retried_only_with_a_claim() -> None:
     assert [change for change in SIX["image"].state_changes() if change.source == "failed"] == [
         StateChange("failed", "retry+claim", "running", 1, 2),
         StateChange("failed", "bury", "dead_letter", 0, 1),
@@ -86,7 +84,7 @@ def test_a_rest_ends_only_together_with_a_claim() -> None:
     ]
 
 
-def test_a_waiting_job_is_carried_out_only_by_a_new_execution_or_by_its_holder() -> None:
+def test_waiting_job_is_cancelled_by_a_new_execution_or_by_its_holder() -> None:
     cancels = {
         name: {(change.source, change.attempts) for change in lifecycle.state_changes() if change.event == "cancel"}
         for name, lifecycle in SIX.items()
@@ -102,7 +100,7 @@ def test_a_waiting_job_is_carried_out_only_by_a_new_execution_or_by_its_holder()
     }
 
 
-def test_an_event_leads_where_it_is_drawn_and_nowhere_else() -> None:
+def test_event_leads_only_to_its_declared_target() -> None:
     delivery = SIX["delivery"]
     assert delivery.target("CLAIMED", "lose") == "QUEUED"
     assert delivery.target("DOWNLOADING", "lose") is None
@@ -112,7 +110,7 @@ def test_an_event_leads_where_it_is_drawn_and_nowhere_else() -> None:
     assert delivery.advance("DOWNLOADING", "STREAMING") == Arrow("DOWNLOADING", "advance", "STREAMING")
 
 
-def test_only_a_state_that_cannot_be_released_is_warned_of() -> None:
+def test_warning_names_states_from_which_no_job_can_be_returned() -> None:
     warned = {name: lifecycle.warnings for name, lifecycle in SIX.items() if lifecycle.warnings}
     assert list(warned) == ["download"]
     assert warned["download"] == (
@@ -123,7 +121,7 @@ def test_only_a_state_that_cannot_be_released_is_warned_of() -> None:
     )
 
 
-def test_a_document_that_drifts_is_told_arrow_by_arrow() -> None:
+def test_differences_name_each_transition() -> None:
     delivery = SIX["delivery"]
     others = [(arrow.source, "some other word", arrow.target) for arrow in delivery.arrows if arrow.source != "CLAIMED"]
     document = Machine("doc", transitions=[*others, ("QUEUED", "x", "FAILED")])
@@ -134,7 +132,7 @@ def test_a_document_that_drifts_is_told_arrow_by_arrow() -> None:
     ]
 
 
-def test_a_built_in_lifecycle_is_read_once() -> None:
+def test_built_in_lifecycle_is_read_once() -> None:
     assert builtin("standard") is builtin("standard")
     assert Lifecycle.builtin("task") is builtin("task")
     with pytest.raises(
@@ -143,5 +141,5 @@ def test_a_built_in_lifecycle_is_read_once() -> None:
         builtin("delivery")
 
 
-def test_the_six_use_every_event_of_the_language() -> None:
+def test_six_lifecycles_use_every_event() -> None:
     assert {arrow.event for lifecycle in SIX.values() for arrow in lifecycle.arrows} == set(EVENTS)

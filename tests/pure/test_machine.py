@@ -1,4 +1,4 @@
-"""A diagram and a machine are two forms of one thing."""
+"""Machine: it is read from a diagram and written as one."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def drawn(*lines: str) -> Machine:
 
 @settings(max_examples=50, deadline=None)
 @given(sensible_lifecycles())
-def test_a_lifecycle_reads_back_from_its_own_diagram(lifecycle: Lifecycle) -> None:
+def test_lifecycle_is_read_back_from_its_diagram(lifecycle: Lifecycle) -> None:
     again = Lifecycle.parse(lifecycle.name, lifecycle.mermaid())
     assert again == lifecycle
     assert hash(again) == hash(lifecycle)
@@ -64,13 +64,13 @@ def test_a_lifecycle_reads_back_from_its_own_diagram(lifecycle: Lifecycle) -> No
         unique_by=lambda triple: (triple[0], " ".join(triple[1].split()), triple[2]),
     ),
 )
-def test_any_machine_reads_back_from_its_own_diagram(name: str, transitions: list[tuple[str, str, str]]) -> None:
+def test_machine_is_read_back_from_its_diagram(name: str, transitions: list[tuple[str, str, str]]) -> None:
     machine = Machine(name, transitions=transitions)
     assert Machine.parse(name, machine.mermaid()) == machine
 
 
-def test_the_workers_loop_has_sixteen_transitions() -> None:
-    """As drawn: the start, and fifteen arrows, one of which leaves every state of the loop."""
+def test_workers_loop_has_sixteen_transitions() -> None:
+    """The start and fifteen transitions, one of which leaves every state of the loop."""
     loop = Machine.parse("worker", WORKER_LOOP)
     assert 1 + len({arrow.line for arrow in loop.arrows}) == 16
     assert loop.initial == "Connecting"
@@ -81,7 +81,7 @@ def test_the_workers_loop_has_sixteen_transitions() -> None:
     assert Arrow("ErrorWait", "Retry (5s)", "Connecting") in loop.arrows
 
 
-def test_an_arrow_into_a_composite_leads_to_its_first_state_at_any_depth() -> None:
+def test_transition_into_a_composite_leads_to_its_initial_state() -> None:
     machine = drawn(
         "[*] --> A",
         "A --> Outer: in",
@@ -97,12 +97,12 @@ def test_an_arrow_into_a_composite_leads_to_its_first_state_at_any_depth() -> No
     assert machine.pairs() == {("A", "B"), ("B", "C"), ("B", "D"), ("C", "D")}
 
 
-def test_a_composites_arrow_to_one_of_its_own_states_leaves_the_others() -> None:
+def test_transition_of_a_composite_applies_to_its_other_states() -> None:
     machine = drawn("[*] --> A", "state Work {", "A --> B: on", "B --> C: on", "}", "Work --> A: again")
     assert {arrow.source for arrow in machine.arrows if arrow.event == "again"} == {"B", "C"}
 
 
-def test_looks_notes_and_comments_say_nothing() -> None:
+def test_styles_notes_and_comments_are_ignored() -> None:
     plain = drawn("[*] --> A", "A --> B: go")
     assert plain == drawn(
         "  direction LR",
@@ -122,19 +122,19 @@ def test_looks_notes_and_comments_say_nothing() -> None:
     )
 
 
-def test_line_ends_and_a_byte_order_mark_make_no_difference() -> None:
+def test_line_endings_and_a_byte_order_mark_are_ignored() -> None:
     assert Machine.parse("m", "\ufeffstateDiagram-v2\r\n\t[*] --> A\r\n\tA --> B: go\r\n") == drawn(
         "[*] --> A", "A --> B: go"
     )
 
 
-def test_a_plain_machine_takes_any_label_and_none() -> None:
+def test_machine_accepts_any_label_and_no_label() -> None:
     machine = drawn("[*] --> A", "A --> B", "B --> A: whatever (it: says)")
     assert machine.arrows == (Arrow("A", "", "B"), Arrow("B", "whatever (it: says)", "A"))
     assert [arrow.line for arrow in machine.arrows] == [3, 4]
 
 
-def test_states_that_have_the_names_of_keywords_are_states() -> None:
+def test_states_may_be_named_like_keywords() -> None:
     assert drawn("[*] --> note", "note --> class: go", "class --> state: go", "state --> end: go").states == (
         "note",
         "class",
@@ -143,7 +143,7 @@ def test_states_that_have_the_names_of_keywords_are_states() -> None:
     )
 
 
-def test_order_prose_and_lines_do_not_count() -> None:
+def test_order_notes_and_lines_do_not_affect_equality() -> None:
     one = Lifecycle.parse(
         "l", "stateDiagram-v2\n[*] --> a\na --> b: claim by a worker\nb --> c: succeed\nb --> d: fail"
     )
@@ -153,12 +153,12 @@ def test_order_prose_and_lines_do_not_count() -> None:
     assert one != Lifecycle("other", transitions=[("a", "claim", "b"), ("b", "succeed", "c"), ("b", "fail", "d")])
 
 
-def test_the_digest_is_the_same_on_every_machine() -> None:
+def test_digest_is_the_same_in_every_process() -> None:
     lifecycle = Lifecycle("l", transitions=[("a", "succeed", "b"), ("a", "fail", "c")])
     assert lifecycle.digest == "2eef3f0900eadff1ba882d3c74943248d93be8f74ca73098ae9ef589bf1d8318"
 
 
-def test_a_machine_shows_itself() -> None:
+def test_machine_has_a_repr_and_a_table() -> None:
     machine = drawn("[*] --> A", "A --> B: a|b")
     assert repr(machine) == "<Machine m: 2 states, 1 transitions, starts in A>"
     assert machine.table() == "| From | Event | To |\n| --- | --- | --- |\n| A | a\\|b | B |\n"
@@ -193,7 +193,7 @@ stateDiagram-v2
 """
 
 
-def test_a_document_with_several_diagrams_is_read_under_the_heading_that_names_the_machine(tmp_path: Path) -> None:
+def test_heading_selects_one_of_several_diagrams(tmp_path: Path) -> None:
     file = tmp_path / "other.md"
     file.write_text(DOCUMENT, encoding="utf-8-sig", newline="\r\n")
     assert Machine.load(file, "lamp").arrows == (Arrow("off", "press", "on"),)
@@ -206,7 +206,7 @@ def test_a_document_with_several_diagrams_is_read_under_the_heading_that_names_t
         Machine.load(file, "door")
 
 
-def test_a_document_with_one_diagram_needs_no_heading(tmp_path: Path) -> None:
+def test_document_with_one_diagram_needs_no_heading(tmp_path: Path) -> None:
     file = tmp_path / "lamp.md"
     file.write_text("```mermaid\nstateDiagram-v2\n[*] --> off\noff --> on: press\n```\n", encoding="utf-8")
     assert Machine.load(file).name == "lamp"
@@ -215,7 +215,7 @@ def test_a_document_with_one_diagram_needs_no_heading(tmp_path: Path) -> None:
         Machine.load(file)
 
 
-def test_an_error_in_a_document_names_the_documents_line(tmp_path: Path) -> None:
+def test_error_in_a_document_names_its_line(tmp_path: Path) -> None:
     file = tmp_path / "lamp.md"
     file.write_text("# Lamp\n\n```mermaid\nstateDiagram-v2\n[*] --> off\noff ~~> on\n```\n", encoding="utf-8")
     with pytest.raises(LifecycleError, match=r"^lamp \(lamp\.md\), line 6: 'off ~~> on' is not understood"):
@@ -260,7 +260,7 @@ def test_an_error_in_a_document_names_the_documents_line(tmp_path: Path) -> None
         ("stateDiagram-v2\n[*] --> A\nnote left of A\nA --> B: go", "m, line 3: this note has no `end note`"),
     ],
 )
-def test_what_is_not_in_the_dialect_is_refused_with_its_line(text: str, sentence: str) -> None:
+def test_invalid_diagram_is_refused_with_its_line(text: str, sentence: str) -> None:
     with pytest.raises(LifecycleError) as refused:
         Machine.parse("m", text)
     assert str(refused.value).startswith(sentence)
@@ -276,7 +276,7 @@ def test_what_is_not_in_the_dialect_is_refused_with_its_line(text: str, sentence
         ("m", [("a", "go %% on", "b")], None, "m: the label 'go %% on' cannot be read back"),
     ],
 )
-def test_data_that_makes_no_sense_is_refused(
+def test_invalid_data_is_refused(
     name: str, transitions: list[tuple[str, str, str]], initial: str | None, sentence: str
 ) -> None:
     with pytest.raises(LifecycleError) as refused:

@@ -1,4 +1,4 @@
-"""One codec: what it lets through, every store can keep and give back as it was; what not, gets one sentence."""
+"""The payload codec: every accepted value is stored and read back unchanged; every other value is refused."""
 
 import json
 import sys
@@ -35,34 +35,34 @@ def nested(levels: int) -> Any:
     return value
 
 
-# ---------------------------------------------------------------- good values
+# ---------------------------------------------------------------- valid values
 @given(GOOD)
-def test_a_good_value_comes_back_as_it_was(value: Any) -> None:
-    """And nothing is found wrong with it, however suspicious its text looks."""
+def test_valid_value_is_read_back_unchanged(value: Any) -> None:
+    """No fault is found in it, whatever its text looks like."""
     assert json.loads(encode(value)) == value
     assert fault(value) is None
 
 
 @given(st.dictionaries(TEXT, GOOD))
-def test_the_order_of_keys_does_not_count(value: dict[str, Any]) -> None:
-    """Canonical: the same value is the same text."""
+def test_order_of_keys_does_not_change_the_text(value: dict[str, Any]) -> None:
+    """The same value gives the same text."""
     assert encode(value) == encode(dict(reversed(value.items())))
 
 
-def test_the_text_is_canonical() -> None:
-    """Keys sorted, no spaces, letters as they are."""
+def test_encoded_text_is_canonical() -> None:
+    """Keys are sorted, without spaces; letters are not escaped."""
     assert encode({"b": [1, 2.5, None], "a": "é"}) == '{"a":"é","b":[1,2.5,null]}'
 
 
 @pytest.mark.parametrize(
     "value", ["\\u0000", {"5": 1, "true": 2, "null": 3, "-1": 4}, "[{" * 200, '"7":', "1" * 5000, (1, 2), "😀"]
 )
-def test_a_suspicion_is_not_a_decision(value: Any) -> None:
-    """Strings that look like trouble are only looked at more closely."""
+def test_strings_that_look_invalid_are_accepted(value: Any) -> None:
+    """Such text only causes a closer check."""
     assert json.loads(encode(value)) == (list(value) if isinstance(value, tuple) else value)
 
 
-# ---------------------------------------------------------------- bad values
+# ---------------------------------------------------------------- invalid values
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 
@@ -91,16 +91,16 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "said"), BAD, ids=[said for _, said in BAD])
-def test_a_bad_value_is_refused_with_its_place(value: Any, said: str) -> None:
-    """One sentence: what is wrong, and where."""
+def test_invalid_value_is_refused_with_its_path(value: Any, said: str) -> None:
+    """The message says what is wrong, and where."""
     with pytest.raises(PayloadError) as caught:
         encode(value, what="result")
     assert str(caught.value).startswith("The result cannot be stored: ")
     assert said in str(caught.value)
 
 
-def test_limits_are_exact() -> None:
-    """The last value that fits is stored, the next one is not."""
+def test_payload_limits_are_exact() -> None:
+    """The largest value that fits is stored, the next one is refused."""
     assert json.loads(encode(nested(DEPTH))) == nested(DEPTH)
     assert json.loads(encode(10 ** (DIGITS - 1))) == 10 ** (DIGITS - 1)
     assert len(encode("x" * (LIMIT - 2))) == LIMIT
@@ -109,15 +109,15 @@ def test_limits_are_exact() -> None:
 
 
 def test_size_is_counted_in_bytes() -> None:
-    """A letter may be several."""
+    """A letter may have several bytes."""
     assert encode("é" * 4, limit=10)
     with pytest.raises(PayloadError, match="12 bytes as JSON; the limit is 10"):
         encode("é" * 5, limit=10)
 
 
 @given(ANYTHING)
-def test_what_is_let_through_reads_back_alike_anywhere(value: Any) -> None:
-    """Whatever is thrown at it: refused, or valid UTF-8 without NUL that reads back the same."""
+def test_any_value_is_refused_or_read_back_unchanged(value: Any) -> None:
+    """The stored text is valid UTF-8 without NUL."""
     try:
         text = encode(value)
     except PayloadError:
@@ -130,22 +130,22 @@ def test_what_is_let_through_reads_back_alike_anywhere(value: Any) -> None:
 # ---------------------------------------------------------------- texts
 @given(st.text(st.characters()), st.integers(1, 50))
 def test_cleaned_text_can_be_stored(text: str, limit: int) -> None:
-    """Errors are never refused, since the failure they tell of must be kept."""
+    """Error texts are never refused, since the failure must be stored."""
     cleaned = clean(text, limit)
     assert len(cleaned) <= limit
     assert "\0" not in cleaned
     cleaned.encode()
 
 
-def test_clean_changes_only_what_it_must() -> None:
-    """A replacement where a character was, an ellipsis where a text was cut."""
+def test_clean_changes_only_invalid_and_excess_text() -> None:
+    """A replacement character for each invalid one, an ellipsis if the text is shortened."""
     assert clean("fine: é😀\n") == "fine: é😀\n"
     assert clean("a\0b\ud800c") == "a\ufffdb\ufffdc"
     assert clean("abcdef", 4) == "abc…"
 
 
 def test_keys_have_1_to_255_characters() -> None:
-    """And the sentence says what to do with a longer one."""
+    """The message says what to do with a longer one."""
     assert check_key("unique_key", "k" * 255) == "k" * 255
     for key, said in (
         ("k" * 256, "use a digest of it"),
@@ -158,7 +158,7 @@ def test_keys_have_1_to_255_characters() -> None:
 
 
 def test_names_are_printable() -> None:
-    """They stand in tables, in logs and on command lines."""
+    """They are shown in tables, logs and command lines."""
     assert check_name("queue", "über-slow.1") == "über-slow.1"
     for name, said in (
         ("", "is empty"),
@@ -172,15 +172,15 @@ def test_names_are_printable() -> None:
 
 
 def test_tags_are_checked_one_by_one() -> None:
-    """And stored in canonical order."""
+    """They are stored in canonical order."""
     assert encode_tags({"b": "1", "a": "2"}) == '{"a":"2","b":"1"}'
     with pytest.raises(PayloadError, match="The value of tag a is empty"):
         encode_tags({"a": ""})
 
 
-# ---------------------------------------------------------------- how long it takes
+# ---------------------------------------------------------------- speed
 def cpu(work: Callable[[], object]) -> float:
-    """Seconds of CPU that the work takes; the best of three, since the machine has other work too."""
+    """Return the CPU seconds of the work; the best of three, since the machine has other work too."""
 
     def once() -> float:
         begun = time.process_time()
@@ -191,22 +191,20 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def test_runs_of_digits_are_encoded_as_fast_as_letters() -> None:
-    """A check that looked for 4,301 digits from each of 4,300 digits on would hold the interpreter for 19 s over a
-    megabyte.
-    """
+    """A check that looked for 4,301 digits from each of 4,300 digits would block the interpreter for 19 s per megabyte."""
     digits, letters = [{"text": (each * DIGITS + " ") * 60} for each in ("1", "x")]
     assert cpu(lambda: encode(digits)) < 30 * cpu(lambda: encode(letters))
 
 
 @pytest.mark.parametrize("unit", ['"1', '"-1', '"true', '\\"1', '"1":', "[", "{", "\\u0000", "\\", "é1"])
-def test_encoding_takes_time_in_proportion_to_the_text(unit: str) -> None:
-    """Whatever the text looks like, eight times as much of it takes about eight times as long."""
+def test_encoding_time_is_proportional_to_the_text(unit: str) -> None:
+    """Eight times as much text takes about eight times as long."""
     short, long = unit * 2_000, unit * 16_000
     assert cpu(lambda: encode([short])) * 40 + 0.002 > cpu(lambda: encode([long]))
 
 
-def test_place_of_a_fault_is_told_without_a_copy_of_each_key_above_it() -> None:
-    """A long key over many items must not be held once for each of them."""
+def test_path_of_a_fault_copies_no_keys() -> None:
+    """A long key with many items must not be copied for each of them."""
     value = {"k" * 100_000: {str(n): 1 for n in range(2_000)} | {"last": "\0"}}
     tracemalloc.start()
     try:
@@ -218,13 +216,13 @@ def test_place_of_a_fault_is_told_without_a_copy_of_each_key_above_it() -> None:
     assert peak < 5_000_000
 
 
-def test_longest_integer_fits_in_any_company() -> None:
-    """4,300 digits are the most, also where the value is looked at more closely."""
+def test_longest_integer_is_accepted() -> None:
+    """4,300 digits are allowed, also if the value needs the closer check."""
     assert json.loads(encode([[]] * 200 + [10**DIGITS - 1, 1 - 10**DIGITS]))[-1] == 1 - 10**DIGITS
 
 
-def test_process_that_reads_longer_integers_still_stores_none() -> None:
-    """Another process could not read them back."""
+def test_integer_limit_does_not_depend_on_the_process() -> None:
+    """Another process could not read them."""
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
@@ -236,11 +234,11 @@ def test_process_that_reads_longer_integers_still_stores_none() -> None:
 
 
 class Label(str):  # noqa: SLOT000 - as a caller would write it
-    """A text of a caller's own class."""
+    """A string of the caller's own class."""
 
 
-def test_classes_of_the_callers_own_are_encoded_as_what_they_are() -> None:
-    """They are looked at more closely, and stored alike."""
+def test_subclasses_are_encoded_like_their_base_types() -> None:
+    """They get the closer check and are stored in the same way."""
     assert encode({Label("a"): OrderedDict(b=Label("c"))}) == '{"a":{"b":"c"}}'
     with pytest.raises(PayloadError, match=r"the key 1 is an int, but keys in JSON are strings, at a"):
         encode({"a": OrderedDict({1: 2})})

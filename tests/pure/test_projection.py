@@ -1,4 +1,4 @@
-"""A job's state follows from its executions alone, and its audit tells the same story."""
+"""A job's state follows from its executions alone, and its audit agrees."""
 
 from dataclasses import replace
 
@@ -15,21 +15,21 @@ FAIL = Arrow("running", "fail", "failed")
 RETRY = Arrow("failed", "retry", "queued")
 
 
-def test_a_job_without_executions_is_where_it_began() -> None:
+def test_job_without_executions_is_in_its_initial_state() -> None:
     assert project(image, []) == "queued"
 
 
-def test_a_live_execution_says_where_the_job_is() -> None:
+def test_state_of_a_live_execution_is_the_state_of_the_job() -> None:
     assert project(delivery, [make_execution("STREAMING", "IN_PROGRESS")]) == "STREAMING"
 
 
-def test_an_ended_execution_says_where_its_last_event_led() -> None:
+def test_last_event_of_an_ended_execution_gives_the_state() -> None:
     assert project(image, [make_execution("running", "ABORTED", ended_by="fail")]) == "failed"
     assert project(image, [make_execution("failed", "ABORTED", ended_by="bury")]) == "dead_letter"
     assert project(download, [make_execution("queued", "ABORTED", ended_by="retry")]) == "queued"
 
 
-def test_only_the_last_attempt_counts_in_whatever_order_they_come() -> None:
+def test_only_the_last_attempt_counts() -> None:
     first, second = (
         make_execution("running", "ABORTED", ended_by="fail"),
         make_execution("running", "DONE", attempt=2, ended_by="succeed"),
@@ -37,7 +37,7 @@ def test_only_the_last_attempt_counts_in_whatever_order_they_come() -> None:
     assert project(image, [second, first]) == project(image, [first, second]) == "completed"
 
 
-def test_the_phase_follows_from_state_and_lease() -> None:
+def test_phase_follows_from_state_and_lease() -> None:
     assert [phase_of(image, state, live=False) for state in ("queued", "failed", "completed", "rejected")] == [
         "pending",
         "pending",
@@ -47,7 +47,7 @@ def test_the_phase_follows_from_state_and_lease() -> None:
     assert phase_of(download, "queued", live=True) == "running"
 
 
-def test_an_unbroken_audit_replays_to_the_state() -> None:
+def test_complete_audit_replays_to_the_state() -> None:
     remark = make_entry(Arrow("x", "remark", "y"), 1, n=1)
     history = [
         make_entry(CLAIM, 1),
@@ -62,7 +62,7 @@ def test_an_unbroken_audit_replays_to_the_state() -> None:
     assert replay(image, []) == Replay("queued", 0)
 
 
-def test_the_first_broken_link_is_named_and_nothing_behind_it_counts() -> None:
+def test_replay_stops_at_the_first_inconsistent_entry() -> None:
     for history, sentence in (
         (
             [make_entry(CLAIM, 1), make_entry(FAIL, 3)],
@@ -84,12 +84,12 @@ def test_the_first_broken_link_is_named_and_nothing_behind_it_counts() -> None:
         assert sentence in (replayed.broken or "")
 
 
-def test_a_job_that_begins_elsewhere_is_broken_from_the_start() -> None:
+def test_audit_that_starts_in_another_state_is_broken() -> None:
     birth = replace(make_entry(CLAIM, 0), event="enqueue", from_state=None, to_state="completed")
     assert "It starts in completed at version 0; a job starts in queued" in (replay(image, [birth]).broken or "")
 
 
-def test_a_job_that_lived_through_a_change_has_arrows_of_both_versions() -> None:
+def test_replay_accepts_transitions_of_several_versions() -> None:
     newer = Lifecycle(
         "image", transitions=[*((a.source, a.event, a.target) for a in image.arrows), ("running", "lose", "queued")]
     )

@@ -1,4 +1,4 @@
-"""What is hidden in a text takes time in proportion to the text: errors of strangers are logged, too."""
+"""Redaction: secrets in a text are hidden, in time proportional to its length."""
 
 import time
 
@@ -8,7 +8,7 @@ from interlock.telemetry import redact
 
 
 def cpu(value: str) -> float:
-    """Seconds of CPU that hiding takes; the best of three, since the machine has other work too."""
+    """Return the CPU seconds of redaction; the best of three, since the machine has other work too."""
 
     def once() -> float:
         begun = time.process_time()
@@ -26,8 +26,8 @@ WORD = "x"
     ("unit", "tail"),
     [(ADDRESSES, " @"), ("@://a:", ""), (WORD, " " + "y" * 100_000), ("token=\\", "\n"), ("bearer ", ""), ("-", " =")],
 )
-def test_hiding_takes_time_in_proportion_to_the_text(unit: str, tail: str) -> None:
-    """Eight times the text takes about eight times as long, and not sixty-four times."""
+def test_redaction_time_is_proportional_to_the_text(unit: str, tail: str) -> None:
+    """Eight times the text takes about eight times as long, not sixty-four times."""
     short, long = unit * (4_000 // len(unit)) + tail, unit * (32_000 // len(unit)) + tail
     assert cpu(long) < 24 * cpu(short) + 0.01
 
@@ -42,11 +42,11 @@ def test_hiding_takes_time_in_proportion_to_the_text(unit: str, tail: str) -> No
     ],
 )
 def test_password_of_an_address_is_hidden(said: str, shown: str) -> None:
-    """To the last @ of its run, and nothing beside it."""
+    """Up to the last @ of the address, and nothing else."""
     assert redact.text(said) == shown
 
 
-def test_text_is_cut_between_words() -> None:
-    """Half a password would have lost the sign that it is one."""
+def test_text_is_shortened_between_words() -> None:
+    """Half a password could no longer be recognised as one."""
     assert redact.text("a b " + "c" * 100, limit=10) == "a b …"
     assert redact.text("c" * 100, limit=10) == "…"

@@ -1,4 +1,4 @@
-"""Ticks are what a clock on the wall shows, once each; and what was missed is made up for as asked."""
+"""Cron ticks: they follow local time, fire once each, and missed ticks are made up for as declared."""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 
 ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo"]
-# Around the days on which clocks in some of these zones go forward or back, and any day.
+# Days on which clocks in some of these zones go forward or back, and one other day.
 DAYS = ["2025-03-08", "2025-03-29", "2025-04-05", "2025-10-04", "2025-10-25", "2025-11-01", "2018-11-03", "2024-02-28"]
 EVES = [datetime.fromisoformat(f"{day}T00:00Z") for day in DAYS]
 moments = st.builds(
@@ -37,7 +37,7 @@ lines = st.tuples(field(0, 59), field(0, 23), st.just("*"), st.just("*"), field(
 
 
 def chosen(text: str, low: int, high: int) -> set[int]:
-    """A field, read once more and more simply."""
+    """Parse a field again, in a simpler way."""
     if "-" in text:
         first, last = text.split("-")
         return set(range(int(first), int(last) + 1))
@@ -47,8 +47,8 @@ def chosen(text: str, low: int, high: int) -> set[int]:
 
 
 def watched(line: str, tz: str, start: datetime, end: datetime) -> list[datetime]:
-    """The ticks as someone sees them who watches the clock through every minute, and looks away when it shows a time
-    again.
+    """Return the ticks found by checking every minute of local time, skipping times that a clock shows for the second
+    time.
     """
     minute, hour, _, _, weekday = line.split()
     minutes, hours, weekdays = chosen(minute, 0, 59), chosen(hour, 0, 23), chosen(weekday, 0, 6)
@@ -64,8 +64,8 @@ def watched(line: str, tz: str, start: datetime, end: datetime) -> list[datetime
 @given(lines, st.sampled_from(ZONES), moments, st.integers(0, 3000))
 @example("*/30 * * * *", "Australia/Lord_Howe", datetime(2025, 4, 5, 12, tzinfo=UTC), 300)
 @example("* * * * *", "Europe/Berlin", datetime(2025, 10, 26, 0, 40, tzinfo=UTC), 45)
-def test_ticks_are_what_the_clock_shows_the_first_time(line: str, tz: str, start: datetime, minutes: int) -> None:
-    """Forwards one by one, and backwards from the end: the same ticks."""
+def test_ticks_match_local_time(line: str, tz: str, start: datetime, minutes: int) -> None:
+    """The same ticks forwards one by one and backwards from the end."""
     cron, end = Cron(line, tz), start + minutes * MINUTE
     expected = watched(line, tz, start, end)
     assert cron.between(start, end, 10_000) == expected
@@ -79,7 +79,7 @@ def test_ticks_are_what_the_clock_shows_the_first_time(line: str, tz: str, start
 
 
 @given(lines, st.sampled_from(ZONES), moments)
-def test_the_next_tick_lies_ahead_in_utc_and_nothing_lies_between(line: str, tz: str, moment: datetime) -> None:
+def test_next_tick_is_the_first_one_after_the_given_time(line: str, tz: str, moment: datetime) -> None:
     cron = Cron(line, tz)
     tick = cron.after(moment)
     assert tick > moment
@@ -87,7 +87,7 @@ def test_the_next_tick_lies_ahead_in_utc_and_nothing_lies_between(line: str, tz:
     assert cron.between(moment, tick, 5) == [tick]
 
 
-def test_a_time_that_clocks_leave_out_is_skipped() -> None:
+def test_local_time_that_does_not_exist_is_skipped() -> None:
     """Berlin, 30 March 2025: after 01:59 comes 03:00."""
     night = datetime(2025, 3, 28, 12, tzinfo=UTC)
     half_past_two = Cron("30 2 * * *", "Europe/Berlin").between(night, night + 72 * HOUR, 10)
@@ -97,7 +97,7 @@ def test_a_time_that_clocks_leave_out_is_skipped() -> None:
     )
 
 
-def test_a_time_that_clocks_show_twice_ticks_once() -> None:
+def test_local_time_that_occurs_twice_ticks_once() -> None:
     """Berlin, 26 October 2025: after 02:59 comes 02:00 again."""
     night = datetime(2025, 10, 25, 12, tzinfo=UTC)
     half_past_two = Cron("30 2 * * *", "Europe/Berlin")
@@ -106,7 +106,7 @@ def test_a_time_that_clocks_show_twice_ticks_once() -> None:
     assert half_past_two.after(datetime(2025, 10, 26, 1, 10, tzinfo=UTC)) == datetime(2025, 10, 27, 1, 30, tzinfo=UTC)
 
 
-def test_a_night_job_keeps_its_hour_on_the_wall_all_year() -> None:
+def test_nightly_schedule_keeps_its_local_hour_all_year() -> None:
     ticks = Cron("0 3 * * *", "Europe/Berlin").between(
         datetime(2025, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC), 1000
     )
@@ -114,7 +114,7 @@ def test_a_night_job_keeps_its_hour_on_the_wall_all_year() -> None:
     assert {(tick.astimezone(ZoneInfo("Europe/Berlin")).hour, tick.hour) for tick in ticks} == {(3, 2), (3, 1)}
 
 
-def test_the_rarest_day_is_found() -> None:
+def test_very_rare_tick_is_found() -> None:
     assert Cron("0 0 * 2 MON#5", "UTC").after(datetime(2073, 1, 1, tzinfo=UTC)) == datetime(2112, 2, 29, tzinfo=UTC)
 
 
@@ -139,23 +139,23 @@ def test_the_rarest_day_is_found() -> None:
         ("0 3 * * *", "", "does not know"),
     ],
 )
-def test_a_line_that_cannot_tick_is_refused_with_a_sentence(line: str, tz: str, said: str) -> None:
+def test_invalid_schedule_is_refused_with_a_message(line: str, tz: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Cron(line, tz)
 
 
 @given(st.text("0123456789*/,-L#W MON", max_size=30).map(lambda text: f"{text} * * * *"))
-def test_any_text_is_a_line_or_is_refused(line: str) -> None:
+def test_any_text_is_accepted_or_refused(line: str) -> None:
     with suppress(UsageError):
         Cron(line, "Europe/Berlin")
 
 
-def test_a_moment_without_a_zone_is_refused() -> None:
+def test_time_without_a_zone_is_refused() -> None:
     with pytest.raises(UsageError, match="has no time zone"):
         Cron("0 3 * * *", "UTC").after(datetime(2025, 1, 1))  # noqa: DTZ001  that is what is refused
 
 
-# ---------------------------------------------------------------- missed
+# ---------------------------------------------------------------- missed ticks
 HOURLY = Cron("0 * * * *", "UTC")
 NOON = datetime(2025, 5, 1, 12, tzinfo=UTC)
 
@@ -164,31 +164,31 @@ NOON = datetime(2025, 5, 1, 12, tzinfo=UTC)
     ("catch_up", "hours"),
     [("last", [11, 12]), ("none", [12]), ("all", [8, 9, 10, 11, 12])],
 )
-def test_a_tick_that_is_on_time_fires_and_older_ones_as_asked(catch_up: CatchUp, hours: list[int]) -> None:
+def test_due_tick_fires_and_older_ticks_follow_catch_up(catch_up: CatchUp, hours: list[int]) -> None:
     assert [tick.hour for tick in missed(HOURLY, NOON - 5 * HOUR, NOON + 0.5 * MINUTE, catch_up, 60)] == hours
 
 
 @pytest.mark.parametrize(("catch_up", "hours"), [("last", [12]), ("none", []), ("all", [11, 12])])
-def test_a_tick_that_is_late_fires_only_if_it_is_made_up_for(catch_up: CatchUp, hours: list[int]) -> None:
+def test_late_tick_fires_only_with_catch_up(catch_up: CatchUp, hours: list[int]) -> None:
     assert [tick.hour for tick in missed(HOURLY, NOON - 2 * HOUR, NOON + 2 * MINUTE, catch_up, 60)] == hours
 
 
 @pytest.mark.parametrize("catch_up", ["last", "none", "all"])
-def test_a_tick_fires_once(catch_up: CatchUp) -> None:
-    """What `last` names is dealt with."""
+def test_tick_fires_once(catch_up: CatchUp) -> None:
+    """The last tick has already fired."""
     assert missed(HOURLY, NOON, NOON + 0.5 * MINUTE, catch_up, 60) == []
     assert missed(HOURLY, NOON, NOON - HOUR, catch_up, 60) == []
 
 
-def test_a_thousand_ticks_are_made_up_for_at_most() -> None:
+def test_at_most_a_thousand_ticks_are_made_up_for() -> None:
     every_minute = Cron("* * * * *", "UTC")
     ticks = missed(every_minute, NOON - 3000 * MINUTE, NOON, "all", 60)
     assert (len(ticks), ticks[0], ticks[-1]) == (MOST, NOON - (MOST - 1) * MINUTE, NOON)
 
 
 @given(lines, st.sampled_from(ZONES), moments, st.integers(0, 3000), st.integers(0, 7200))
-def test_less_is_made_up_for_never_other_ticks(line: str, tz: str, last: datetime, minutes: int, late: int) -> None:
-    """None is part of last, and last of all; whatever is on time fires its latest."""
+def test_catch_up_none_and_last_are_subsets_of_all(line: str, tz: str, last: datetime, minutes: int, late: int) -> None:
+    """Of the ticks that are on time, `none` and `last` fire the latest; `last` also fires the latest older one."""
     cron, now = Cron(line, tz), last + minutes * MINUTE
     none, newest, everything = (missed(cron, last, now, catch_up, late) for catch_up in ("none", "last", "all"))
     on_time = [tick for tick in everything if tick > now - timedelta(seconds=late)]

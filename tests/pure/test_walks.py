@@ -1,4 +1,4 @@
-"""Whatever happens to a job, it goes only where its lifecycle says, and it can go everywhere its lifecycle says."""
+"""Jobs take exactly the transitions that their lifecycle allows, whatever happens to them."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -76,7 +76,7 @@ def outcomes(lifecycle: Lifecycle) -> list[Outcome]:
 
 
 def questions(lifecycle: Lifecycle) -> list[tuple[Outcome, Policy]]:
-    """Every outcome; only a lost lease asks for the policy."""
+    """Return every outcome; only a lost lease depends on the policy."""
     return [
         (outcome, policy)
         for outcome in outcomes(lifecycle)
@@ -85,7 +85,7 @@ def questions(lifecycle: Lifecycle) -> list[tuple[Outcome, Policy]]:
 
 
 def steps(world: World) -> Iterator[World]:
-    """Every world that is one step away."""
+    """Yield every world that is one step away."""
     lifecycle, held = world.lifecycle, world.held
     if held is None and not world.job.ended:
         claimed = world.copy()
@@ -113,9 +113,9 @@ def steps(world: World) -> Iterator[World]:
 
 
 def explore(lifecycle: Lifecycle, *, tries: int = 2) -> World:
-    """Walk every way there is; every world checks its promises as it is made.
+    """Walk every possible path; each world checks its invariants.
 
-    Worlds that can only go on alike are walked once.
+    Worlds with the same future are walked once.
     """
     start = World.new(lifecycle, tries=tries)
     seen, new = set[object](), [start]
@@ -136,22 +136,22 @@ def explore(lifecycle: Lifecycle, *, tries: int = 2) -> World:
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_jobs_walk_every_drawn_arrow_and_no_other(lifecycle: Lifecycle) -> None:
+def test_jobs_take_exactly_the_transitions_of_their_lifecycle(lifecycle: Lifecycle) -> None:
     assert explore(lifecycle).used == set(lifecycle.arrows)
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_every_step_the_database_accepts_is_one_that_some_job_makes(lifecycle: Lifecycle) -> None:
+def test_every_state_change_that_the_database_accepts_is_used(lifecycle: Lifecycle) -> None:
     assert explore(lifecycle).state_changes == set(lifecycle.state_changes())
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_no_outcome_is_forgotten(lifecycle: Lifecycle) -> None:
-    """What can become of a job is walked here, all of it."""
+def test_all_outcomes_are_tested(lifecycle: Lifecycle) -> None:
+    """The paths above use every type of outcome."""
     assert {type(outcome) for outcome in outcomes(lifecycle)} == set(get_args(Outcome))
 
 
-def test_the_six_lifecycles_have_forty_three_arrows() -> None:
+def test_six_lifecycles_have_43_transitions() -> None:
     assert {name: len(lifecycle.arrows) for name, lifecycle in SIX.items()} == {
         "standard": 9,
         "state_model": 5,
@@ -165,15 +165,13 @@ def test_the_six_lifecycles_have_forty_three_arrows() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(sensible_lifecycles())
-def test_in_any_lifecycle_no_way_leads_a_job_where_the_database_would_refuse_it(lifecycle: Lifecycle) -> None:
+def test_jobs_of_any_lifecycle_take_only_allowed_transitions(lifecycle: Lifecycle) -> None:
     assert explore(lifecycle, tries=1).used <= set(lifecycle.arrows)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(SIX.values())), st.randoms(use_true_random=False))
-def test_a_random_walk_keeps_every_promise_and_always_has_a_next_step_until_its_end(
-    lifecycle: Lifecycle, random: Random
-) -> None:
+def test_job_always_has_a_next_step_until_it_ends(lifecycle: Lifecycle, random: Random) -> None:
     world = World.new(lifecycle)
     for _ in range(12):
         claim_rules = list(steps(world))
@@ -184,7 +182,7 @@ def test_a_random_walk_keeps_every_promise_and_always_has_a_next_step_until_its_
 
 
 @pytest.mark.parametrize("lifecycle", SIX.values(), ids=list(SIX))
-def test_decide_answers_every_question_with_a_move_or_a_refusal(lifecycle: Lifecycle) -> None:
+def test_decide_always_returns_a_valid_move_or_refuses(lifecycle: Lifecycle) -> None:
     answered = 0
     for state, status, (outcome, policy), tries_left, asked in product(
         (*lifecycle.states, "nowhere"), get_args(Status), questions(lifecycle), (0, 1, 2, 3), (False, True)

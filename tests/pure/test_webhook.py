@@ -1,4 +1,4 @@
-"""Messages are signed as Standard Webhooks says, tell nothing private, and go to public addresses only."""
+"""Webhooks: messages are signed as in Standard Webhooks, contain nothing private, and go only to public addresses."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from interlock.errors import UsageError
 from interlock.jobs.webhook import Webhook, headers, is_public, message, sign, verify
 from tests.pure.model import SIX, make_job
 
-# The example that the reference libraries of Standard Webhooks are tested with.
+# The example with which the reference libraries of Standard Webhooks are tested.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 SENT = 1614265330
@@ -25,7 +25,7 @@ URL = "https://example.com/hooks"
 
 
 # ---------------------------------------------------------------- signatures
-def test_the_signature_is_that_of_standard_webhooks() -> None:
+def test_signature_follows_standard_webhooks() -> None:
     assert sign(SECRET, ID, SENT, BODY) == SIGNATURE
     assert headers(SECRET, ID, SENT, BODY) == {
         "content-type": "application/json", "user-agent": "interlock",
@@ -33,7 +33,7 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     }  # fmt: skip
 
 
-def test_a_secret_without_the_prefix_is_taken_as_it_is() -> None:
+def test_secret_without_the_prefix_is_used_unchanged() -> None:
     assert sign("whsec_" + base64.b64encode(b"plain words").decode(), ID, SENT, BODY) == sign(
         "plain words", ID, SENT, BODY
     )
@@ -48,7 +48,7 @@ def test_a_secret_without_the_prefix_is_taken_as_it_is() -> None:
         ("whsec_abcd!efgh", "the rest is not base64"),
     ],
 )
-def test_a_secret_that_is_none_is_refused(secret: str, said: str) -> None:
+def test_empty_or_undecodable_secret_is_refused(secret: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         sign(secret, ID, SENT, BODY)
 
@@ -59,21 +59,21 @@ def test_a_secret_that_is_none_is_refused(secret: str, said: str) -> None:
     st.integers(0, 10**12),
     st.binary(),
 )
-def test_what_was_signed_is_verified(secret: str, id: str, timestamp: int, body: bytes) -> None:
+def test_signed_message_is_verified(secret: str, id: str, timestamp: int, body: bytes) -> None:
     secret = f"s{secret}"
     assert verify(secret, headers(secret, id, timestamp, body), body, timestamp)
     assert not verify(secret, headers(secret, id, timestamp, body), body + b" ", timestamp)
 
 
-def test_a_receiver_takes_any_of_its_secrets_and_any_of_the_signatures() -> None:
-    """So secrets can be changed without losing a message."""
+def test_receiver_accepts_any_of_its_secrets_and_any_signature() -> None:
+    """Secrets can be rotated without losing a message."""
     sent = headers(SECRET, ID, SENT, BODY)
     assert verify([OTHER, SECRET], sent, BODY, SENT)
     assert verify([SECRET], sent | {"webhook-signature": f"v1a,abc v1,bm9wZQ== {SIGNATURE}"}, BODY, SENT)
     assert verify([SECRET], {name.title(): value for name, value in sent.items()}, BODY, SENT)
 
 
-def test_one_secret_is_never_taken_for_many_short_ones() -> None:
+def test_single_secret_is_not_read_as_a_list_of_letters() -> None:
     sent = headers("w", ID, SENT, BODY)
     assert verify(["w"], sent, BODY, SENT)
     assert not verify("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", sent, BODY, SENT)
@@ -95,11 +95,11 @@ def test_one_secret_is_never_taken_for_many_short_ones() -> None:
         {"webhook-timestamp": f"{SENT}.0"},
     ],
 )
-def test_a_message_that_was_changed_is_not_verified(changed: dict[str, str]) -> None:
+def test_changed_message_is_not_verified(changed: dict[str, str]) -> None:
     assert not verify([SECRET], headers(SECRET, ID, SENT, BODY) | changed, BODY, SENT)
 
 
-def test_a_message_with_something_missing_or_another_secret_is_not_verified() -> None:
+def test_message_without_a_header_or_with_another_secret_is_not_verified() -> None:
     sent = headers(SECRET, ID, SENT, BODY)
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
         assert not verify([SECRET], {key: value for key, value in sent.items() if key != name}, BODY, SENT)
@@ -110,14 +110,14 @@ def test_a_message_with_something_missing_or_another_secret_is_not_verified() ->
 @pytest.mark.parametrize(
     ("now", "good"), [(SENT - 301, False), (SENT - 300, True), (SENT + 300, True), (SENT + 301, False)]
 )
-def test_a_message_of_another_time_is_not_verified(now: float, good: bool) -> None:
-    """A message that was overheard cannot be told again later."""
+def test_old_or_future_message_is_not_verified(now: float, good: bool) -> None:
+    """A recorded message cannot be replayed later."""
     assert verify([SECRET], headers(SECRET, ID, SENT, BODY), BODY, now) is good
     assert verify([SECRET], headers(SECRET, ID, SENT, BODY), BODY, now, tolerance=301)
 
 
 # ---------------------------------------------------------------- declaring
-def test_a_webhook_hides_its_secret() -> None:
+def test_webhook_hides_its_secret() -> None:
     assert SECRET not in f"{Webhook(URL, SECRET)!r} {Webhook(URL, SECRET)}"
     assert URL in repr(Webhook(URL, SECRET))
 
@@ -143,20 +143,20 @@ def test_a_webhook_hides_its_secret() -> None:
         ("http://169.254.169.254/latest/meta-data", "not public"),
     ],
 )
-def test_a_url_that_cannot_be_sent_to_is_refused_when_it_is_declared(url: str, said: str) -> None:
-    """And what may be a password is not shown."""
+def test_invalid_url_is_refused_when_it_is_declared(url: str, said: str) -> None:
+    """The error shows no password."""
     with pytest.raises(UsageError, match=said) as caught:
         Webhook(url, SECRET)
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_private_address_may_be_meant() -> None:
+def test_private_address_can_be_allowed() -> None:
     assert Webhook("http://127.0.0.1:8000/", SECRET, allow_private=True).allow_private
     assert Webhook("http://8.8.8.8/", SECRET)
 
 
 @pytest.mark.parametrize("secret", ["", "too short", "whsec_c2hvcnQ="])
-def test_a_secret_that_can_be_guessed_is_refused(secret: str) -> None:
+def test_short_secret_is_refused(secret: str) -> None:
     with pytest.raises(UsageError, match="at least 24 random bytes"):
         Webhook(URL, secret)
 
@@ -172,9 +172,9 @@ def test_a_secret_that_can_be_guessed_is_refused(secret: str) -> None:
         "64:ff9b::127.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1",
     ],
 )  # fmt: skip
-def test_an_address_that_is_not_public_is_known(address: str) -> None:
-    """Loopback, private, link-local, shared, documentation, multicast and reserved ones, and IPv4 ones of these in
-    every guise of IPv6.
+def test_private_addresses_are_not_public(address: str) -> None:
+    """Loopback, private, link-local, shared, documentation, multicast and reserved addresses, and such IPv4 addresses
+    in every IPv6 form.
     """
     assert not is_public(address)
 
@@ -183,11 +183,11 @@ def test_an_address_that_is_not_public_is_known(address: str) -> None:
     "address",
     ["8.8.8.8", "1.1.1.1", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1"],
 )
-def test_an_address_that_is_public_is_known(address: str) -> None:
+def test_public_addresses_are_public(address: str) -> None:
     assert is_public(address)
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- the message
 NOW = datetime(2025, 10, 26, 3, 0, 0, 250000, tzinfo=timezone(timedelta(hours=1)))
 JOB = replace(
     make_job(SIX["standard"], phase="failed"), id="0192", kind="shop.send", state="DEAD", attempt=3, payload={"card": "4111"}, idempotency_key="order-4111",
@@ -195,7 +195,7 @@ JOB = replace(
 )  # fmt: skip
 
 
-def test_the_message_says_which_job_ended_how_and_when() -> None:
+def test_message_says_which_job_ended_how_and_when() -> None:
     assert message(JOB) == {
         "type": "job.failed",
         "timestamp": "2025-10-26T02:00:00.250000Z",
@@ -206,14 +206,14 @@ def test_the_message_says_which_job_ended_how_and_when() -> None:
     }  # fmt: skip
 
 
-def test_the_message_tells_neither_payload_nor_result_nor_an_error_that_was_overcome() -> None:
+def test_message_contains_no_payload_result_or_earlier_error() -> None:
     done = replace(JOB, phase="succeeded", state="SUCCEEDED", result={"receipt": "secret"})
     text = json.dumps(message(done))
     assert not any(each in text for each in ("4111", "secret", "receipt", "money"))
     assert message(done)["type"] == "job.succeeded"
 
 
-def test_a_job_that_has_not_finished_has_the_time_of_its_last_change() -> None:
+def test_message_of_an_unfinished_job_has_its_last_update_time() -> None:
     told: Any = message(
         replace(JOB, phase="pending", finished_at=None, updated_at=NOW.astimezone(UTC) + timedelta(hours=1))
     )
@@ -223,5 +223,5 @@ def test_a_job_that_has_not_finished_has_the_time_of_its_last_change() -> None:
 @pytest.mark.parametrize(
     ("error", "told"), [(None, None), ("", None), ("no money", "no money"), ("x" * 900, "x" * 200)]
 )
-def test_the_error_is_told_in_one_short_line(error: str | None, told: str | None) -> None:
+def test_error_is_one_short_line(error: str | None, told: str | None) -> None:
     assert message(replace(JOB, last_error=error))["data"]["error"] == told

@@ -1,4 +1,4 @@
-"""What the tests of the command share: an app for a module of its own, and what the command answered."""
+"""Shared by the tests of the command line: a sample app and the result of a command."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """The one line that says why not."""
+        """Return the one line of an error message."""
         assert self.out == ""
         (line,) = self.err.splitlines()
         assert line.startswith("interlock: ")

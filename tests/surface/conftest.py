@@ -1,6 +1,4 @@
-"""For the tests of the command: an empty directory, an app in a module of its own, and a way to call the command as a
-person would.
-"""
+"""Fixtures for the tests of the command line: an empty directory, a sample app, and a way to call the command."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from tests.surface.launcher import APPS, ENGINE, Launcher, launcher
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty directory, an environment that says nothing, and no module that an earlier test imported."""
+    """An empty directory, an environment without settings, and no modules of earlier tests."""
     for name in ("INTERLOCK_APP", "INTERLOCK_DATABASE_URL", "DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LOGNAME", "olga")
@@ -32,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], here: Path) -> Call:
-    """Run the command; no test of it sees a traceback."""
+    """Run the command; it must never show a traceback."""
 
     def run(*arguments: str) -> Answer:
         with pytest.raises(SystemExit) as exit_:
@@ -46,7 +44,7 @@ def call(capsys: pytest.CaptureFixture[str], here: Path) -> Call:
 
 @pytest.fixture
 def shop(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An app in a module of its own, on a migrated database; INTERLOCK_APP names it."""
+    """A sample app on a migrated database; INTERLOCK_APP names it."""
     (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
     assert call("migrate", "-A", "shop:app").code == 0
     monkeypatch.setenv("INTERLOCK_APP", "shop:app")
@@ -55,13 +53,13 @@ def shop(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="session")
 def engine_launcher() -> Iterator[Launcher]:
-    """Starts the engine's programs quickly."""
+    """Start the engine's programs quickly."""
     with launcher(*ENGINE) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def app_launcher() -> Iterator[Launcher]:
-    """Starts the applications' programs quickly."""
+    """Start the applications' programs quickly."""
     with launcher(*ENGINE, *APPS) as made:
         yield made

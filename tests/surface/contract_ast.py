@@ -1,4 +1,4 @@
-"""Reads the contract: which classes it has, with which attributes, methods and parameters."""
+"""Reads the contract: its classes with their attributes, methods and parameters."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ CONTRACT = Path(__file__).parent / "contract" / "api.pyi"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter, `self` left out."""
+    """One parameter, without `self`."""
 
     name: str
     kind: str
@@ -20,7 +20,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One definition of a method; an overloaded one has several."""
+    """One definition of a method; an overloaded method has several."""
 
     name: str
     is_async: bool
@@ -30,7 +30,7 @@ class Method:
 
 @dataclass(slots=True)
 class Class:
-    """A class with what it inherits inside the contract."""
+    """A class, including what it inherits from other classes of the contract."""
 
     name: str
     bases: list[str]
@@ -39,7 +39,7 @@ class Class:
 
 
 def classes() -> dict[str, Class]:
-    """All classes of the contract, by name."""
+    """Return all classes of the contract, by name."""
     found: dict[str, Class] = {}
     for node in ast.parse(CONTRACT.read_text()).body:
         if isinstance(node, ast.ClassDef):
@@ -48,7 +48,7 @@ def classes() -> dict[str, Class]:
 
 
 def public_names() -> set[str]:
-    """What the package exports: the public classes, and the one alias that programs need."""
+    """Return the names that the package exports: the public classes, and the alias `Answer`."""
     return {name for name in classes() if not name.startswith("_")} | {"Answer"}
 
 

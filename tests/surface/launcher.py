@@ -1,8 +1,8 @@
 """Starts Python programs in a quarter of the time: each is forked from a process that has imported their libraries.
 
-A launcher has a directory with the programs `python` and `interlock`, to put first on a reader's PATH. Each call is a
-process of its own, with the caller's arguments, variables, directory, files and signals; a call with an option of
-Python that is not known here runs the real program. `python -m tests.surface.launcher` is the process that is forked.
+A launcher has a directory with the programs `python` and `interlock`, to put first on PATH. Each call is its own
+process, with the caller's arguments, variables, directory, files and signals; a call with an unknown option of Python
+runs the real program. `python -m tests.surface.launcher` is the process that is forked.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ APPS = (
 REAL = Path(sys.executable).parent
 """The directory of the real programs."""
 
-# What runs as `python` and as `interlock`: it starts in 20 ms, because it imports next to nothing.
+# The script behind `python` and `interlock`: it starts in 20 ms, because it imports very little.
 _SHIM = """#!{python} -IS
 import array, json, os, signal, socket, sys
 arguments = sys.argv[1:] if os.path.basename(sys.argv[0]) == "python" else ["-m", "interlock", *sys.argv[1:]]
@@ -60,7 +60,7 @@ sys.exit(code)
 
 
 class Launcher:
-    """A process that waits to be forked, and the programs that ask it to."""
+    """A process that waits to be forked, and the programs that call it."""
 
     def __init__(self, directory: Path, address: str) -> None:
         self.path = f"{directory}{os.pathsep}{REAL}"
@@ -73,8 +73,8 @@ class Launcher:
 
 @contextlib.contextmanager
 def launcher(*modules: str) -> Iterator[Launcher]:
-    """A launcher that has imported these modules."""
-    # A socket's address is short, and so must be the directory's name.
+    """Start a launcher that has imported these modules."""
+    # The address of a socket must be short, and so must the directory's name.
     with tempfile.TemporaryDirectory(prefix="launch_", dir="/tmp") as name:
         address = f"{name}/socket"
         with socket.socket(socket.AF_UNIX) as server:
@@ -90,7 +90,7 @@ def launcher(*modules: str) -> Iterator[Launcher]:
             process.wait()
 
 
-# ---------------------------------------------------------------- in the process that is forked
+# ---------------------------------------------------------------- in the forked process
 def _received(connection: socket.socket) -> tuple[list[int], Any]:
     head, files, _, _ = socket.recv_fds(connection, 4, 3)
     size, data = int.from_bytes(head, "big"), b""
@@ -100,7 +100,7 @@ def _received(connection: socket.socket) -> tuple[list[int], Any]:
 
 
 def _watch(connection: socket.socket, pid: int) -> None:
-    """Answer how it ended. A caller that is gone takes it along."""
+    """Send the exit code. If the caller has gone, kill the program."""
     connection.sendall(f"{pid}\n".encode())
     handle = os.pidfd_open(pid)
     ready, _, _ = select.select([connection, handle], [], [])
@@ -112,14 +112,14 @@ def _watch(connection: socket.socket, pid: int) -> None:
 
 
 def _serve(server: socket.socket) -> tuple[list[int], Any]:
-    """Fork for every call; comes back in the fork, with what it is to run."""
+    """Fork for every call; return in the fork, with what it must run."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = server.accept()
         if os.fork():
             connection.close()
             continue
-        # A process per call waits for it, so that calls need not wait for one another.
+        # One process per call waits for its end, so that calls do not wait for each other.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         server.close()
         files, told = _received(connection)

@@ -1,4 +1,4 @@
-"""Types the commands of an application's README, as a reader would."""
+"""Runs the commands of an application's README, as a reader would."""
 
 import os
 import re
@@ -22,9 +22,7 @@ _LONG = re.compile(r"^python -m apps\.(librarian (run|serve)|courier (bot|worker
 
 
 class Terminal:
-    """Where a reader of the page types its commands: one directory, one set of variables, and a second window for what
-    runs on.
-    """
+    """The terminal of a reader: one directory, one set of variables, and a second window for long-running commands."""
 
     def __init__(self, directory: Path, instead: dict[str, str], variables: dict[str, str], programs: str) -> None:
         self._directory, self._instead = directory, instead
@@ -36,7 +34,7 @@ class Terminal:
         self._running: list[subprocess.Popen[str]] = []
 
     def read(self, block: Block, after: Block | None) -> None:
-        """One block of the page, and the one after it, which shows what a program prints."""
+        """Run one block of the page; the next block shows what a Python program prints."""
         if block.language == "console":
             for typed in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
                 command, _, expected = typed.partition("\n")
@@ -48,11 +46,11 @@ class Terminal:
             assert missing(after.text, printed) is None, printed
 
     def write(self, name: str, text: str) -> None:
-        """A file that the reader writes."""
+        """Write a file, as the reader does."""
         (self._directory / name).write_text(self._put(text), encoding="utf-8")
 
     def type(self, command: str, expected: str) -> None:
-        """One command of the page, which prints what the page says."""
+        """Run one command of the page, and check that it prints what the page shows."""
         printed = (
             self._start(command, expected)
             if _LONG.match(command)
@@ -62,7 +60,7 @@ class Terminal:
         assert lacks is None, f"{command!r} did not print {lacks!r}, but:\n{printed}"
 
     def close(self) -> None:
-        """Ctrl-C, in the second window."""
+        """Press Ctrl-C in the second window."""
         for process in self._running:
             process.send_signal(signal.SIGINT)
         for process in self._running:
@@ -116,7 +114,7 @@ class Terminal:
 
 @contextmanager
 def a_database(server: str, name: str) -> Iterator[str]:
-    """A PostgreSQL database of a page's own."""
+    """Create a PostgreSQL database for one page."""
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE IF EXISTS {name}")
         connection.execute(f"CREATE DATABASE {name}")

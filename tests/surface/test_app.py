@@ -54,7 +54,7 @@ TASK = Lifecycle(
 
 
 class Shop:
-    """An app with its kinds, and the hands of a worker."""
+    """An app with its kinds, and methods that act as a worker."""
 
     def __init__(self, place: Place, transaction: Callable[[], AbstractContextManager[Any]] | None = None) -> None:
         self.app: App[Any] = (
@@ -124,8 +124,8 @@ def seen(shop: Shop) -> int:
 
 
 # ---------------------------------------------------------------- enqueue
-def test_a_job_comes_back_as_it_was_enqueued(shop: Shop) -> None:
-    """Arguments by name, and every option in its place."""
+def test_enqueued_job_is_read_back(shop: Shop) -> None:
+    """Arguments are stored by name, and every option is stored."""
     made = shop.greet.using(queue="slow", priority=5, ttl=60, tags={"user": "7"}, unique_key="u").enqueue(
         "Ann", times=2
     )
@@ -137,8 +137,8 @@ def test_a_job_comes_back_as_it_was_enqueued(shop: Shop) -> None:
     assert [entry.event for entry in shop.app.history(job.id)] == ["enqueue"]
 
 
-def test_the_same_key_and_arguments_are_the_same_job(shop: Shop) -> None:
-    """However the arguments are written; other arguments are an error, and nothing is stored."""
+def test_same_key_and_arguments_return_the_same_job(shop: Shop) -> None:
+    """In whatever way the arguments are written; other arguments are an error, and nothing is stored."""
     keyed = shop.greet.using(idempotency_key="k")
     first, second = keyed.enqueue("Ann"), keyed.enqueue(times=1, name="Ann")
     assert (first.created, second.created, first.id) == (True, False, second.id)
@@ -147,8 +147,8 @@ def test_the_same_key_and_arguments_are_the_same_job(shop: Shop) -> None:
     assert len(shop.app.jobs()) == 1
 
 
-def test_many_are_stored_together_or_not_at_all(shop: Shop) -> None:
-    """One call that is refused takes the others with it."""
+def test_enqueue_many_stores_all_jobs_or_none(shop: Shop) -> None:
+    """If one request is refused, none is stored."""
     made = shop.app.enqueue_many([shop.greet.request("Ann"), shop.paint.request(1)])
     assert [shop.app.get(each.id).kind for each in made] == ["greet", "paint"]
     with pytest.raises(Refused, match="no credit left"):
@@ -156,8 +156,8 @@ def test_many_are_stored_together_or_not_at_all(shop: Shop) -> None:
     assert len(shop.app.jobs()) == 2
 
 
-def test_admit_refuses_with_its_reason_and_leaves_nothing(shop: Shop) -> None:
-    """What it wrote itself is gone too."""
+def test_admit_refuses_with_its_reason_and_stores_nothing(shop: Shop) -> None:
+    """The writes of `admit` are rolled back, too."""
     with pytest.raises(Refused) as caught:
         shop.paint.enqueue(13)
     assert (caught.value.reason, type(caught.value.__cause__)) == ("no credit left", ValueError)
@@ -166,15 +166,15 @@ def test_admit_refuses_with_its_reason_and_leaves_nothing(shop: Shop) -> None:
     assert seen(shop) == 1
 
 
-def test_admit_is_asked_for_new_jobs_only(shop: Shop) -> None:
-    """Protocol 40: a network retry after the last credit was spent must get its job."""
+def test_admit_is_called_only_for_new_jobs(shop: Shop) -> None:
+    """Protocol 40: a repeated request after the last credit was spent must return its job."""
     keyed = shop.paint.using(idempotency_key="k")
     first, second = keyed.enqueue(1), keyed.enqueue(1)
     assert (first.id, second.created, seen(shop)) == (second.id, False, 1)
 
 
-def test_admit_may_be_told_which_job_it_judges(shop: Shop) -> None:
-    """Before anybody else knows the id, so that what is kept for a job may stand under it."""
+def test_admit_can_receive_the_id_of_its_job(shop: Shop) -> None:
+    """The id is known before the job is stored, so that data can be stored under it."""
     judged: list[str] = []
 
     @shop.chore.admit
@@ -187,8 +187,8 @@ def test_admit_may_be_told_which_job_it_judges(shop: Shop) -> None:
     assert second.id not in judged
 
 
-def test_a_transaction_carries_job_and_data(shop: Shop) -> None:
-    """Both, or neither."""
+def test_job_and_data_are_stored_in_one_transaction(shop: Shop) -> None:
+    """Either both are stored or neither."""
     with shop.app.transaction() as tx:
         tx.execute("insert into seen values (5)")
         kept = shop.greet.using(conn=tx).enqueue("Ann")
@@ -204,8 +204,8 @@ def test_a_transaction_carries_job_and_data(shop: Shop) -> None:
     assert ([job.id for job in shop.app.jobs()], seen(shop)) == ([kept.id], 1)
 
 
-def test_an_own_transaction_is_what_admit_and_hooks_get(shop: Shop, place: Place, raw: Raw) -> None:
-    """With `transaction=` the handle is the caller's own."""
+def test_admit_and_hooks_get_the_apps_own_transaction(shop: Shop, place: Place, raw: Raw) -> None:
+    """With `transaction=`, the handle is the caller's own."""
     handles: list[Any] = []
 
     @contextmanager
@@ -225,8 +225,8 @@ def test_an_own_transaction_is_what_admit_and_hooks_get(shop: Shop, place: Place
     own.app.close()
 
 
-def test_a_kind_can_be_enqueued_by_name(shop: Shop) -> None:
-    """Checked like any other call; an unknown name gets a sentence."""
+def test_kind_can_be_enqueued_by_name(shop: Shop) -> None:
+    """The payload is checked as in any other call; an unknown name is an error."""
     assert shop.app.get(shop.app.enqueue_named("greet", {"name": "Ann"}).id).payload == {"name": "Ann", "times": 1}
     with pytest.raises(PayloadError, match="name: Field required"):
         shop.app.enqueue_named("greet", {})
@@ -234,10 +234,10 @@ def test_a_kind_can_be_enqueued_by_name(shop: Shop) -> None:
         shop.app.enqueue_named("sing", {})
 
 
-def test_a_producer_that_cannot_import_the_handler_enqueues_by_name(shop: Shop, place: Place) -> None:
-    """As the kind was migrated: its lifecycle, queue and tries.
+def test_producer_without_the_handler_enqueues_by_name(shop: Shop, place: Place) -> None:
+    """With the lifecycle, queue and tries that were migrated.
 
-    One that judges its jobs by code is refused, with a sentence.
+    A kind with an `admit` function is refused, since the producer does not have it.
     """
     producer: App[Any] = App(place.url, schema=place.schema)
     job = producer.get(producer.enqueue_named("chore", {}).id)
@@ -247,9 +247,9 @@ def test_a_producer_that_cannot_import_the_handler_enqueues_by_name(shop: Shop, 
     producer.close()
 
 
-# ---------------------------------------------------------------- value
+# ---------------------------------------------------------------- results
 class Stepping:
-    """Waits that take no time, and do something in each of them."""
+    """A sleeper that takes no time and calls a function in each wait."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.now = 0.0
@@ -271,8 +271,8 @@ def waiting(shop: Shop, sleeper: Sleeper) -> Kind[..., int, Any]:
     return Kind(shop.greet.spec, replace(shop.app._backend, sleeper=sleeper))
 
 
-def test_result_waits_for_the_value(shop: Shop) -> None:
-    """It looks again until the job has ended, and gives the handler's own type."""
+def test_result_waits_for_the_end_of_the_job(shop: Shop) -> None:
+    """It polls until the job has ended, and returns the handler's own type."""
     id = shop.greet.enqueue("Ann").id
     left = ["look", "look", "work"]
 
@@ -284,8 +284,8 @@ def test_result_waits_for_the_value(shop: Shop) -> None:
     assert asyncio.run(waiting(shop, Stepping(step)).aresult(id, timeout=0)) == 3
 
 
-def test_result_says_why_there_is_none(shop: Shop) -> None:
-    """Not in time, never, or not of this kind."""
+def test_error_of_result_says_why_there_is_none(shop: Shop) -> None:
+    """The job has not ended in time, has failed, or is of another kind."""
     id = shop.greet.enqueue("Ann").id
     sleeper = Stepping(lambda: None)
     with pytest.raises(TimeoutError, match="has not ended within 5 s"):

@@ -1,4 +1,4 @@
-"""The app's verbs for operators, in asyncio, and its own life."""
+"""The app's verbs for operators and for asyncio, and how it opens and closes."""
 
 import asyncio
 import os
@@ -25,13 +25,13 @@ __all__ = ["shop"]
 
 @pytest.fixture
 def places(empty_places: Places) -> Places:
-    """Databases in which nothing was migrated."""
+    """Databases in which nothing is migrated."""
     return empty_places
 
 
 # ---------------------------------------------------------------- operate
 def test_cancel_ends_a_waiting_job(shop: Shop) -> None:
-    """By an execution of the operator's own; a second cancel is the same one."""
+    """The operator's cancel is an execution; a second cancel changes nothing."""
     id = shop.greet.enqueue("Ann").id
     job = shop.app.cancel(id, by="ann", reason="enough\0")
     assert (job.state, job.phase, job.attempt) == ("CANCELLED", "failed", 1)
@@ -45,8 +45,8 @@ def test_cancel_ends_a_waiting_job(shop: Shop) -> None:
     )
 
 
-def test_cancel_asks_a_running_job(shop: Shop) -> None:
-    """Its phase says that it still runs, and it may still succeed; then there is nothing left to cancel."""
+def test_cancel_of_a_running_job_is_a_request(shop: Shop) -> None:
+    """The phase says that the job still runs, and it may still succeed; then it cannot be cancelled."""
     id = shop.greet.enqueue("Ann").id
     lease = shop.claim(shop.greet)
     job = shop.app.cancel(id, by="ann")
@@ -57,8 +57,8 @@ def test_cancel_asks_a_running_job(shop: Shop) -> None:
         shop.app.cancel(id, by="ann")
 
 
-def test_cancel_is_refused_where_it_is_not_drawn_or_comes_too_late(shop: Shop) -> None:
-    """With a sentence each, and nothing changed."""
+def test_cancel_is_refused_if_it_is_not_allowed_or_too_late(shop: Shop) -> None:
+    """Each refusal has its own message, and nothing changes."""
     waiting_id = shop.chore.enqueue().id
     with pytest.raises(TransitionRefused, match="`cancel` is not allowed from pending by the lifecycle task"):
         shop.app.cancel(waiting_id, by="ann")
@@ -72,8 +72,8 @@ def test_cancel_is_refused_where_it_is_not_drawn_or_comes_too_late(shop: Shop) -
     assert shop.app.get(id).cancel_requested_at is None
 
 
-def test_reject_turns_a_waiting_job_away_with_its_hook(shop: Shop) -> None:
-    """The hook runs in the move's own transaction; if it raises, the move is not made."""
+def test_reject_ends_a_waiting_job_and_runs_its_hook(shop: Shop) -> None:
+    """The hook runs in the transaction of the move; if it raises, nothing is stored."""
     id = shop.paint.enqueue(1).id
     assert shop.app.reject(id, by="ann", reason="unsafe").state == "rejected"
     assert ([each for each, _ in shop.entered], seen(shop)) == ([id], 2)
@@ -85,8 +85,10 @@ def test_reject_turns_a_waiting_job_away_with_its_hook(shop: Shop) -> None:
         shop.app.reject(id, by="ann", reason="again")
 
 
-def test_a_process_without_the_hook_may_not_make_its_move(shop: Shop, place: Place) -> None:
-    """Protocol 4: else the credits of the job would leak. A move without a hook it may make."""
+def test_process_without_the_hook_cannot_make_the_transition(shop: Shop, place: Place) -> None:
+    """Protocol 4: otherwise the hook would not run and the job's credits would be lost. Transitions without a hook are
+    allowed.
+    """
     stranger = App(place.url, schema=place.schema)
     id = shop.paint.enqueue(1).id
     with pytest.raises(TransitionRefused, match="has a hook on rejected, which must run"):
@@ -97,8 +99,8 @@ def test_a_process_without_the_hook_may_not_make_its_move(shop: Shop, place: Pla
 
 
 # ---------------------------------------------------------------- asyncio
-def test_every_verb_has_its_twin(shop: Shop) -> None:
-    """The same answers, over one thread step."""
+def test_every_verb_has_an_async_twin(shop: Shop) -> None:
+    """It returns the same and runs in a thread."""
 
     async def twins() -> None:
         made = await shop.greet.aenqueue("Ann")
@@ -122,7 +124,7 @@ def test_every_verb_has_its_twin(shop: Shop) -> None:
 
 
 def test_caller_connection_is_used_in_its_own_thread(shop: Shop, raw: Raw) -> None:
-    """Also from asyncio: another thread may not touch it."""
+    """Also from asyncio: no other thread may use it."""
 
     async def borrow() -> list[str]:
         with raw.transaction() as conn:
@@ -134,9 +136,9 @@ def test_caller_connection_is_used_in_its_own_thread(shop: Shop, raw: Raw) -> No
     assert {job.id for job in shop.app.jobs()} == set(made)
 
 
-# ---------------------------------------------------------------- its own life
-def test_only_a_new_sqlite_file_is_migrated_by_itself(place: Place) -> None:
-    """Any other database waits for `migrate`, and says so."""
+# ---------------------------------------------------------------- opening and closing
+def test_only_a_new_sqlite_file_is_migrated_automatically(place: Place) -> None:
+    """Any other database needs `migrate`, and the error says so."""
     shop = Shop(place)
     if place.url.startswith("sqlite"):
         assert shop.greet.enqueue("Ann").created
@@ -146,7 +148,7 @@ def test_only_a_new_sqlite_file_is_migrated_by_itself(place: Place) -> None:
     shop.app.close()
 
 
-def test_a_lifecycle_that_is_not_registered_waits_for_migrate(shop: Shop) -> None:
+def test_unregistered_lifecycle_needs_migrate(shop: Shop) -> None:
     """Its kind was declared after the last migration."""
     late = Lifecycle(
         "late", transitions=[("a", "claim", "b"), ("b", "succeed", "c"), ("b", "fail", "d"), ("b", "lose", "a")]
@@ -158,8 +160,8 @@ def test_a_lifecycle_that_is_not_registered_waits_for_migrate(shop: Shop) -> Non
     assert shop.app.get(kind.enqueue("Ann").id).state == "a"
 
 
-def test_bound_to_points_the_app_and_its_kinds_elsewhere(shop: Shop, tmp_path: Path) -> None:
-    """Until the block ends; then everything is as it was."""
+def test_bound_to_switches_the_app_to_another_database(shop: Shop, tmp_path: Path) -> None:
+    """Until the block ends."""
     home = shop.greet.enqueue("Ann").id
     with shop.app.bound_to(f"sqlite:///{tmp_path / 'elsewhere.db'}") as bound:
         assert bound is shop.app
@@ -168,16 +170,16 @@ def test_bound_to_points_the_app_and_its_kinds_elsewhere(shop: Shop, tmp_path: P
     assert [job.id for job in shop.app.jobs()] == [home]
 
 
-def test_a_closed_app_opens_again(shop: Shop) -> None:
-    """At its next verb."""
+def test_closed_app_can_be_used_again(shop: Shop) -> None:
+    """The next verb opens it."""
     id = shop.greet.enqueue("Ann").id
     shop.app.close()
     shop.app.close()
     assert shop.app.get(id).id == id
 
 
-def test_many_threads_open_one_store(shop: Shop) -> None:
-    """The first verbs of many threads race, and all get the same."""
+def test_concurrent_threads_open_one_store(shop: Shop) -> None:
+    """The first verbs of all threads run at once."""
     shop.app.close()
     found: list[object] = []
     threads = [threading.Thread(target=lambda: found.append(shop.app.database.store())) for _ in range(16)]
@@ -189,8 +191,8 @@ def test_many_threads_open_one_store(shop: Shop) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_opens_its_own_store(shop: Shop) -> None:
-    """And its parent's connections are as good as before."""
+def test_forked_child_opens_its_own_store(shop: Shop) -> None:
+    """The parent's connections keep working."""
     job_id = shop.greet.enqueue("Ann").id
     child = os.fork()
     if child == 0:
@@ -203,8 +205,8 @@ def test_a_forked_child_opens_its_own_store(shop: Shop) -> None:
     assert len(shop.app.jobs()) == 2
 
 
-def test_a_job_that_is_not_there_is_not_found(shop: Shop) -> None:
-    """An id of any shape: the sentence is the same."""
+def test_unknown_job_is_not_found(shop: Shop) -> None:
+    """For ids of any form."""
     for id in ("nothing", "", "01a1e104-6dc6-71be-8320-b9954750f277"):
         with pytest.raises(NotFound):
             shop.app.get(id)

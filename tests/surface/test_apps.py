@@ -23,9 +23,9 @@ def name(path: Path) -> str:
     return path.relative_to(APPS).as_posix()
 
 
-# ---------------------------------------------------------------- the shape of the code
+# ---------------------------------------------------------------- size and imports of the code
 def engine_names(path: Path) -> Iterator[tuple[str, str]]:
-    """The names that a file imports from Interlock, with their modules."""
+    """Yield the names that a file imports from Interlock, with their modules."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names if alias.name.partition(".")[0] == "interlock")
@@ -60,7 +60,7 @@ def test_apps_use_public_names_only() -> None:
             assert imported in known.get(module, ()), f"{name(path)} imports {imported or module} of {module}"
 
 
-def test_apps_import_nothing_private_by_name() -> None:
+def test_apps_import_no_private_module_dynamically() -> None:
     """A dynamic import would hide the use of a private module."""
     hidden = re.compile(r"import_module\(\s*f?[\"']interlock|__import__")
     assert [name(path) for path in FILES if hidden.search(path.read_text(encoding="utf-8"))] == []

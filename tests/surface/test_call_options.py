@@ -47,31 +47,31 @@ TASK = Lifecycle(
         ({"tags": {"user": 5}}, "The value of tag user is 5: give a string"),
     ],
 )
-def test_an_option_of_a_call_that_makes_no_sense_is_refused(app: App[Tx], options: dict[str, Any], said: str) -> None:
-    """Before any database is asked."""
+def test_invalid_option_of_a_call_is_refused(app: App[Tx], options: dict[str, Any], said: str) -> None:
+    """Before the database is used."""
     using: Any = app.job()(greet).using
     with pytest.raises(InterlockError) as caught:
         using(**options)
     assert said in str(caught.value)
 
 
-def test_a_ttl_needs_an_arrow(app: App[Tx]) -> None:
-    """Where `expire` is not allowed nobody could end the job."""
+def test_ttl_needs_an_expire_transition(app: App[Tx]) -> None:
+    """Without an `expire` transition the job could not expire."""
     kind = app.job(lifecycle=TASK)(greet)
     with pytest.raises(UsageError, match="has no `expire` transition from pending"):
         kind.using(ttl=60)
 
 
-def test_using_adds_up(app: App[Tx]) -> None:
-    """The later option holds, the others stay, and the kind itself is untouched."""
+def test_using_can_be_chained(app: App[Tx]) -> None:
+    """A later option replaces an earlier one, other options stay, and the kind itself does not change."""
     kind = app.job()(greet)
     chosen = kind.using(queue="slow", priority=5).using(priority=0, tags={"user": "7"}).request("Ann").options
     assert (chosen.queue, chosen.priority, chosen.tags) == ("slow", 0, '{"user":"7"}')
     assert kind.request("Ann").options.queue is None
 
 
-def test_a_call_keeps_no_connection_and_no_other_app(app: App[Tx]) -> None:
-    """It may be enqueued much later, where that connection is closed."""
+def test_request_has_no_connection_and_belongs_to_its_app(app: App[Tx]) -> None:
+    """A request may be enqueued much later, when that connection is closed."""
     kind = app.job()(greet)
     with pytest.raises(UsageError, match="has no connection"):
         kind.using(conn=object()).request("Ann")
@@ -90,7 +90,7 @@ def test_a_call_keeps_no_connection_and_no_other_app(app: App[Tx]) -> None:
         ("0 3 * * *", {"catch_up": "some"}, "give one of last, none, all"),
     ],
 )
-def test_a_schedule_that_makes_no_sense_is_refused(app: App[Tx], cron: str, options: dict[str, Any], said: str) -> None:
+def test_invalid_schedule_is_refused(app: App[Tx], cron: str, options: dict[str, Any], said: str) -> None:
     """When it is declared."""
     schedule: Any = app.schedule
     with pytest.raises(UsageError, match=said):
@@ -98,8 +98,8 @@ def test_a_schedule_that_makes_no_sense_is_refused(app: App[Tx], cron: str, opti
     assert not app.schedules
 
 
-def test_a_schedule_has_one_name_and_makes_its_own_key(app: App[Tx]) -> None:
-    """The key is its name and tick, so that there is one job per tick however many workers."""
+def test_schedule_has_a_unique_name_and_its_own_key(app: App[Tx]) -> None:
+    """The key is the name and the tick, so that any number of workers makes one job per tick."""
     kind = app.job()(greet)
     app.schedule("nightly", "0 3 * * *", kind.request("Ann"), tz="Europe/Berlin", catch_up="none")
     with pytest.raises(UsageError, match="already has a schedule nightly"):
@@ -109,9 +109,9 @@ def test_a_schedule_has_one_name_and_makes_its_own_key(app: App[Tx]) -> None:
     assert list(app.schedules) == ["nightly"]
 
 
-# ---------------------------------------------------------------- ways
-def test_ways_begin_in_progress_where_nothing_stands_before_the_work(app: App[Tx]) -> None:
-    """Protocol 16: neither a guard nor a drawn `start`."""
+# ---------------------------------------------------------------- claim rules
+def test_claim_starts_in_progress_without_a_guard_or_start(app: App[Tx]) -> None:
+    """Protocol 16: with neither a guard nor a `start` transition."""
     kind = app.job(lease=20)(greet)
     (rule,) = kind.claim_rules(3)
     assert (rule.kind, rule.lifecycle, rule.version, rule.lease) == ("greet", "standard", 3, 20.0)
@@ -120,8 +120,8 @@ def test_ways_begin_in_progress_where_nothing_stands_before_the_work(app: App[Tx
     assert kind.claim_rules(3)[0].status == "LEASED"
 
 
-def test_a_resting_failure_is_claimed_along_two_arrows(app: App[Tx]) -> None:
-    """The claim that ends a rest writes `retry` and `claim`."""
+def test_resting_job_is_claimed_along_two_transitions(app: App[Tx]) -> None:
+    """The claim records `retry` and `claim`."""
     image = Lifecycle(
         "image",
         transitions=[
@@ -139,9 +139,9 @@ def test_a_resting_failure_is_claimed_along_two_arrows(app: App[Tx]) -> None:
     assert claim_rules == {"queued": ["claim"], "failed": ["retry", "claim"]}
 
 
-# ---------------------------------------------------------------- where the database is
-def test_the_url_is_given_or_the_environments_or_a_file() -> None:
-    """In this order; an empty variable is none."""
+# ---------------------------------------------------------------- the database URL
+def test_url_is_an_argument_a_variable_or_the_default_file() -> None:
+    """In this order; an empty variable is ignored."""
     both = {"INTERLOCK_DATABASE_URL": "sqlite:///a.db", "DATABASE_URL": "sqlite:///b.db"}
     assert choose_url("sqlite:///c.db", both) == "sqlite:///c.db"
     assert choose_url(None, both) == "sqlite:///a.db"
@@ -153,8 +153,8 @@ def test_the_url_is_given_or_the_environments_or_a_file() -> None:
     ("url", "said"),
     [("mysql://ann:secret@host/db", "starts with 'mysql'"), ("jobs.db", "has no scheme"), ("sqlite", "has no scheme")],
 )
-def test_an_unknown_url_is_one_sentence_at_the_first_verb(url: str, said: str) -> None:
-    """An app can be made with any URL; its first verb says what to write, and no password."""
+def test_unknown_url_is_reported_at_the_first_verb(url: str, said: str) -> None:
+    """An app can be created with any URL; the error says what to write, and shows no password."""
     app = App(url)
     with pytest.raises(UsageError) as caught:
         app.get("some-id")
@@ -164,7 +164,7 @@ def test_an_unknown_url_is_one_sentence_at_the_first_verb(url: str, said: str) -
 
 
 def test_complete_is_refused_for_a_kind_without_external_work(app: App[Tx]) -> None:
-    """Better than an answer that means nothing."""
+    """No job of such a kind could be completed."""
     with pytest.raises(
         UsageError,
         match=r"count has no reconcile function, so its jobs never wait for an external system",
@@ -172,8 +172,8 @@ def test_complete_is_refused_for_a_kind_without_external_work(app: App[Tx]) -> N
         app.job()(count).complete("hash", 1)
 
 
-def test_a_run_that_is_a_value_is_refused() -> None:
-    """When it is declared, and not when its first job fails."""
+def test_parameter_run_with_another_type_is_refused() -> None:
+    """When it is declared, not when its first job fails."""
     app: App[Tx] = App("sqlite:///nowhere.db")
 
     def confused(run: int) -> int:
@@ -184,8 +184,8 @@ def test_a_run_that_is_a_value_is_refused() -> None:
 
 
 @pytest.mark.parametrize("role", ["reconcile", "on_cancel"])
-def test_what_the_event_loop_waits_for_is_a_coroutine(app: App[Tx], role: str) -> None:
-    """A plain function would hold up every job of the worker while it asks."""
+def test_reconcile_and_on_cancel_must_be_coroutines(app: App[Tx], role: str) -> None:
+    """A plain function would block every job of the worker."""
     kind = app.job()(fetch)
     register: Any = kind.reconcile() if role == "reconcile" else kind.on_cancel
 
@@ -200,6 +200,6 @@ def test_what_the_event_loop_waits_for_is_a_coroutine(app: App[Tx], role: str) -
 
 
 def test_reconcile_interval_of_zero_is_refused(app: App[Tx]) -> None:
-    """A worker would do nothing else."""
+    """The worker would do nothing else."""
     with pytest.raises(UsageError, match="above zero"):
         app.job()(fetch).reconcile(every=0)(cast("Any", fetch))

@@ -1,4 +1,4 @@
-"""The command `interlock`, as a person or a script meets it: what it prints, where, and how it exits."""
+"""The command `interlock`: what it prints, where, and how it exits."""
 
 import sqlite3
 import subprocess
@@ -34,10 +34,10 @@ WITH_DATABASE = ("worker", "explain", "redrive", "release", "status", "workers")
 pytestmark = pytest.mark.usefixtures("here")
 
 
-# ---------------------------------------------------------------- being called
+# ---------------------------------------------------------------- help and usage
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_every_command_explains_itself(call: Call, command: str) -> None:
-    """--help says what it does and what it takes."""
+def test_every_command_has_help(call: Call, command: str) -> None:
+    """`--help` says what it does and which options it has."""
     answer = call(*command.split(), "--help")
     assert (answer.code, answer.err) == (0, "")
     assert f"Usage: interlock{' ' if command else ''}{command}" in answer.out
@@ -45,18 +45,18 @@ def test_every_command_explains_itself(call: Call, command: str) -> None:
 
 
 def test_help_names_every_command(call: Call) -> None:
-    """And without anything the command helps, too."""
+    """Also by its short form, `-h`."""
     answer = call("-h")
     assert all(f"\n  {command} " in answer.out for command in COMMANDS if " " not in command)
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("demo", "audit")])
 def test_every_command_shows_an_example(call: Call, command: str) -> None:
-    """That is written as it is called."""
+    """The example starts with the command itself."""
     assert f"\n  Example: interlock {command}" in call(*command.split(), "--help").out
 
 
-def test_help_says_how_it_exits(call: Call) -> None:
+def test_help_lists_the_exit_codes(call: Call) -> None:
     """Once, for all commands."""
     assert "Exit codes: 0 for success, 1 for a failure or a found problem, 2 for wrong usage" in " ".join(
         call("--help").out.split()
@@ -67,28 +67,28 @@ def test_help_says_how_it_exits(call: Call) -> None:
     "arguments", [("fly",), ("jobs", "--fly"), ("show",), ("jobs", "--limit", "0"), ("audit", "archive", "--to", "x")]
 )
 def test_wrong_usage_exits_with_2(call: Call, arguments: tuple[str, ...]) -> None:
-    """What the command line does not offer."""
+    """Unknown commands, options and values."""
     assert call(*arguments).code == 2
 
 
 @pytest.mark.parametrize(
     "command", ["", "migrate", "enqueue", "jobs", "show", "cancel", "verify", "audit archive", *WITH_DATABASE]
 )
-def test_help_says_which_database(call: Call, command: str) -> None:
-    """Everywhere the same order."""
+def test_help_says_which_database_is_used(call: Call, command: str) -> None:
+    """The order is the same for every command."""
     printed = " ".join(call(*command.split(), "--help").out.split())
     assert "or else the URL of the app, INTERLOCK_DATABASE_URL, DATABASE_URL, or sqlite:///interlock.db." in printed
 
 
-def test_usage_has_no_braces(call: Call) -> None:
-    """An argument stands there as it is called."""
+def test_usage_names_arguments_without_braces(call: Call) -> None:
+    """An argument is written as the user types it."""
     assert "Usage: interlock show [OPTIONS] ID\n" in call("show", "-h").out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
 @pytest.mark.parametrize("arguments", [("lifecycle",), ("lifecycle", "--json"), ("--help",)])
-def test_an_answer_that_cannot_be_written_gets_one_sentence(here: Path, arguments: tuple[str, ...]) -> None:
-    """And exit code 1."""
+def test_output_that_cannot_be_written_is_reported(here: Path, arguments: tuple[str, ...]) -> None:
+    """The exit code is 1."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "interlock", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -99,8 +99,8 @@ def test_an_answer_that_cannot_be_written_gets_one_sentence(here: Path, argument
     )
 
 
-def test_python_m_interlock_is_the_command(here: Path) -> None:
-    """Also where scripts are not on the path."""
+def test_python_m_interlock_runs_the_command(here: Path) -> None:
+    """Also if scripts are not on the path."""
     done = subprocess.run([sys.executable, "-m", "interlock", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == "interlock 0.1.0\n"
 
@@ -123,8 +123,8 @@ def test_python_m_interlock_is_the_command(here: Path) -> None:
         ("ends:app", "-A ends:app cannot be imported: the module exits (code 3)"),
     ],
 )
-def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: str) -> None:
-    """And exit code 2: the command line is wrong, whatever is behind it."""
+def test_wrong_app_is_reported(call: Call, here: Path, name: str, says: str) -> None:
+    """The exit code is 2: the command line is wrong, whatever the cause."""
     (here / "empty.py").write_text("")
     (here / "other.py").write_text("app = {}")
     (here / "needs.py").write_text("import no_such_library")
@@ -138,8 +138,8 @@ def test_a_wrong_app_gets_one_sentence(call: Call, here: Path, name: str, says: 
     assert answer.code == 2
 
 
-def test_an_error_inside_the_app_shows_the_way_there(call: Call, here: Path) -> None:
-    """The last lines of its own code, then the sentence; nothing of ours, and no line where the sentence has it all."""
+def test_error_inside_the_app_shows_its_own_frames(call: Call, here: Path) -> None:
+    """The frames of the app's code, then the message; no frames of Interlock, and none if the message says it all."""
     (here / "broken.py").write_text("\n1 / 0")
     (here / "outer.py").write_text("import broken")
     (here / "bad.py").write_text("from interlock import Lifecycle\nLifecycle('x', transitions=[('A', 'fly', 'B')])")
@@ -152,15 +152,15 @@ def test_an_error_inside_the_app_shows_the_way_there(call: Call, here: Path) -> 
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("enqueue", "greet"), ("worker",)])
-def test_what_needs_an_app_says_so(call: Call, command: tuple[str, ...]) -> None:
-    """Where no app is named."""
+def test_command_without_its_app_is_refused(call: Call, command: tuple[str, ...]) -> None:
+    """If no app is named."""
     answer = call(*command)
     assert answer.code == 2
     assert "give -A MODULE:APP, or set INTERLOCK_APP" in answer.sentence
 
 
 def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
-    """Kinds may stand in modules of their own."""
+    """Kinds may be defined in other modules."""
     (here / "moved.py").write_text("from interlock import App\napp = App(imports=['tasks'])")
     (here / "tasks.py").write_text("from moved import app\n@app.job()\ndef work(run): ...")
     assert "kinds: work" in call("migrate", "-A", "moved:app").out
@@ -181,8 +181,8 @@ def test_imports_of_the_app_are_loaded(call: Call, here: Path) -> None:
         ("audit", "archive", "--before", "1d", "--to", "x"),
     ],
 )
-def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, ...]) -> None:
-    """Where there is none, there is none after."""
+def test_reading_creates_no_database(call: Call, here: Path, command: tuple[str, ...]) -> None:
+    """No file is created."""
     answer = call(*command)
     assert answer.code == 1
     assert (
@@ -200,8 +200,8 @@ def test_looking_makes_no_database(call: Call, here: Path, command: tuple[str, .
         ("others.db", "the file has other tables, but none of Interlock"),
     ],
 )
-def test_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) -> None:
-    """Which of the reasons it is, and the command that helps, with the -A and the --database that were given."""
+def test_message_says_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) -> None:
+    """It names the reason and the command that helps, with the given `-A` and `--database`."""
     (here / "empty.db").touch()
     (here / "moved.py").write_text("from interlock import App\napp = App()")
     with sqlite3.connect(here / "others.db") as db:
@@ -211,8 +211,8 @@ def test_why_there_are_no_jobs(call: Call, here: Path, file: str, lacks: str) ->
     assert answer.sentence.endswith(f"interlock migrate -A moved:app --database sqlite:///{file}")
 
 
-def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
-    """A file without our tables does not get them by being looked at."""
+def test_reading_does_not_change_a_foreign_file(call: Call, here: Path) -> None:
+    """A file without Interlock's tables does not get them when it is read."""
     (here / "theirs.db").write_bytes(b"")
     assert call("jobs", "--database", "sqlite:///theirs.db").code == 1
     assert (here / "theirs.db").read_bytes() == b""
@@ -231,8 +231,8 @@ def test_looking_leaves_a_strangers_file_alone(call: Call, here: Path) -> None:
         ("sqlite:///.", "SQLite says of sqlite:///.: unable to open"),
     ],
 )
-def test_a_wrong_database_gets_one_sentence(call: Call, here: Path, url: str, says: str) -> None:
-    """Soon, and without the password."""
+def test_wrong_database_is_reported(call: Call, here: Path, url: str, says: str) -> None:
+    """Quickly, and without the password."""
     (here / "text.db").write_text("this is no database, whatever it is called")
     began = time.monotonic()
     answer = call("jobs", "--database", url)
@@ -242,8 +242,8 @@ def test_a_wrong_database_gets_one_sentence(call: Call, here: Path, url: str, sa
     assert time.monotonic() - began < 10
 
 
-def test_the_database_is_chosen_in_order(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--database, then the app's own, then INTERLOCK_DATABASE_URL, DATABASE_URL, interlock.db."""
+def test_database_is_chosen_in_the_documented_order(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--database`, then the app's own URL, then INTERLOCK_DATABASE_URL, DATABASE_URL, interlock.db."""
     (here / "own.py").write_text("from interlock import App\napp = App('sqlite:///own.db')")
     (here / "open.py").write_text("from interlock import App\napp = App()")
 

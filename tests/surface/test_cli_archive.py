@@ -16,7 +16,7 @@ from tests.surface.cli_kit import Call, enqueued
 
 # ---------------------------------------------------------------- verify
 def test_verify_names_each_violation(call: Call, shop: str, place: Place) -> None:
-    """A job moved behind the database's back is found, and the exit code is 1."""
+    """A job that was moved without the triggers is found, and the exit code is 1."""
     id = enqueued(call, "greet", '{"name": "ann"}')
     place.raw.disable("jobs_update")
     place.raw("UPDATE {jobs} SET state = 'RUNNING', phase = 'running'")
@@ -44,8 +44,8 @@ def gone(call: Call, shop: str, place: Place) -> list[str]:
 
 
 def test_archive_moves_history_into_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
-    """Every entry is a line; the digest is the file's; the rows are gone, and verify is content."""
-    assert call("audit", "archive", "--before", "90", "--to", "a.jsonl").code == 2, "90 what?"
+    """Every entry is a line; the digest is that of the file; the rows are deleted, and `verify` finds no violation."""
+    assert call("audit", "archive", "--before", "90", "--to", "a.jsonl").code == 2, "90 has no unit"
     answer = call("audit", "archive", "--before", "0s", "--to", "a.jsonl")
     content = (here / "a.jsonl").read_bytes()
     assert answer.lines == ["3 jobs, 6 entries", f"{hashlib.sha256(content).hexdigest()}  a.jsonl"]
@@ -58,8 +58,8 @@ def test_archive_moves_history_into_a_file(call: Call, gone: list[str], here: Pa
     assert call("verify").code == 0
 
 
-def test_archive_never_writes_over_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
-    """Nor leaves one behind where there is Nothing to archive."""
+def test_archive_never_overwrites_a_file(call: Call, gone: list[str], here: Path, place: Place) -> None:
+    """It creates no file if there is nothing to archive."""
     (here / "a.jsonl").write_text("precious")
     answer = call("audit", "archive", "--before", "0s", "--to", "a.jsonl")
     assert answer.code == 2
@@ -70,16 +70,16 @@ def test_archive_never_writes_over_a_file(call: Call, gone: list[str], here: Pat
     assert not (here / "b.jsonl").exists()
 
 
-def test_archive_that_cannot_be_written_drops_nothing(call: Call, gone: list[str], place: Place) -> None:
-    """The rows leave only after the file has them."""
+def test_archive_that_cannot_be_written_deletes_nothing(call: Call, gone: list[str], place: Place) -> None:
+    """The rows are deleted only after the file has them."""
     answer = call("audit", "archive", "--before", "0s", "--to", "no/such/folder.jsonl")
     assert answer.code == 1
     assert "still in the database" in answer.sentence
     assert place.raw("SELECT count(*) FROM {audit}") == [(6,)]
 
 
-def test_a_batch_is_on_the_disk_before_its_rows_go(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`write` returns after fsync; a batch whose transaction is run again takes its own place."""
+def test_batch_is_synced_to_disk_before_its_rows_are_deleted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`write` returns after fsync; a batch whose transaction is retried replaces itself."""
     synced: list[int] = []
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_size), real(number)))

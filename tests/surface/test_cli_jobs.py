@@ -1,4 +1,4 @@
-"""The commands that show, verify and archive jobs."""
+"""The commands that enqueue, list, show and cancel jobs."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from tests.surface.cli_kit import Call, enqueued
 
 
 # ---------------------------------------------------------------- jobs
-def test_a_job_from_enqueue_to_cancel(call: Call, shop: str) -> None:
-    """Stored, listed, shown, cancelled, shown again; verify is content all the while."""
+def test_job_is_enqueued_listed_shown_and_cancelled(call: Call, shop: str) -> None:
+    """`verify` finds no violation at the end."""
     id = enqueued(
         call, "greet", '{"name": "ann"}', "--tag", "team=a", "--priority", "3", "--delay", "1h", "--queue", "slow"
     )
@@ -38,8 +38,8 @@ def test_a_job_from_enqueue_to_cancel(call: Call, shop: str) -> None:
     assert call("verify").out == "1 job checked: every rule holds.\n"
 
 
-def test_json_is_whole(call: Call, shop: str) -> None:
-    """What is listed or shown for people is there for programs, and more."""
+def test_json_output_is_complete(call: Call, shop: str) -> None:
+    """It has everything that the tables show, and more."""
     id = enqueued(call, "greet", '{"name": "ann"}')
     assert [job["id"] for job in call("jobs", "--json").json] == [id]
     shown = call("show", id, "--json").json
@@ -50,8 +50,8 @@ def test_json_is_whole(call: Call, shop: str) -> None:
     assert call("enqueue", "greet", '{"name": "bob"}', "--json").json["created"] is True
 
 
-def test_a_key_that_is_taken_answers_with_its_holder(call: Call, shop: str) -> None:
-    """The id alone is on standard output; what else there is to say is not."""
+def test_enqueue_with_a_used_key_prints_the_existing_job(call: Call, shop: str) -> None:
+    """Standard output has only the id; everything else goes to standard error."""
     first = call("enqueue", "greet", '{"name": "ann"}', "--idempotency-key", "k")
     again = call("enqueue", "greet", '{"name": "ann"}', "--idempotency-key", "k")
     assert (first.out, first.err) == (again.out, "")
@@ -82,18 +82,18 @@ def test_a_key_that_is_taken_answers_with_its_holder(call: Call, shop: str) -> N
         (("send", '{"parcel": 1}', "--ttl", "1d"), 1, "cannot have a ttl"),
     ],
 )
-def test_what_cannot_be_enqueued_is_not_stored(
+def test_invalid_enqueue_stores_nothing(
     call: Call, shop: str, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
-    """One sentence, and no job."""
+    """There is one message and no job."""
     answer = call("enqueue", *arguments)
     assert says in answer.sentence
     assert answer.code == code
     assert call("jobs", "--json").json == []
 
 
-def test_a_payload_may_come_from_standard_input(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is too long for a command line."""
+def test_payload_may_come_from_standard_input(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a payload that is too long for a command line."""
     import io
 
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"name": "ann", "times": 7}'))
@@ -120,8 +120,8 @@ def test_jobs_are_filtered_and_paged(call: Call, shop: str) -> None:
     assert "is not a phase: give pending" in call("jobs", "--phase", "asleep").sentence
 
 
-def test_jobs_are_listed_without_holding_their_payloads(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table reads no payload, and JSON is written a few jobs at a time: a thousand payloads may be a gigabyte."""
+def test_listing_jobs_holds_few_payloads_in_memory(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table reads no payloads, and JSON is written a few jobs at a time: a thousand payloads may take a gigabyte."""
     ids = [enqueued(call, "greet", json.dumps({"name": str(n)})) for n in range(25)]
     asked: list[tuple[int, bool]] = []
 
@@ -145,8 +145,8 @@ def test_jobs_are_listed_without_holding_their_payloads(call: Call, shop: str, m
     assert len(call("jobs", "--json", "--limit", "13").json) == 13
 
 
-def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:
-    """The hint repeats what was given, as a shell reads it."""
+def test_hint_for_the_next_page_repeats_the_options(call: Call, here: Path) -> None:
+    """Quoted as a shell needs it."""
     (here / "moved.py").write_text("from interlock import App\napp = App()\n@app.job()\ndef work(run): ...")
     given = ("-A", "moved:app", "--database", "sqlite:///my jobs.db")
     call("migrate", *given)
@@ -167,17 +167,15 @@ def test_the_next_page_is_of_the_same_database(call: Call, here: Path) -> None:
         ),
     ],
 )
-def test_a_filter_that_can_find_nothing_is_refused(
-    call: Call, shop: str, arguments: tuple[str, ...], says: str
-) -> None:
-    """A slip is not an empty list."""
+def test_filter_that_can_match_nothing_is_refused(call: Call, shop: str, arguments: tuple[str, ...], says: str) -> None:
+    """A typing error is not reported as an empty list."""
     answer = call("jobs", *arguments)
     assert answer.code == 2
     assert says in answer.sentence
 
 
-def test_who_cancels_is_who_is_logged_in(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the environment does not say it."""
+def test_cancel_records_the_logged_in_user(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the environment does not name the user."""
     import pwd
 
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
@@ -187,8 +185,8 @@ def test_who_cancels_is_who_is_logged_in(call: Call, shop: str, monkeypatch: pyt
     assert call("show", id, "--json").json["history"][-1]["actor"] == f"operator:{pwd.getpwuid(os.getuid()).pw_name}"
 
 
-def test_a_job_that_is_gone_still_has_its_history(call: Call, shop: str, place: Place) -> None:
-    """Retention deletes the job, not what happened to it."""
+def test_pruned_job_still_has_its_history(call: Call, shop: str, place: Place) -> None:
+    """Retention deletes the job, not its history."""
     id = enqueued(call, "greet", '{"name": "ann"}')
     call("cancel", id)
     assert place.open(real_time=True).retention.prune(phase="failed", age=0, limit=10) == 1
@@ -200,10 +198,8 @@ def test_a_job_that_is_gone_still_has_its_history(call: Call, shop: str, place: 
     assert "There is no job" in missing.sentence
 
 
-def test_a_job_that_cannot_be_cancelled_says_why(
-    call: Call, shop: str, monkeypatch: pytest.MonkeyPatch, place: Place
-) -> None:
-    """It has ended otherwise; it is not there; or its way out runs a function that only the app has (protocol 4)."""
+def test_refused_cancel_says_why(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+    """The job does not exist, or its cancel runs a hook that only the app has (protocol 4)."""
     assert call("cancel", "nonsense").sentence == call("show", "nonsense").sentence
     id = enqueued(call, "send", '{"parcel": 1}')
     if place.schema == "interlock":
@@ -215,9 +211,9 @@ def test_a_job_that_cannot_be_cancelled_says_why(
     assert call("cancel", id).code == 0
 
 
-# ---------------------------------------------------------------- what is stored is shown, never obeyed
-def test_stored_text_is_not_obeyed(call: Call, shop: str) -> None:
-    """No escape sequence, no markup, no turned direction reaches the terminal; in JSON they are numbers."""
+# ---------------------------------------------------------------- stored text is shown, never interpreted
+def test_stored_text_cannot_control_the_terminal(call: Call, shop: str) -> None:
+    """No escape sequence, markup or change of direction reaches the terminal; JSON escapes them."""
     nasty = "\x1b[2J[bold red]x[/] \u202egnp.exe \x9b1m\rover"
     id = enqueued(
         call, "greet", json.dumps({"name": nasty}), "--unique-key", "key\x1b]0;owned\x07", "--tag", "a=[blink]"
@@ -231,21 +227,21 @@ def test_stored_text_is_not_obeyed(call: Call, shop: str) -> None:
     assert call("show", id, "--json").json["job"]["payload"]["name"] == nasty
 
 
-def test_an_errors_sentence_is_not_obeyed(call: Call) -> None:
-    """What comes back from a database or a caller is shown the same way."""
+def test_error_message_cannot_control_the_terminal(call: Call) -> None:
+    """Text from a database or a caller is shown in the same way."""
     answer = call("lifecycle", "x\x1b[31m[bold]")
     assert "\x1b" not in answer.err
     assert "[bold]" in answer.sentence
 
 
-def test_ids_are_never_cut_in_a_pipe(call: Call, shop: str) -> None:
+def test_ids_are_never_shortened_in_a_pipe(call: Call, shop: str) -> None:
     """However long the other columns are."""
     id = enqueued(call, "greet", '{"name": "ann"}', "--queue", "q" * 200)
     assert call("jobs").lines[1].startswith(id)
     assert "q" * 200 in call("jobs").out
 
 
-def test_plain_keeps_lines_only_where_asked() -> None:
+def test_sanitize_keeps_line_breaks_only_if_asked() -> None:
     """One line in a table, several in an error."""
     assert screen.sanitize("a\nb\tc") == "a b c"
     assert screen.sanitize("a\nb\x00", lines=True) == "a\nb\ufffd"

@@ -13,12 +13,12 @@ from tests.surface.cli_kit import MODULE, Call, enqueued
 
 @pytest.fixture
 def places(empty_places: Places) -> Places:
-    """Databases in which nothing was migrated."""
+    """Databases in which nothing is migrated."""
     return empty_places
 
 
 # ---------------------------------------------------------------- migrate
-def test_migrate_says_what_it_did(call: Call, place: Place, here: Path) -> None:
+def test_migrate_lists_its_changes(call: Call, place: Place, here: Path) -> None:
     """What was created and registered; the second time, nothing."""
     (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
     first, second = call("migrate", "-A", "shop:app"), call("migrate", "-A", "shop:app")
@@ -28,7 +28,7 @@ def test_migrate_says_what_it_did(call: Call, place: Place, here: Path) -> None:
 
 
 def test_migrate_sql_makes_the_same_database(call: Call, place: Place, here: Path) -> None:
-    """It prints what another tool may run, and changes nothing."""
+    """It prints SQL for another tool, and changes nothing."""
     (here / "shop.py").write_text(MODULE.format(url=place.url, schema=place.schema))
     answer = call("migrate", "-A", "shop:app", "--sql")
     assert answer.code == 0
@@ -39,7 +39,7 @@ def test_migrate_sql_makes_the_same_database(call: Call, place: Place, here: Pat
 
 # ---------------------------------------------------------------- lifecycle
 def test_lifecycles_are_listed(call: Call, shop: str) -> None:
-    """Those of the engine and those of the app, with the kinds that follow them."""
+    """Built-in lifecycles and those of the app, with their kinds."""
     answer = call("lifecycle")
     assert [line.split()[0] for line in answer.lines] == ["lifecycle", *BUILTIN, "parcel"]
     assert answer.lines[-1].split()[-1] == "send"
@@ -52,8 +52,8 @@ def test_lifecycles_are_listed(call: Call, shop: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_a_lifecycle_prints_as_table_and_diagram(call: Call, name: str) -> None:
-    """Without any app; the diagram reads back as the same lifecycle."""
+def test_lifecycle_is_printed_as_table_and_diagram(call: Call, name: str) -> None:
+    """No app is needed; the diagram parses to the same lifecycle."""
     answer = call("lifecycle", name)
     assert builtin(name).table() in answer.out
     diagram = answer.out.partition("```mermaid\n")[2].partition("```")[0]
@@ -61,8 +61,8 @@ def test_a_lifecycle_prints_as_table_and_diagram(call: Call, name: str) -> None:
     assert Lifecycle.parse(name, call("lifecycle", name, "--json").json["mermaid"]) == builtin(name)
 
 
-def test_an_unknown_lifecycle_is_not_found(call: Call) -> None:
-    """With those that there are."""
+def test_unknown_lifecycle_is_not_found(call: Call) -> None:
+    """The message lists the known ones."""
     answer = call("lifecycle", "fantasy")
     assert answer.code == 1
     assert "Known: standard, state_model, task" in answer.sentence
@@ -79,8 +79,8 @@ stateDiagram-v2
 """
 
 
-def test_check_compares_which_states_are_joined(call: Call, here: Path) -> None:
-    """Labels and prose do not count; what differs is named, and the exit code is 1 (protocol 37)."""
+def test_check_compares_pairs_of_states(call: Call, here: Path) -> None:
+    """Labels and text do not count; each difference is named, and the exit code is 1 (protocol 37)."""
     same, drifted = here / "same.md", here / "drifted.md"
     same.write_text(DRAWN.format(more="  running --> pending: back\n"))
     drifted.write_text(DRAWN.format(more="  error --> pending: again\n"))
@@ -98,7 +98,7 @@ def test_check_compares_which_states_are_joined(call: Call, here: Path) -> None:
 
 
 def test_check_takes_the_name_from_the_document(call: Call, here: Path) -> None:
-    """From its headings or its own name, if there is one lifecycle of that name."""
+    """From its headings or its file name, if exactly one lifecycle has that name."""
     for name, title in (("ours.md", "# The task of a worker"), ("task.md", "# Ours")):
         (here / name).write_text(DRAWN.format(more="  running --> pending: back\n").replace("# Ours", title))
         assert call("lifecycle", "--check", name).out == f"{name} matches task.\n"
@@ -118,10 +118,8 @@ def test_check_takes_the_name_from_the_document(call: Call, here: Path) -> None:
         (("task", "--allow", "A --> B"), 2, "--allow needs --check FILE.md"),
     ],
 )
-def test_check_says_what_it_cannot_compare(
-    call: Call, here: Path, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    """In one sentence."""
+def test_check_reports_invalid_input(call: Call, here: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    """With one message."""
     (here / "empty.md").write_text("nothing")
     (here / "drawn.md").write_text(DRAWN.format(more=""))
     answer = call("lifecycle", *arguments)

@@ -1,4 +1,4 @@
-"""What an operator calls: redrive, release, explain, status, workers, bench."""
+"""The commands for operators: redrive, release, explain, status, workers, bench."""
 
 import os
 import pty
@@ -43,7 +43,7 @@ def leased(store: OpenStore, *, lease: float = 30.0) -> Lease:
 
 
 def ended(call: Call, store: OpenStore, outcome: Outcome) -> str:
-    """A job that was claimed and settled so."""
+    """Return a job that was claimed and ended with this outcome."""
     id = greeting(call)
     settle(store, leased(store), outcome)
     return id
@@ -54,8 +54,8 @@ def serve(store: OpenStore, *kinds: str, name: str = "ann#1") -> None:
 
 
 # ---------------------------------------------------------------- redrive
-def test_a_failed_job_is_driven_again(call: Call, store: OpenStore) -> None:
-    """The new id is printed; the old job stays as it ended, and its history says who did it and why."""
+def test_failed_job_is_redriven(call: Call, store: OpenStore) -> None:
+    """The command prints the new id; the old job does not change, and its history says who redrove it and why."""
     id = ended(call, store, FailedFinally("broken"))
     answer = call("redrive", id, "--reason", "mended")
     assert (answer.code, answer.err) == (0, "")
@@ -67,8 +67,8 @@ def test_a_failed_job_is_driven_again(call: Call, store: OpenStore) -> None:
     assert str(last.reason).endswith(": mended")
 
 
-def test_one_that_cannot_be_driven_again_does_not_keep_the_others(call: Call, store: OpenStore) -> None:
-    """Each has its sentence, and the exit code is 1."""
+def test_job_that_cannot_be_redriven_does_not_stop_the_others(call: Call, store: OpenStore) -> None:
+    """Each failure has its own message, and the exit code is 1."""
     id, waiting = ended(call, store, FailedFinally("broken")), greeting(call)
     answer = call("redrive", NOBODY, id, waiting, "--by", "ann", "--json")
     assert answer.code == 1
@@ -89,8 +89,8 @@ def held(call: Call, store: OpenStore) -> str:
     return id
 
 
-def test_a_release_says_what_became_of_the_call(call: Call, store: OpenStore) -> None:
-    """The job is due, the receipt is what the operator gave, and the second release is refused."""
+def test_release_records_the_operators_decision(call: Call, store: OpenStore) -> None:
+    """The job is due, the receipt is the operator's, and a second release is refused."""
     id = held(call, store)
     arguments = ("release", id, "--effect", "happened", "--receipt", '{"charge": 17}', "--reason", "seen at the bank")
     assert call(*arguments).out == f"{id} released: {store.inspect.get(id).state}, ready to run\n"
@@ -111,10 +111,8 @@ def test_a_release_says_what_became_of_the_call(call: Call, store: OpenStore) ->
         (("--effect", "happened"), "Missing option '--reason'"),
     ],
 )
-def test_a_release_that_makes_no_sense_changes_nothing(
-    call: Call, store: OpenStore, arguments: tuple[str, ...], says: str
-) -> None:
-    """It was called wrongly, and the job is still held."""
+def test_invalid_release_changes_nothing(call: Call, store: OpenStore, arguments: tuple[str, ...], says: str) -> None:
+    """The exit code is 2, and the job is still held."""
     id = held(call, store)
     answer = call("release", id, *arguments)
     assert answer.code == 2
@@ -124,7 +122,7 @@ def test_a_release_that_makes_no_sense_changes_nothing(
 
 # ---------------------------------------------------------------- explain
 def test_explain_says_why_a_job_waits(call: Call, store: OpenStore) -> None:
-    """Nobody serves it; then somebody does; then it is held."""
+    """No worker serves it; then one does; then it is held."""
     id = greeting(call)
     assert "no live worker serves the kind greet in the queue default" in call("explain", id).out
     serve(store, "greet")
@@ -135,8 +133,8 @@ def test_explain_says_why_a_job_waits(call: Call, store: OpenStore) -> None:
     assert (missing.code, "There is no job" in missing.sentence) == (1, True)
 
 
-def test_explain_tells_a_call_that_is_made_now_from_one_in_doubt(call: Call, store: OpenStore) -> None:
-    """Doubt begins when the worker that made the call no longer holds the job."""
+def test_explain_distinguishes_a_running_call_from_one_in_doubt(call: Call, store: OpenStore) -> None:
+    """A call is in doubt once its worker no longer holds the job."""
     id = greeting(call)
     lease = leased(store)
     assert store.receipts.begin_effect(Fence(id, 1, lease.holder), "pay", "0")
@@ -145,7 +143,7 @@ def test_explain_tells_a_call_that_is_made_now_from_one_in_doubt(call: Call, sto
     assert "In doubt: no receipt shows whether pay happened." in call("explain", id).out
 
 
-def test_explain_says_that_a_running_job_was_asked_to_stop(call: Call, store: OpenStore) -> None:
+def test_explain_shows_the_cancel_request_of_a_running_job(call: Call, store: OpenStore) -> None:
     id = greeting(call)
     leased(store)
     assert store.control.request_cancel(id, by="operator:ann", reason=None)
@@ -155,7 +153,7 @@ def test_explain_says_that_a_running_job_was_asked_to_stop(call: Call, store: Op
 
 
 def test_explain_says_that_a_finish_function_failed(call: Call, store: OpenStore) -> None:
-    """The job has succeeded all the same; the last line of the error says why its finish did not."""
+    """The job has succeeded anyway; the last line of the error says why its finish function failed."""
     id = greeting(call)
     committed = settle(store, leased(store), Returned('"hello"', boundary=True))
     settle(store, committed, Finished("Traceback (most recent call last):\nTimeoutError: no mail server"))
@@ -169,8 +167,8 @@ def seen(answer: Answer) -> Any:
     return answer.json
 
 
-def test_status_is_calm_where_every_kind_is_served(call: Call, store: OpenStore) -> None:
-    """It counts by lifecycle and state, and by queue; exit code 0."""
+def test_status_finds_no_problem_if_every_kind_is_served(call: Call, store: OpenStore) -> None:
+    """It counts by lifecycle and state, and by queue; the exit code is 0."""
     greeting(call)
     serve(store, "greet")
     answer = call("status")
@@ -183,8 +181,8 @@ def test_status_is_calm_where_every_kind_is_served(call: Call, store: OpenStore)
     assert seen(call("status", "--json"))["healthy"] is True
 
 
-def test_status_names_a_kind_that_nobody_serves(call: Call, store: OpenStore, place: Place) -> None:
-    """Also where the one who served it has been silent for too long; exit code 1."""
+def test_status_names_a_kind_that_no_worker_serves(call: Call, store: OpenStore, place: Place) -> None:
+    """Also if its worker has been silent for too long; the exit code is 1."""
     greeting(call)
     serve(store, "greet")
     place.raw(f"UPDATE {{workers}} SET heartbeat_at = {place.raw.time(EPOCH)}")
@@ -196,7 +194,7 @@ def test_status_names_a_kind_that_nobody_serves(call: Call, store: OpenStore, pl
 
 
 def test_status_shows_the_age_of_a_stuck_heartbeat(call: Call, store: OpenStore) -> None:
-    """An execution that has given no sign of life for twice its lease is named, with its owner."""
+    """An execution without a heartbeat for twice its lease is named with its owner."""
     id = greeting(call)
     serve(store, "greet")
     leased(store, lease=0.001)
@@ -209,8 +207,8 @@ def test_status_shows_the_age_of_a_stuck_heartbeat(call: Call, store: OpenStore)
     assert (stuck["job_id"], stuck["heartbeat_age"] > 0.002) == (id, True)
 
 
-def test_status_lists_what_is_held(call: Call, store: OpenStore) -> None:
-    """With the reason, so that someone can decide; exit code 1."""
+def test_status_lists_held_jobs(call: Call, store: OpenStore) -> None:
+    """With the reason, so that an operator can decide; the exit code is 1."""
     id = held(call, store)
     serve(store, "greet")
     answer = call("status")
@@ -221,8 +219,8 @@ def test_status_lists_what_is_held(call: Call, store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--watch", "--json"), ("--watch",)])
-def test_watching_needs_a_terminal(call: Call, shop: str, arguments: tuple[str, ...]) -> None:
-    """A program asks as often as it likes."""
+def test_watch_needs_a_terminal(call: Call, shop: str, arguments: tuple[str, ...]) -> None:
+    """Programs can poll instead."""
     assert call("status", *arguments).code == 2
 
 
@@ -233,8 +231,8 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(ours)
 
 
-def test_watching_draws_until_it_is_interrupted(call: Call, store: OpenStore, terminal: tuple[int, int]) -> None:
-    """What changes is allowed anew; Ctrl-C ends it with 0."""
+def test_watch_refreshes_until_it_is_interrupted(call: Call, store: OpenStore, terminal: tuple[int, int]) -> None:
+    """It shows each change; Ctrl-C ends it with 0."""
     ours, theirs = terminal
     command = [sys.executable, "-m", "interlock", "status", "--watch"]
     with subprocess.Popen(
@@ -266,7 +264,7 @@ def until(file: int, wanted: bytes) -> bytes:
 
 # ---------------------------------------------------------------- workers
 def test_workers_are_listed(call: Call, store: OpenStore, place: Place) -> None:
-    """Who they are, what they serve, and when they were last heard of; one that is silent is said to be."""
+    """Their names, what they serve, and their last heartbeat; silent ones are marked."""
     serve(store, "greet", "send", name="ann#1")
     serve(store, "greet", name="bob#2")
     place.raw(f"UPDATE {{workers}} SET heartbeat_at = {place.raw.time(EPOCH)} WHERE name = 'bob#2'")
@@ -277,8 +275,8 @@ def test_workers_are_listed(call: Call, store: OpenStore, place: Place) -> None:
     assert [(one["name"], one["alive"]) for one in told] == [("ann#1", True), ("bob#2", False)]
 
 
-def test_no_workers_are_said_so(call: Call, shop: str) -> None:
-    """On the other channel: the list is empty."""
+def test_workers_command_says_if_there_are_none(call: Call, shop: str) -> None:
+    """The message goes to standard error; the list is empty."""
     answer = call("workers")
     assert (answer.code, answer.out) == (0, "")
     assert "start one with interlock worker -A MODULE:APP" in answer.err
@@ -286,8 +284,8 @@ def test_no_workers_are_said_so(call: Call, shop: str) -> None:
 
 
 # ---------------------------------------------------------------- bench
-def test_bench_measures_on_a_file_of_its_own(call: Call, here: Path, tmp_path: Path) -> None:
-    """Figures above zero, and nothing is left."""
+def test_bench_uses_a_temporary_file(call: Call, here: Path, tmp_path: Path) -> None:
+    """The figures are above zero, and no file is left."""
     answer = call("bench", "--jobs", "50", "--slots", "10", "--json")
     assert (answer.code, answer.err) == (0, "")
     told = answer.json
@@ -297,8 +295,8 @@ def test_bench_measures_on_a_file_of_its_own(call: Call, here: Path, tmp_path: P
     assert list(here.iterdir()) == list(tmp_path.glob("interlock-bench*")) == []
 
 
-def test_bench_leaves_a_server_as_it_was(call: Call, postgres_url: str) -> None:
-    """Its schema is its own, and goes with it."""
+def test_bench_removes_its_schema_from_the_server(call: Call, postgres_url: str) -> None:
+    """It uses its own schema."""
     answer = call("bench", "--jobs", "20", "--database", postgres_url)
     assert (answer.code, answer.err) == (0, "")
     assert [line.split()[0] for line in answer.lines] == ["database", "python", "enqueue", "drain", "pickup"]
@@ -308,8 +306,8 @@ def test_bench_leaves_a_server_as_it_was(call: Call, postgres_url: str) -> None:
         ).fetchone() == (0,)
 
 
-def test_bench_never_removes_a_file_that_was_there(call: Call, here: Path) -> None:
-    """It asks for a new one."""
+def test_bench_never_removes_an_existing_file(call: Call, here: Path) -> None:
+    """It needs a new file."""
     (here / "mine.db").write_text("precious")
     answer = call("bench", "--database", "sqlite:///mine.db")
     assert answer.code == 2

@@ -1,4 +1,4 @@
-"""`interlock worker` as a process: its first lines, how it works, and how it ends."""
+"""`interlock worker` as a process: its first lines, its work, and its end."""
 
 import json
 import re
@@ -49,9 +49,9 @@ def block(run: SyncRun) -> None:
 
 
 class Process:
-    """A worker process, whose lines are read as they come.
+    """A worker process whose output is read line by line.
 
-    One that says nothing for a minute is ended, and its test fails.
+    A process without output for a minute is killed, and its test fails.
     """
 
     def __init__(self, *arguments: str) -> None:
@@ -62,7 +62,7 @@ class Process:
         self._rescue.start()
 
     def until(self, wanted: str) -> str:
-        """The next line that has this in it."""
+        """Return the next line that contains this text."""
         for line in self._process.stdout:
             self.said.append(line)
             if wanted in line:
@@ -73,7 +73,7 @@ class Process:
         self._process.send_signal(number)
 
     def end(self, number: int | None = None) -> int:
-        """Its exit code, after this signal."""
+        """Return the exit code, after this signal."""
         if number is not None:
             self.signal(number)
         self.said += self._process.stdout.readlines()
@@ -91,7 +91,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts workers; none outlives its test."""
+    """Start workers; none outlives its test."""
     made: list[Process] = []
 
     def begin(*arguments: str) -> Process:
@@ -105,7 +105,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def waiter(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An app whose handlers say what they do, on a migrated database; INTERLOCK_APP names it."""
+    """An app whose handlers print what they do, on a migrated database; INTERLOCK_APP names it."""
     (here / "waiter.py").write_text(SHOP.format(url=place.url, schema=place.schema))
     assert call("migrate", "-A", "waiter:app").code == 0
     monkeypatch.setenv("INTERLOCK_APP", "waiter:app")
@@ -116,10 +116,10 @@ def job(call: Call, id: str) -> Any:
     return call("show", id, "--json").json["job"]
 
 
-# ---------------------------------------------------------------- from start to end
+# ---------------------------------------------------------------- start and end
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_works_until_a_signal(start: Start, call: Call, waiter: str, number: int) -> None:
-    """It takes what comes, ends with 0, and leaves no row behind."""
+def test_worker_runs_until_a_signal(start: Start, call: Call, waiter: str, number: int) -> None:
+    """It runs jobs, exits with 0, and removes its row."""
     worker = start()
     worker.until(READY)
     id = enqueued(call, "greet", '{"name": "ann"}')
@@ -131,7 +131,7 @@ def test_a_worker_works_until_a_signal(start: Start, call: Call, waiter: str, nu
     assert call("workers", "--json").json == []
 
 
-def test_the_first_line_says_what_it_is(start: Start, waiter: str, place: Place) -> None:
+def test_first_line_describes_the_worker(start: Start, waiter: str, place: Place) -> None:
     """Name, database, kinds, queues and slots."""
     worker = start("--name", "ann", "--slots", "7", "--queues", "mail,default", "--kinds", "greet,wait")
     first = worker.until("the worker starts")
@@ -142,16 +142,16 @@ def test_the_first_line_says_what_it_is(start: Start, waiter: str, place: Place)
     assert worker.end(signal.SIGTERM) == 0
 
 
-def test_two_workers_may_have_one_name(start: Start, waiter: str) -> None:
-    """Each boot has an id of its own."""
+def test_two_workers_may_have_the_same_name(start: Start, waiter: str) -> None:
+    """Each start has its own id."""
     both = [start("--name", "ann"), start("--name", "ann")]
     names = {found[0] for each in both if (found := re.search(r"ann#\w+", each.until(READY)))}
     assert len(names) == 2
     assert [each.end(signal.SIGTERM) for each in both] == [0, 0]
 
 
-def test_a_second_signal_ends_it_at_once(start: Start, call: Call, waiter: str) -> None:
-    """With 128 and the signal's number; what ran is still leased, and its lease recovers it."""
+def test_second_signal_ends_the_worker_at_once(start: Start, call: Call, waiter: str) -> None:
+    """The exit code is 128 plus the signal's number; running jobs stay leased and are recovered later."""
     worker = start()
     id = enqueued(call, "wait")
     worker.until("waiting")
@@ -161,7 +161,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, call: Call, waiter: str) 
     assert job(call, id)["phase"] == "running"
 
 
-def test_the_same_signal_twice_at_once_counts_once(start: Start, waiter: str) -> None:
+def test_same_signal_twice_at_once_counts_once(start: Start, waiter: str) -> None:
     """`timeout` signals a process and then its group: the worker still drains."""
     worker = start()
     worker.until(READY)
@@ -169,8 +169,8 @@ def test_the_same_signal_twice_at_once_counts_once(start: Start, waiter: str) ->
     assert worker.end(signal.SIGTERM) == 0
 
 
-def test_a_handler_that_cannot_be_stopped_does_not_keep_it(start: Start, call: Call, waiter: str) -> None:
-    """Threads cannot be ended: the process ends without them, and says so."""
+def test_handler_that_cannot_be_stopped_does_not_block_the_exit(start: Start, call: Call, waiter: str) -> None:
+    """Threads cannot be stopped: the process ends without them, and says so."""
     worker = start()
     enqueued(call, "block")
     worker.until("blocking")
@@ -178,8 +178,8 @@ def test_a_handler_that_cannot_be_stopped_does_not_keep_it(start: Start, call: C
     assert any("1 handlers cannot be stopped" in line for line in worker.said)
 
 
-def test_a_worker_that_hangs_says_where_and_ends_with_70(here: Path) -> None:
-    """Every stack, and a code by which whoever watches it starts another."""
+def test_hung_worker_prints_its_stacks_and_exits_with_70(here: Path) -> None:
+    """A supervisor restarts it because of the exit code."""
     program = "from interlock.cli.worker_command import exit_hung\ndef stuck():\n    exit_hung(61.0)\nstuck()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 70
@@ -187,11 +187,11 @@ def test_a_worker_that_hangs_says_where_and_ends_with_70(here: Path) -> None:
     assert "in stuck" in done.stderr
 
 
-# ---------------------------------------------------------------- what it leaves alone
-def test_kinds_that_it_does_not_have_are_left_alone(
+# ---------------------------------------------------------------- kinds of other workers
+def test_worker_leaves_unknown_and_excluded_kinds_alone(
     start: Start, call: Call, waiter: str, here: Path, place: Place
 ) -> None:
-    """Those of another app, and those that it was told to leave; `status` names both."""
+    """Kinds of another app, and kinds that `--kinds` leaves out; `status` names both."""
     (here / "other.py").write_text(
         f"from interlock import App\napp = App({place.url!r}, schema={place.schema!r})\n@app.job()\ndef fly(run): ..."
     )
@@ -212,8 +212,8 @@ def test_kinds_that_it_does_not_have_are_left_alone(
 
 
 # ---------------------------------------------------------------- the database
-def test_a_database_that_was_not_migrated_ends_it(start: Start, here: Path, place: Place) -> None:
-    """With 1, and the command that helps."""
+def test_worker_exits_if_the_database_is_not_migrated(start: Start, here: Path, place: Place) -> None:
+    """With exit code 1 and the command that helps."""
     place.raw.script("CREATE TABLE theirs (id integer)")
     (here / "waiter.py").write_text(SHOP.format(url=place.url, schema=place.schema))
     worker = start("-A", "waiter:app")
@@ -223,8 +223,8 @@ def test_a_database_that_was_not_migrated_ends_it(start: Start, here: Path, plac
     assert not any("Traceback" in line for line in worker.said)
 
 
-def test_a_lifespan_that_raises_ends_it_with_one_sentence(start: Start, here: Path, place: Place) -> None:
-    """Whoever runs it reads why; the traceback is for the one who wrote it, at --log-level debug."""
+def test_worker_exits_if_its_lifespan_raises(start: Start, here: Path, place: Place) -> None:
+    """The message says why; the traceback is shown only at `--log-level debug`."""
     (here / "unready.py").write_text(
         "from contextlib import asynccontextmanager\nfrom interlock import App, "
         "SyncRun\n\n@asynccontextmanager\nasync def life():\n"
@@ -240,8 +240,8 @@ def test_a_lifespan_that_raises_ends_it_with_one_sentence(start: Start, here: Pa
     assert not any("Traceback" in line for line in worker.said)
 
 
-def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: Call) -> None:
-    """The worker stays, says so, and works as soon as it can."""
+def test_worker_waits_for_an_unreachable_database(start: Start, here: Path, call: Call) -> None:
+    """It logs the problem, and works as soon as it can connect."""
     (here / "waiter.py").write_text(SHOP.format(url=f"sqlite:///{here / 'later' / 'jobs.db'}", schema="interlock"))
     worker = start("-A", "waiter:app")
     worker.until("the worker cannot work now; it retries every")
@@ -251,7 +251,7 @@ def test_a_database_that_is_away_is_waited_for(start: Start, here: Path, call: C
     assert worker.end(signal.SIGTERM) == 0
 
 
-def test_a_server_that_is_away_does_not_end_it_nor_its_password_show(start: Start, here: Path) -> None:
+def test_worker_waits_for_an_unreachable_server_and_hides_its_password(start: Start, here: Path) -> None:
     """It can be stopped while it waits."""
     (here / "waiter.py").write_text(
         SHOP.format(url="postgresql://nobody:hunter2@127.0.0.1:1/x?password=hunter3", schema="interlock")
@@ -265,8 +265,8 @@ def test_a_server_that_is_away_does_not_end_it_nor_its_password_show(start: Star
 
 
 # ---------------------------------------------------------------- logs and metrics
-def test_logs_may_be_json(start: Start, waiter: str) -> None:
-    """A line each, with their fields."""
+def test_logs_can_be_json(start: Start, waiter: str) -> None:
+    """One line per event, with its fields."""
     worker = start("--log-json", "--log-level", "debug")
     worker.until(READY)
     assert worker.end(signal.SIGTERM) == 0
@@ -275,8 +275,8 @@ def test_logs_may_be_json(start: Start, waiter: str) -> None:
     assert "debug" in {line["level"] for line in lines}
 
 
-def test_metrics_are_served(start: Start, call: Call, waiter: str) -> None:
-    """Where the first line says; with what stands in the database."""
+def test_worker_serves_metrics(start: Start, call: Call, waiter: str) -> None:
+    """At the address in the first line, with counts from the database."""
     worker = start("--metrics-port", "0", "--kinds", "greet")
     found = re.search(r"metrics=(\S+)", worker.until("the worker starts"))
     assert found is not None
@@ -289,7 +289,7 @@ def test_metrics_are_served(start: Start, call: Call, waiter: str) -> None:
     assert worker.end(signal.SIGTERM) == 0
 
 
-# ---------------------------------------------------------------- being called
+# ---------------------------------------------------------------- wrong usage
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -303,10 +303,10 @@ def test_metrics_are_served(start: Start, call: Call, waiter: str) -> None:
         (("--slots", "0"), "--slots"),
     ],
 )
-def test_a_worker_that_is_called_wrongly_does_not_start(
+def test_worker_with_wrong_options_does_not_start(
     call: Call, waiter: str, arguments: tuple[str, ...], says: str
 ) -> None:
-    """One sentence, and exit code 2."""
+    """With one message and exit code 2."""
     answer = call("worker", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert says in answer.err
@@ -322,8 +322,8 @@ def test_a_worker_that_is_called_wrongly_does_not_start(
         ("from interlock import App\napp = App()", "This app has no kinds"),
     ],
 )
-def test_a_worker_that_can_never_work_does_not_start(call: Call, here: Path, module: str, says: str) -> None:
-    """It does not wait for what will not come."""
+def test_worker_with_an_unusable_app_does_not_start(call: Call, here: Path, module: str, says: str) -> None:
+    """It does not wait for a database or kind that will never exist."""
     (here / "never.py").write_text(module)
     answer = call("worker", "-A", "never:app")
     assert answer.code == 1

@@ -1,6 +1,4 @@
-"""The package is what its contract says, and no less; what is still to come is listed, and leaves the list when it
-comes.
-"""
+"""The package matches its contract: exported names, bases, attributes, methods and parameters."""
 
 import inspect
 import re
@@ -23,9 +21,9 @@ def in_package(cls: Class) -> type[Any]:
 
 
 def definitions(cls: Class, name: str) -> list[Callable[..., Any]]:
-    """The overloads of a method, or its only definition."""
+    """Return the overloads of a method, or its only definition."""
     owner = next(base for base in in_package(cls).__mro__ if name in base.__dict__)
-    # Looked up by name: a protocol has overloads without a function that implements them.
+    # Look it up by name: a protocol has overloads without an implementation.
     place: Any = SimpleNamespace(__module__=owner.__module__, __qualname__=f"{owner.__qualname__}.{name}")
     function = owner.__dict__[name]
     return list(typing.get_overloads(place)) or [getattr(function, "__func__", function)]
@@ -48,7 +46,7 @@ def shape(parameters: Iterable[Parameter]) -> list[tuple[str, str, bool]]:
 
 
 def test_exported_names_are_those_of_the_contract() -> None:
-    """`__all__` has the contract's public names, and each is there."""
+    """`__all__` has exactly the contract's public names, and each exists."""
     assert set(interlock.__all__) == public_names()
     assert sorted(interlock.__all__) == interlock.__all__
     for name in interlock.__all__:
@@ -56,8 +54,8 @@ def test_exported_names_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("cls", PUBLIC.values(), ids=lambda cls: cls.name)
-def test_classes_derive_as_the_contract_says(cls: Class) -> None:
-    """A public or built-in base of the contract is a base in the package."""
+def test_classes_have_the_bases_of_the_contract(cls: Class) -> None:
+    """A public or built-in base in the contract is a base in the package."""
     for base in cls.bases:
         if base == "Exception" or base in PUBLIC:
             assert issubclass(in_package(cls), Exception if base == "Exception" else getattr(interlock, base))
@@ -65,7 +63,7 @@ def test_classes_derive_as_the_contract_says(cls: Class) -> None:
 
 @pytest.mark.parametrize("cls", PUBLIC.values(), ids=lambda cls: cls.name)
 def test_classes_have_the_attributes_of_the_contract(cls: Class) -> None:
-    """Each attribute is declared, or is a property."""
+    """Each attribute is declared or is a property."""
     declared = {name for base in in_package(cls).__mro__ for name in inspect.get_annotations(base)}
     missing = {
         name
@@ -76,18 +74,16 @@ def test_classes_have_the_attributes_of_the_contract(cls: Class) -> None:
 
 
 @pytest.mark.parametrize(("cls", "name"), METHODS, ids=lambda part: part if isinstance(part, str) else part.name)
-def test_methods_take_what_the_contract_says(cls: Class, name: str) -> None:
-    """The same parameters, of the same kinds, in the same order, with defaults at the same places; async where the
-    contract is.
-    """
+def test_methods_have_the_parameters_of_the_contract(cls: Class, name: str) -> None:
+    """The same parameters, of the same kinds, in the same order and with the same defaults; async if the contract is."""
     promised, found = cls.methods[name], definitions(cls, name)
     assert [shape(method.parameters) for method in promised] == [shape(parameters(each)) for each in found]
     assert [method.is_async for method in promised] == [inspect.iscoroutinefunction(each) for each in found]
 
 
 @pytest.mark.parametrize(("cls", "name"), METHODS, ids=lambda part: part if isinstance(part, str) else part.name)
-def test_signatures_say_any_only_where_the_contract_does(cls: Class, name: str) -> None:
-    """`Any` is a hole in the type checker's net: the contract lists each one."""
+def test_signatures_use_any_only_if_the_contract_does(cls: Class, name: str) -> None:
+    """`Any` hides type errors, so the contract lists each use."""
     for method, function in zip(cls.methods[name], definitions(cls, name), strict=True):
         holes = {one.name for one in parameters(function) if one.any_}
         assert holes <= {one.name for one in method.parameters if one.any_}

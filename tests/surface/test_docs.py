@@ -1,14 +1,12 @@
-"""The documents tell the truth: every example in them runs, in a fresh directory per document, and says what the
-document says it says.
+"""The documentation is correct: every example runs, in a new directory per page, and prints what the page shows.
 
-A block of Python runs as a program of its own; one that begins with `# name.py` is also kept under that name, and so
-is one of Markdown that begins with
-`<!-- name.md -->`; where the page itself calls it, with `$ python name.py`, it is only kept. A `text` block after it
-is what it prints. In a `console` block
-each line after `$ ` is run, and what follows is what it prints; `interlock worker` is ended, as by Ctrl-C, when
-nothing is left to do.
-Printed lines are compared in order: `…` stands for anything, lines may be left out, and a command that ends with `#
-exits with N` does so.
+A `python` block runs as its own program. If it starts with `# name.py`, it is also saved under that name; so is a
+`markdown` block that starts with `<!-- name.md -->`. If the page calls the program with `$ python name.py`, the block
+is only saved. A `text` block after it shows its output.
+
+In a `console` block each line after `$ ` is run, and the following lines show its output; `interlock worker` is
+stopped, as by Ctrl-C, when nothing is left to do. Printed lines are compared in order: `…` matches anything, lines may
+be left out, and a command that ends with `# exits with N` must exit with N.
 """
 
 import ast
@@ -30,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 SERVER = "postgresql://localhost/shop"
-"""What a page writes where the tests put their own server."""
+"""The address that pages show; the tests replace it with their own server."""
 
 RUN = ("python", "console")
 SHOWN = ("text", "mermaid", "markdown")
@@ -52,7 +50,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name under which it is kept."""
+        """Return the name under which the block is saved."""
         found = (
             re.match(r"# ([\w./]+\.py)\n", self.text)
             if self.language == "python"
@@ -69,9 +67,9 @@ def blocks(path: Path) -> list[Block]:
     ]
 
 
-# ---------------------------------------------------------------- running
+# ---------------------------------------------------------------- running examples
 class Directory:
-    """Where one page's examples run: a reader's empty directory."""
+    """The directory in which one page's examples run: empty, as for a reader."""
 
     def __init__(self, path: Path, server: str, programs: str) -> None:
         self.path = path
@@ -98,7 +96,7 @@ class Directory:
         return self._run(["bash", "-c", f"python {file}"], 0)
 
     def console(self, block: Block) -> Iterator[tuple[str, str, str]]:
-        """Each command with what it printed and what it should have; variables live as long as the page."""
+        """Yield each command with its output and the expected output; variables last for the whole page."""
         commands = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
         script = ["touch _variables; source _variables; set -u -a"]
         for number, text in enumerate(commands):
@@ -118,7 +116,7 @@ class Directory:
 
 
 def missing(expected: str, printed: str) -> str | None:
-    """The first expected line that was not printed, after those before it."""
+    """Return the first expected line that was not printed after the lines before it."""
     lines = iter(" ".join(line.split()) for line in printed.splitlines())
     for line in expected.splitlines():
         wanted = " ".join(line.split())
@@ -131,7 +129,7 @@ def missing(expected: str, printed: str) -> str | None:
 
 
 def called(block: Block, page: list[Block]) -> bool:
-    """Whether the page runs it by its name."""
+    """Return whether the page runs the block by its name."""
     return block.file is not None and any(
         f"$ python {block.file}\n" in other.text for other in page if other.language == "console"
     )
@@ -139,7 +137,7 @@ def called(block: Block, page: list[Block]) -> bool:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database of its own on the tests' server, for a page that names one."""
+    """A database on the tests' server, for a page that names one."""
     path: Path = request.getfixturevalue("path")
     if SERVER not in path.read_text(encoding="utf-8"):
         yield SERVER
@@ -154,12 +152,10 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if blocks(path)], ids=page)
-def test_examples_run_and_say_what_the_page_says(
+def test_examples_run_and_print_what_the_page_shows(
     path: Path, tmp_path: Path, server: str, engine_launcher: Launcher
 ) -> None:
-    """From top to bottom, as a reader would; on the first page with the real programs, started as a reader starts
-    them.
-    """
+    """From top to bottom, as a reader would; the first page runs the real programs."""
     programs = str(REAL) if path == PAGES[0] else engine_launcher.path
     directory, found = Directory(tmp_path, server, programs), blocks(path)
     for place, block in enumerate(found):
@@ -180,8 +176,8 @@ def test_examples_run_and_say_what_the_page_says(
             Machine.parse("drawn", block.text)
 
 
-def test_no_example_escapes() -> None:
-    """Every block has a language that is run or read here; a fence that is never closed is no block."""
+def test_every_example_is_checked() -> None:
+    """Every block has a language that is run or parsed here, and every fence is closed."""
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         assert {block.language for block in blocks(path)} <= {*RUN, *SHOWN}, page(path)
@@ -189,15 +185,15 @@ def test_no_example_escapes() -> None:
         assert not open_fence, f"{page(path)} does not close a fence"
 
 
-def test_expected_lines_are_really_compared() -> None:
-    """The comparison itself refuses what was not printed, or in another order."""
+def test_comparison_finds_missing_and_reordered_lines() -> None:
+    """It reports a line that was not printed, or was printed in another order."""
     assert missing("a … c\nd", "a b  c\nx\nd\n") is None
     assert missing("d\na", "a\nd\n") == "a"
     assert missing("a", "ab\n") == "a"
 
 
-# ---------------------------------------------------------------- what pages point to
-def test_links_lead_somewhere() -> None:
+# ---------------------------------------------------------------- links and files
+def test_links_lead_to_existing_files() -> None:
     """A relative link names a file of this repository."""
     for path in PAGES:
         text = _FENCE.sub("", path.read_text(encoding="utf-8"))
@@ -206,15 +202,15 @@ def test_links_lead_somewhere() -> None:
                 assert (path.parent / target).exists(), f"{page(path)} links to {target}"
 
 
-def test_files_that_are_named_exist() -> None:
-    """A path in backticks under src, tests or docs is one."""
+def test_named_files_exist() -> None:
+    """Every path in backticks under src, tests, docs or benchmarks."""
     for path in PAGES:
         for named in re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+)`", path.read_text(encoding="utf-8")):
             assert (ROOT / named).exists(), f"{page(path)} names {named}"
 
 
 def test_every_page_is_listed() -> None:
-    """The index of the documentation leads to every page."""
+    """The index of the documentation links to every page."""
     index, decisions = DOCS / "README.md", DOCS / "decisions" / "README.md"
     listed = index.read_text(encoding="utf-8") + "".join(
         f"decisions/{name}" for name in re.findall(r"\((\d{4}[^)]+)\)", decisions.read_text(encoding="utf-8"))
@@ -233,8 +229,8 @@ def test_decisions_are_short_and_numbered() -> None:
         assert all(f"**{word}.**" in text for word in ("Context", "Decision", "Consequence")), path.name
 
 
-def test_a_jobs_life_crosses_at_most_nine_files() -> None:
-    """From enqueue to DONE; each of them is there and does what the page says it does."""
+def test_page_about_the_life_of_a_job_names_at_most_nine_files() -> None:
+    """Each file exists and has the named function or query."""
     text = (DOCS / "explanation" / "life-of-a-job.md").read_text(encoding="utf-8")
     steps = re.findall(r"^\d+\. `(src/[\w./]+)`, `(\w+)`", text, re.MULTILINE)
     assert 1 <= len({file for file, _ in steps}) <= 9
@@ -245,8 +241,8 @@ def test_a_jobs_life_crosses_at_most_nine_files() -> None:
         )
 
 
-def test_the_worker_s_machine_is_drawn_as_it_is() -> None:
-    """The page about the worker shows the very arrows that the loop takes."""
+def test_page_about_the_worker_has_its_state_machine() -> None:
+    """The diagram has exactly the transitions of the loop."""
     page = DOCS / "explanation" / "worker.md"
     assert Machine.load(page, "loop").arrows == WORKER.arrows
 

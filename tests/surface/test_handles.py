@@ -48,8 +48,8 @@ def test_second_enqueue_with_the_same_key_finds_the_job(shop: Shop) -> None:
     assert (first.created, second.created, first.id == second.id) == (True, False, True)
 
 
-def test_waiting_ends_with_the_job_whatever_its_end(shop: Shop) -> None:
-    """`result` raises where `wait_until_ended` returns the job."""
+def test_wait_until_ended_returns_a_failed_job(shop: Shop) -> None:
+    """`result` raises instead."""
     handle = shop.broken.enqueue()
     shop.app.run_until_idle()
     assert handle.wait_until_ended(timeout=0).state == "FAILED"
@@ -71,7 +71,7 @@ def test_handle_cancels_the_job(shop: Shop) -> None:
     assert shop.app.history(handle.id)[-1].actor == "operator:ann"
 
 
-def test_twins_do_the_same(shop: Shop) -> None:
+def test_async_twins_do_the_same(shop: Shop) -> None:
     async def scene() -> None:
         handle = await shop.add.aenqueue(1, 2)
         assert (await handle.ajob()).phase == "pending"
@@ -85,7 +85,7 @@ def test_twins_do_the_same(shop: Shop) -> None:
 
 
 def test_every_enqueue_returns_a_handle(shop: Shop) -> None:
-    """Also those by name and by redrive; the result has the type that its kind declares."""
+    """Also by name and by redrive; the result has the type that its kind declares."""
     many = shop.app.enqueue_many([shop.add.request(1, 2), shop.add.request(3, 4)])
     named = shop.app.enqueue_named("add", {"a": 5, "b": 6})
     failed = shop.broken.enqueue()

@@ -89,7 +89,7 @@ def test_called_kind_is_the_plain_function(app: App[Tx]) -> None:
         ({"tries": "three"}, "tries of nothing is 'three': give a whole number"),
     ],
 )
-def test_wrong_option_is_refused_in_one_sentence(app: App[Tx], options: dict[str, Any], sentence: str) -> None:
+def test_invalid_option_is_refused_with_a_message(app: App[Tx], options: dict[str, Any], sentence: str) -> None:
     def nothing() -> None: ...
 
     declare: Any = app.job
@@ -104,7 +104,7 @@ def test_name_given_by_position_is_refused(app: App[Tx]) -> None:
         declare("greet")
 
 
-def test_run_must_be_readable_and_alone(app: App[Tx]) -> None:
+def test_run_must_have_a_readable_annotation_and_be_first(app: App[Tx]) -> None:
     def unreadable(context: object) -> None: ...
     def perhaps(run: SyncRun | None) -> None: ...
     def by_keyword(*, run: SyncRun) -> None: ...

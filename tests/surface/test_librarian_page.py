@@ -55,7 +55,7 @@ QBITTORRENT, HTTP, SERVER = "http://127.0.0.1:8080", "127.0.0.1:8099", "postgres
 
 @contextmanager
 def downloading(qbittorrent: FakeQbittorrent) -> Iterator[None]:
-    """qBittorrent downloads a part of every torrent, and the rest after it has been asked a few times more."""
+    """Make qBittorrent download a part of every torrent, and the rest after a few more requests."""
     stop = threading.Event()
 
     def work() -> None:

@@ -18,13 +18,13 @@ from interlock.store.types import Lease, NewJob
 PACKAGE = Path(interlock.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-a-job.md"
 CARRIERS = (JobRequest, NewJob, Job, Lease, HeldExecution, Settlement, Move)
-"""The job itself, as it is called at each step."""
+"""The objects that carry the job at each step."""
 LIMIT = 9
 _PATH = re.compile(r"`src/interlock/([\w./]+)`")
 
 
 def listed() -> list[str]:
-    """The files of the numbered list."""
+    """Return the files of the numbered list."""
     return [
         found[1]
         for line in PAGE.read_text("utf-8").splitlines()
@@ -33,20 +33,20 @@ def listed() -> list[str]:
 
 
 def excluded() -> list[str]:
-    """The files and folders of the table of exclusions."""
+    """Return the files and folders of the table of exclusions."""
     rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `src/")]
     return [path for row in rows for path in _PATH.findall(row)]
 
 
 def traced(app: App[Tx], work: Any) -> set[str]:
-    """The files with a function that received the job, from its enqueue to its end."""
+    """Return the files with a function that received the job, from its enqueue to its end."""
     seen = set[str]()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(f"{PACKAGE}/"):
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            # A batch of jobs counts too.
+            # A batch of jobs counts, too.
             given = [frame.f_locals.get(name) for name in names]
             given += [one for value in given if isinstance(value, list | tuple) for one in value[:1]]
             if any(isinstance(value, CARRIERS) for value in given):
@@ -64,7 +64,7 @@ def traced(app: App[Tx], work: Any) -> set[str]:
     return seen
 
 
-def test_the_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> None:
+def test_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
     committed: list[str] = []
 
@@ -80,7 +80,7 @@ def test_the_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> N
     seen = traced(app, greet.enqueue)
     app.close()
     outside = tuple(excluded())
-    # `kind.enqueue` receives the arguments that become the job; the worker's `_claim` asks for it.
+    # `kind.enqueue` receives the arguments that become the job; the worker's `_claim` requests it.
     begins = {"jobs/kind.py", "worker/worker.py", "core/transition.py"}
     python = {path for path in listed() if path.endswith(".py")}
     assert committed == ["ann"]
@@ -89,6 +89,6 @@ def test_the_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> N
     assert f"functions in {len(seen)} files receive it" in PAGE.read_text("utf-8")
 
 
-def test_the_listed_files_exist_and_are_few() -> None:
+def test_listed_files_exist_and_are_at_most_nine() -> None:
     assert all((PACKAGE / path).exists() for path in [*listed(), *excluded()])
     assert len(listed()) <= LIMIT

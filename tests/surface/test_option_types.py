@@ -1,4 +1,4 @@
-"""An option of a wrong type is refused in one sentence that names the option, the value and what to give."""
+"""An option of a wrong type is refused with a message that names the option, the value and what to give."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -46,14 +46,12 @@ def test_wrong_type_is_refused(kind: Any, options: dict[str, Any], sentence: str
 
 
 @pytest.mark.parametrize(("first", "second"), [({"run_at": SOON}, {"delay": 5}), ({"delay": 5}, {"run_at": SOON})])
-def test_delay_and_run_at_are_refused_together_in_two_calls_too(
-    kind: Any, first: dict[str, Any], second: dict[str, Any]
-) -> None:
+def test_delay_and_run_at_from_two_calls_are_refused(kind: Any, first: dict[str, Any], second: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Both delay and run_at are given"):
         kind.using(**first).using(**second)
 
 
-def test_only_requests_are_enqueued_and_scheduled(app: App[Tx], kind: Any) -> None:
+def test_enqueue_many_and_schedule_accept_only_requests(app: App[Tx], kind: Any) -> None:
     wrong: Any = "greet"
     with pytest.raises(UsageError, match=r"request is 'greet': give the value of kind.request\(…\)"):
         app.enqueue_many([wrong])
@@ -61,6 +59,6 @@ def test_only_requests_are_enqueued_and_scheduled(app: App[Tx], kind: Any) -> No
         app.schedule("daily", "0 3 * * *", wrong)
 
 
-def test_reconcile_needs_a_whole_batch(kind: Any) -> None:
+def test_reconcile_batch_must_be_a_whole_number(kind: Any) -> None:
     with pytest.raises(UsageError, match="batch is 'all': give a whole number"):
         kind.reconcile(batch="all")(kind)

@@ -14,12 +14,12 @@ def text(store: str) -> str:
 
 
 def names(store: str) -> set[str]:
-    """The queries of a store; what is one statement there and several here has its name before the dot."""
+    """Return the queries of a store; a query that is several statements here has its name before the dot."""
     return {name.partition(".")[0] for name in re.findall(r"^-- name: (\S+)", text(store), re.MULTILINE)}
 
 
-def test_every_query_has_its_sibling_or_a_reason() -> None:
-    """A name that stands in one file only is explained by a `-- differs:` line of the other."""
+def test_every_query_is_in_both_stores_or_explained() -> None:
+    """A name in only one file is explained by a `-- differs:` line in the other."""
     for store, other in (STORES, STORES[::-1]):
         reasons = " ".join(re.findall(r"^-- differs: (.*)", text(other), re.MULTILINE))
         assert {name for name in names(store) - names(other) if f"`{name}`" not in reasons} == set()
@@ -27,7 +27,7 @@ def test_every_query_has_its_sibling_or_a_reason() -> None:
 
 @pytest.mark.parametrize("store", STORES)
 def test_three_queries_assign_a_jobs_state(store: str) -> None:
-    """After insert: claim, move and take, and no other."""
+    """After the insert, only claim, move and take do."""
     assigning: set[str] = set()
     for head, body in re.findall(
         r"^-- name: (\S+)\n(.*?)(?=^-- (?:name|fragment):|\Z)", text(store), re.MULTILINE | re.DOTALL

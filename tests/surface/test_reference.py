@@ -1,4 +1,4 @@
-"""The reference pages say what the code says; `python -m tests.surface.test_reference` makes them anew."""
+"""The reference pages match the code; `python -m tests.surface.test_reference` regenerates them."""
 
 import inspect
 import re
@@ -24,9 +24,9 @@ from tests.kit import TABLES, Place
 from tests.surface.test_docs import DOCS, ROOT
 
 
-# ---------------------------------------------------------------- what is generated from the code
+# ---------------------------------------------------------------- generated sections
 def store_contract() -> str:
-    """The verbs of a store and their laws, as they stand in the code."""
+    """Return the verbs of a store and their rules, from the docstrings."""
     verbs = [
         (f"{part}.{name}", verb)
         for part, protocol in PARTS.items()
@@ -42,7 +42,7 @@ def store_contract() -> str:
 
 
 def all_errors() -> str:
-    """Each error with what its class says of it."""
+    """Return each error with the docstring of its class."""
     every = [
         each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.InterlockError)
     ]
@@ -68,7 +68,7 @@ UNSAID = {
 
 
 def defaults() -> str:
-    """What holds where nothing is said."""
+    """Return the default values of all options."""
     told = {
         "@app.job": App.job,
         "kind.result": Kind.result,
@@ -122,7 +122,7 @@ def _default(value: Any) -> str:
 
 
 def command_line() -> str:
-    """What each command says of itself."""
+    """Return the help text of each command."""
     top: Any = typer.main.get_command(commands)
     helps = [_help(top, "interlock")]
     for name, command in top.commands.items():
@@ -150,8 +150,8 @@ _MARK = re.compile(r"(?<=<!-- generated -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_reference_is_what_the_code_says(name: str) -> None:
-    """Made from the code; to make it anew: `python -m tests.surface.test_docs`."""
+def test_reference_matches_the_code(name: str) -> None:
+    """To regenerate the pages, run `python -m tests.surface.test_reference`."""
     found = _MARK.search((DOCS / "reference" / name).read_text(encoding="utf-8"))
     assert found is not None
     assert found[0].strip() == GENERATED[name]().strip()
@@ -161,7 +161,7 @@ _SECTION = re.compile(r"^## `(\w+)`[^\n]*\n(.*?)(?=^## |\Z)", re.MULTILINE | re.
 
 
 def test_reference_lists_every_table_and_column(place: Place) -> None:
-    """The page of tables has a section for each table of both databases, which names every column."""
+    """The page about tables has a section for each table of both databases, with every column."""
     place.open().registry.migrate([], [])
     text = (DOCS / "reference" / "tables.md").read_text(encoding="utf-8")
     sections = {found[1]: set(re.findall(r"`(\w+)`", found[2])) for found in _SECTION.finditer(text)}
@@ -173,13 +173,13 @@ def test_reference_lists_every_table_and_column(place: Place) -> None:
 
 
 def test_reference_has_every_event() -> None:
-    """The page of the language has one row for each of the engine's events, in their order."""
+    """The page about the lifecycle language has one row per event, in order."""
     text = (DOCS / "reference" / "lifecycle-language.md").read_text(encoding="utf-8")
     assert tuple(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == EVENTS
 
 
 def test_shipped_lifecycles_are_checked_against_their_documents() -> None:
-    """The three that come with the engine are read from the documents that explain them."""
+    """The three built-in lifecycles are read from the documents that explain them."""
     for name in BUILTIN:
         assert Lifecycle.load(ROOT / "src" / "interlock" / "core" / "builtin" / f"{name}.md").name == name
 

@@ -30,11 +30,11 @@ ALLOWED = {
     "core/clock.py": {"datetime.now"},
     "core/ids.py": {"time.time_ns"},
     "core/sleeper.py": {"time.sleep", "asyncio.sleep"},
-    # A deadlock, and a file that another writes, are tried again in place, jittered.
+    # Deadlocks and a busy file are retried in place, with jitter.
     "store/retry.py": {"random", "random.uniform", "time.sleep"},
-    # Chance comes into a worker here, and only here.
+    # Randomness enters a worker only here.
     "engine/context.py": {"random", "random.random"},
-    # A turn of the event loop, and its own pulse: neither is a wait for anything.
+    # One turn of the event loop, and its heartbeat: neither waits for anything.
     "engine/reporter.py": {"asyncio.sleep"},
     "worker/assembly.py": {"asyncio.sleep"},
 }
@@ -50,7 +50,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Each function with the length of its body, without its docstring."""
+    """Yield each function with the length of its body, without its docstring."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
@@ -58,7 +58,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def uses(path: Path) -> set[str]:
-    """The clocks, waits and dice that a file reaches for, as `module.name`."""
+    """Return the clocks, sleeps and random functions that a file uses, as `module.name`."""
     found: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -73,29 +73,29 @@ def uses(path: Path) -> set[str]:
 
 
 def all_functions() -> Iterator[tuple[str, int]]:
-    """Each function of the source as `file:name`, with its length."""
+    """Yield each function of the source as `file:name`, with its length."""
     for path in FILES:
         yield from ((f"{name(path)}:{function}", lines) for function, lines in functions(path))
 
 
 def test_files_are_short() -> None:
-    """Under 350 lines: the source, the applications, and the tests of both."""
+    """Under 350 lines: the source, the applications, the benchmarks and all tests."""
     sizes = {path.relative_to(ROOT).as_posix(): len(path.read_bytes().splitlines()) for path in EVERY}
     assert {path: lines for path, lines in sizes.items() if lines >= LINES and path not in LONG_FILES} == {}
 
 
 def test_functions_are_short() -> None:
-    """The body has under 40 lines, docstring left out."""
+    """The body has under 40 lines, without the docstring."""
     assert {each: lines for each, lines in all_functions() if lines >= FUNCTION and each not in LONG_FUNCTIONS} == {}
 
 
-def test_time_and_chance_are_injected() -> None:
-    """Clocks are read, waits are waited and dice are thrown in listed places only, so that a test can set them all."""
+def test_time_and_randomness_are_injected() -> None:
+    """Clocks, sleeps and random functions are used only in the listed places, so that a test can control them."""
     assert {name(path): used for path in FILES if (used := uses(path))} == ALLOWED
 
 
-def test_allowances_name_what_is_still_long() -> None:
-    """A file or function that is short, or gone, is no longer listed."""
+def test_exceptions_list_only_what_is_still_long() -> None:
+    """A file or function that is short or deleted must not be listed."""
     long = {each for each, lines in all_functions() if lines >= FUNCTION}
     assert set(LONG_FUNCTIONS) <= long
     sizes = {path.relative_to(ROOT).as_posix(): len(path.read_bytes().splitlines()) for path in EVERY}
@@ -103,7 +103,7 @@ def test_allowances_name_what_is_still_long() -> None:
 
 
 def test_no_file_name_appears_twice() -> None:
-    """A file name says what the file is without its folder; the two dialects share theirs."""
+    """A file name says what the file is without its folder; the two dialects share names."""
     names = [
         path.name for path in FILES if path.name != "__init__.py" and path.parent.name not in ("sqlite", "postgres")
     ]

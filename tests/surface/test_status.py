@@ -21,7 +21,7 @@ WORKER = WorkerFacts("ann#1", "host", 17, "Polling", 10, 3, ("greet",), ("defaul
 
 @pytest.fixture
 def store(shop: str, place: Place) -> OpenStore:
-    """Another process on the shop's database, in real time, beside a worker that serves greetings in `default`."""
+    """Another process on the shop's database, in real time, with a worker that serves `greet` in `default`."""
     store = place.open(real_time=True)
     store.workers.report(WORKER)
     return store
@@ -39,7 +39,7 @@ def claimed(store: OpenStore, queue: str = "default") -> Lease:
     return lease
 
 
-def test_held_job_is_named_behind_a_thousand_newer_ones(call: Call, store: OpenStore) -> None:
+def test_held_job_is_listed_among_a_thousand_newer_jobs(call: Call, store: OpenStore) -> None:
     """It is counted and named, and the exit code is 1, however many jobs wait."""
     lease = claimed(store)
     settle(store, lease, Held("did it happen?"))
@@ -53,7 +53,7 @@ def test_held_job_is_named_behind_a_thousand_newer_ones(call: Call, store: OpenS
 
 
 def test_held_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: OpenStore) -> None:
-    """Each kind and queue is named; the number is that of all."""
+    """Each kind and queue is named; the count is the total."""
     for _ in range(25):
         settle(store, claimed(store), Held("look"))
     other = claimed(store, queue="slow")
@@ -65,7 +65,7 @@ def test_held_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: O
 
 
 def test_due_job_in_a_queue_that_no_worker_serves_is_named(call: Call, store: OpenStore) -> None:
-    """Its kind is served, but elsewhere: exit code 1, until a worker serves that queue."""
+    """Its kind is served in another queue: the exit code is 1 until a worker serves this one."""
     store.queue.enqueue([greeting(queue="slow"), greeting(queue="slow"), greeting(queue="later", delay=600.0)])
     answer = call("status")
     assert answer.code == 1
@@ -79,14 +79,14 @@ def test_due_job_in_a_queue_that_no_worker_serves_is_named(call: Call, store: Op
 
 
 def test_kind_and_queue_must_be_served_by_one_worker(call: Call, store: OpenStore) -> None:
-    """One worker has the kind and another the queue: neither claims the job."""
+    """One worker has the kind and another the queue: neither can claim the job."""
     store.queue.enqueue([greeting(queue="slow")])
     store.workers.report(replace(WORKER, name="bob#1", kinds=("send",), queues=("slow",)))
     assert call("status").code == 1
 
 
 def test_failed_jobs_of_the_last_day_are_counted_by_kind(call: Call, store: OpenStore) -> None:
-    """With the newest ids and the last line of their errors; a cancelled or rejected job has not failed."""
+    """With the newest ids and the last line of their errors; cancelled and rejected jobs have not failed."""
     failed = [claimed(store) for _ in range(5)]
     for number, lease in enumerate(failed):
         settle(
@@ -107,8 +107,8 @@ def test_failed_jobs_of_the_last_day_are_counted_by_kind(call: Call, store: Open
     assert (told["kind"], told["count"], len(told["newest"])) == ("greet", 5, 3)
 
 
-def test_status_is_calm_again_when_failed_jobs_were_driven_again(call: Call, store: OpenStore) -> None:
-    """Someone has looked."""
+def test_status_finds_no_problem_after_a_redrive(call: Call, store: OpenStore) -> None:
+    """A redriven job needs no attention."""
     lease = claimed(store)
     settle(store, lease, FailedFinally("broken"))
     assert call("status").code == 1
@@ -116,8 +116,8 @@ def test_status_is_calm_again_when_failed_jobs_were_driven_again(call: Call, sto
     assert call("status").code == 0
 
 
-def test_a_hundred_stuck_jobs_may_be_more(call: Call, store: OpenStore) -> None:
-    """The list ends at a hundred, and says so."""
+def test_list_of_stuck_jobs_ends_at_a_hundred(call: Call, store: OpenStore) -> None:
+    """The output says that there are more."""
     store.queue.enqueue([greeting() for _ in range(101)])
     store.queue.claim("ann#1", claim_rules("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
     answer = call("status")
@@ -126,7 +126,7 @@ def test_a_hundred_stuck_jobs_may_be_more(call: Call, store: OpenStore) -> None:
 
 
 def test_stuck_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: OpenStore) -> None:
-    """The oldest of each kind is named."""
+    """The oldest of each kind is listed."""
     store.queue.enqueue([greeting() for _ in range(101)])
     store.queue.claim("ann#1", claim_rules("greet", lease=0.001, lifecycle=STANDARD), ("default",), 101)
     (other,) = store.queue.enqueue([replace(greeting(), kind="call")])
@@ -136,6 +136,6 @@ def test_stuck_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: 
     assert (len(told), told[-1]["job_id"]) == (101, other.id)
 
 
-def test_silent_worker_counts_as_alive_for_three_beats() -> None:
-    """A worker beats at least every ten seconds, so thirty without a beat tell that it is gone."""
+def test_silent_worker_counts_as_alive_for_three_heartbeats() -> None:
+    """A worker sends a heartbeat at least every ten seconds, so after thirty seconds it counts as dead."""
     assert records.SILENT == 3 * leases.LONGEST_INTERVAL

@@ -1,4 +1,4 @@
-"""What an operator reads at a terminal of 80 columns: no word is broken, and a short id is good for every command."""
+"""Tables on a terminal of 80 columns: no word is broken, and every command accepts a short id."""
 
 import fcntl
 import os
@@ -58,7 +58,7 @@ COMMANDS = (
 
 @dataclass
 class WorkerContext:
-    """The shop's database, and its jobs: one waits, one runs, one is held, one failed, one is stuck."""
+    """The shop's database with five jobs: waiting, running, held, failed and stuck."""
 
     store: OpenStore
     ids: dict[str, str]
@@ -92,7 +92,7 @@ def letter(store: OpenStore, name: str) -> NewJob:
 
 @pytest.fixture(autouse=True)
 def programs(engine_launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`interlock` starts quickly."""
+    """Start `interlock` quickly."""
     monkeypatch.setenv("PATH", f"{engine_launcher.path}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -125,7 +125,7 @@ def context(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatc
 
 
 def at_terminal(*arguments: str, columns: int = 80) -> tuple[int, str]:
-    """Run the command on a terminal of its own; its exit code, and what the terminal got."""
+    """Run the command on its own terminal; return its exit code and output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | {
@@ -152,7 +152,7 @@ def words(text: str) -> set[str]:
 # ---------------------------------------------------------------- 80 columns
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_word_is_broken_at_80_columns(context: WorkerContext, call: Call, command: str) -> None:
-    """Each line fits, and each word is one of the pipe's words, or is cut with an ellipsis at its end."""
+    """Each line fits, and each word also appears in a pipe, or is shortened with an ellipsis."""
     name, *options = command.split()
     arguments = [name, *([context.ids["failed"]] if name in ("show", "explain") else []), *options]
     _, shown = at_terminal(*arguments)
@@ -173,8 +173,8 @@ def test_no_word_is_broken_at_80_columns(context: WorkerContext, call: Call, com
     assert max(cell_len(line) for line in shown.splitlines()) <= 80
 
 
-def test_pipe_gets_whole_cells(context: WorkerContext, call: Call) -> None:
-    """Whatever their length: programs read them."""
+def test_cells_in_a_pipe_are_complete(context: WorkerContext, call: Call) -> None:
+    """Of any length, since programs read them."""
     lines = call("jobs").lines
     assert lines[0].split() == ["id", "kind", "state", "attempt", "tries", "left", "queue", "due", "(UTC)", "progress"]
     (running,) = [line.split() for line in lines if line.startswith(context.ids["running"])]
@@ -182,9 +182,9 @@ def test_pipe_gets_whole_cells(context: WorkerContext, call: Call) -> None:
     assert running[-3:] == ["1,200/4,000", "pages", "printed"]
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- contents
 def test_attempt_is_one_line_with_the_last_line_of_its_error(context: WorkerContext) -> None:
-    """The traceback is behind --full."""
+    """The traceback is shown only with `--full`."""
     _, shown = at_terminal("show", context.ids["failed"][:18])
     attempts = shown.partition("\nexecutions\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in attempts] == ["attempt", "1", "2"]
@@ -194,7 +194,7 @@ def test_attempt_is_one_line_with_the_last_line_of_its_error(context: WorkerCont
     assert whole.count("Traceback (most recent call last):") >= 3
 
 
-def test_long_payload_is_whole_only_with_full(context: WorkerContext) -> None:
+def test_long_payload_is_complete_only_with_full(context: WorkerContext) -> None:
     """A terminal gets its beginning."""
     job = letter(context.store, "x" * 5000)
     context.store.queue.enqueue([job])
@@ -204,7 +204,7 @@ def test_long_payload_is_whole_only_with_full(context: WorkerContext) -> None:
 
 
 def test_progress_is_shown(context: WorkerContext, call: Call) -> None:
-    """In the list, of the job, of its attempt, and where it is explained."""
+    """In the list, for the job, for its attempt, and in `explain`."""
     id = context.ids["running"]
     _, listed = at_terminal("jobs", "--phase", "running", columns=120)
     assert "1,200/4,000" in listed
@@ -216,13 +216,13 @@ def test_progress_is_shown(context: WorkerContext, call: Call) -> None:
 
 # ---------------------------------------------------------------- short ids
 def short(text: str, id: str) -> str:
-    """What stands for an id in what a terminal shows."""
+    """Return the short id that a terminal shows."""
     (found,) = [word for word in words(text) if len(word) >= 13 and id.startswith(word)]
     return found
 
 
-def test_short_id_is_good_for_every_command(context: WorkerContext, call: Call) -> None:
-    """As it was shown: show, explain, cancel, redrive, release, and the page after it."""
+def test_every_command_accepts_a_short_id(context: WorkerContext, call: Call) -> None:
+    """show, explain, cancel, redrive, release, and `--after`."""
     _, listed = at_terminal("jobs")
     ids = {name: short(listed, id) for name, id in context.ids.items()}
     assert all(13 <= len(each) <= 23 for each in ids.values())
@@ -236,8 +236,8 @@ def test_short_id_is_good_for_every_command(context: WorkerContext, call: Call) 
     assert context.ids["held"] > after[0]["id"]
 
 
-def test_status_shows_short_ids_that_commands_take(context: WorkerContext, call: Call) -> None:
-    """What needs a look is looked at next."""
+def test_status_shows_short_ids_that_commands_accept(context: WorkerContext, call: Call) -> None:
+    """For held, stuck and failed jobs."""
     code, shown = at_terminal("status")
     assert code == 1
     for name in ("held", "stuck", "failed"):
@@ -248,7 +248,7 @@ def test_status_shows_short_ids_that_commands_take(context: WorkerContext, call:
     "command", [("show",), ("explain",), ("cancel",), ("release", "--reason", "x"), ("jobs", "--after")]
 )
 def test_ambiguous_prefix_names_its_candidates(context: WorkerContext, call: Call, command: tuple[str, ...]) -> None:
-    """In one sentence, with as much of each id as is enough; nothing is changed."""
+    """With enough of each id to be unambiguous; nothing is changed."""
     prefix = context.ids["waiting"][:6]
     answer = call(command[0], *command[1:], prefix) if "--after" in command else call(command[0], prefix, *command[1:])
     assert answer.code == 2
@@ -259,8 +259,8 @@ def test_ambiguous_prefix_names_its_candidates(context: WorkerContext, call: Cal
 
 @pytest.mark.parametrize("command", [("show",), ("explain",), ("cancel",), ("redrive",), ("release", "--reason", "x")])
 @pytest.mark.parametrize("id", ["ffffffff", "nonsense"])
-def test_unknown_prefix_is_one_sentence(context: WorkerContext, call: Call, command: tuple[str, ...], id: str) -> None:
-    """And exit code 1."""
+def test_unknown_prefix_is_reported(context: WorkerContext, call: Call, command: tuple[str, ...], id: str) -> None:
+    """The exit code is 1."""
     answer = call(command[0], id, *command[1:])
     assert answer.code == 1
     assert "There is no job" in answer.sentence
@@ -275,8 +275,8 @@ def test_pruned_job_is_shown_by_a_prefix(context: WorkerContext, call: Call) -> 
 
 
 # ---------------------------------------------------------------- tables
-def test_spare_columns_go_first_and_names_are_cut_next() -> None:
-    """Ids stay whole, and the row stays on one line."""
+def test_spare_columns_are_dropped_before_names_are_shortened() -> None:
+    """Ids stay complete, and each row stays on one line."""
     columns = (Column("id", "whole"), Column("kind"), Column("host", spare=True))
     row = ("0123456789", "a_rather_long_kind", "example")
     assert table.lines(columns, [row], None) == [
@@ -289,7 +289,7 @@ def test_spare_columns_go_first_and_names_are_cut_next() -> None:
 
 
 def test_prose_wraps_between_words() -> None:
-    """A word that is too long is cut."""
+    """A word that is too long is shortened."""
     assert table.lines(
         [Column("n", "whole"), Column("why", "wrap")], [("1", "it was not there incomprehensibly")], 14
     ) == ["n  why", "1  it was not", "   there", "   incomprehe…"]

@@ -1,7 +1,6 @@
-"""Programs written against the contract type-check against the package, under both checkers in strict mode.
+"""Programs written for the contract type-check against the package with mypy and basedpyright in strict mode.
 
-The lines that must be refused carry ignores, and an ignore that nothing needs is an error: so each refusal is checked
-too.
+Lines that must be refused carry an ignore comment, and an unused ignore is an error: so each refusal is checked, too.
 """
 
 import json
@@ -20,7 +19,7 @@ PROGRAMS = [*sorted((HERE / "contract" / "programs").glob("*.py")), *sorted((HER
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """Copies beside each other and away from this repository's own settings."""
+    """Copies in one directory, without this repository's settings."""
     for program in PROGRAMS:
         shutil.copy(program, tmp_path)
     return tmp_path
@@ -32,7 +31,7 @@ def run(command: list[str], where: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_programs_satisfy_mypy(programs: Path) -> None:
-    """`mypy --strict` accepts the good lines and refuses the bad ones."""
+    """`mypy --strict` accepts the valid lines and refuses the others."""
     options = [
         "--config-file=",
         "--strict",
@@ -45,7 +44,7 @@ def test_programs_satisfy_mypy(programs: Path) -> None:
 
 
 def test_programs_satisfy_basedpyright(programs: Path) -> None:
-    """basedpyright in strict mode does too."""
+    """basedpyright in strict mode does, too."""
     settings = {
         "include": ["*.py"],
         "extraPaths": [str(SOURCE)],
@@ -62,8 +61,8 @@ def test_programs_satisfy_basedpyright(programs: Path) -> None:
     assert "0 errors" in ran.stdout
 
 
-def test_the_contract_itself_satisfies_mypy(programs: Path) -> None:
-    """The programs fit the contract as well as the package: neither is mended alone."""
+def test_contract_satisfies_mypy(programs: Path) -> None:
+    """The programs fit both the contract and the package, so neither can change alone."""
     shutil.copy(HERE / "contract" / "api.pyi", programs / "interlock.pyi")
     ran = run(
         [

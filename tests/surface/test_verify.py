@@ -1,4 +1,4 @@
-"""Verify finds what is wrong, and only that. The records are real ones, bent."""
+"""verify: it finds every violation, and nothing else. The tests change real records."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.kit import Raw, SettableClock
 
 @pytest.fixture
 def lived(store: Store, clock: SettableClock) -> Store:
-    """Jobs of every lifecycle in many a state: waiting, running, lost, resting, committed, ended."""
+    """Jobs of every lifecycle in many situations: waiting, running, lost, resting, committed, ended."""
     for kind in ("mail", "model", "chore", "deliver", "fetch", "paint"):
         stored(store, kind, delay=1e6)
         fail(store, claimed(store, kind))
@@ -31,7 +31,7 @@ def lived(store: Store, clock: SettableClock) -> Store:
 
 
 def test_consistent_database_has_no_violation(lived: Store) -> None:
-    """Every job is checked, and nothing is found."""
+    """Every job is checked, and no violation is found."""
     report = verify(lived)
     assert report.violations == []
     assert (report.ok, report.checked, report.left_out) == (True, 22, 0)
@@ -63,7 +63,7 @@ def last(**changes: Any) -> Callable[[JobRecord], JobRecord]:
 
 
 def again(**changes: Any) -> Callable[[JobRecord], JobRecord]:
-    """One execution more, like the last, after it."""
+    """Add one more execution like the last one."""
 
     def bend(record: JobRecord) -> JobRecord:
         assert record.job is not None
@@ -93,8 +93,8 @@ BENT: list[tuple[str, Callable[[JobRecord], JobRecord], set[str]]] = [
     ("another phase", job(phase="failed"), {"phase"}),
     ("another attempt", job(attempt=2), {"attempts"}),
     ("another version", job(version=3), {"audit"}),
-    ("a version that is not registered", job(lifecycle_version=9), {"lifecycle"}),
-    ("a lifecycle that is not registered", job(lifecycle="none"), {"lifecycle"}),
+    ("an unregistered version", job(lifecycle_version=9), {"lifecycle"}),
+    ("an unregistered lifecycle", job(lifecycle="none"), {"lifecycle"}),
     ("two commits", again(), {"INV_001"}),
     (
         "an attempt after the commit",
@@ -107,19 +107,19 @@ BENT: list[tuple[str, Callable[[JobRecord], JobRecord], set[str]]] = [
         last(status="COMMITTED", finished_at=None, ended_by=None),
         {"one live execution", "projection"},
     ),
-    ("stamps that are missing", last(started_at=None), {"stamps"}),
+    ("missing timestamps", last(started_at=None), {"stamps"}),
     ("aborted with a commit", last(status="ABORTED"), {"stamps"}),
-    ("no birth", without(0), {"audit"}),
-    ("an arrow that is missing", without(1), {"INV_003"}),
-    ("an arrow that is not allowed", entry(2, event="advance"), {"INV_003"}),
-    ("an arrow from elsewhere", entry(2, from_state="PENDING"), {"INV_003"}),
+    ("no enqueue entry", without(0), {"audit"}),
+    ("a missing transition", without(1), {"INV_003"}),
+    ("a transition that is not allowed", entry(2, event="advance"), {"INV_003"}),
+    ("a transition from another state", entry(2, from_state="PENDING"), {"INV_003"}),
     ("no audit at all", lambda record: replace(record, audit=[]), {"audit"}),
 ]
 
 
 @pytest.fixture
 def record(store: Store) -> JobRecord:
-    """A job that succeeded."""
+    """Return a job that succeeded."""
     finish(store, started(store, "mail"))
     ((found,),) = store.inspect.job_records()
     return found
@@ -131,29 +131,29 @@ def record(store: Store) -> JobRecord:
 def test_each_rule_is_checked(
     store: Store, record: JobRecord, bend: Callable[[JobRecord], JobRecord], rules: set[str]
 ) -> None:
-    """A sound job, bent in one place, breaks exactly the rules that are about it."""
+    """A valid record with one change breaks exactly the rules about that change."""
     assert list(check(record, Versions(store))) == []
     found = list(check(bend(record), Versions(store)))
     assert {rule for rule, _ in found} == rules
     assert all(detail.endswith(".") for _, detail in found)
 
 
-def test_stamps_out_of_order_are_no_violation(store: Store, record: JobRecord) -> None:
-    """Started before it was leased: the clock was set back, and nothing is broken."""
+def test_timestamps_out_of_order_are_not_a_violation(store: Store, record: JobRecord) -> None:
+    """A start before the lease means that the clock was set back."""
     leased = record.executions[-1].leased_at
     assert list(check(last(started_at=leased - timedelta(hours=1))(record), Versions(store))) == []
 
 
 def test_two_live_executions_are_found(store: Store) -> None:
-    """Lease uniqueness, also where the index was dropped."""
+    """Also if the unique index was dropped."""
     started(store, "mail")
     ((found,),) = store.inspect.job_records()
     assert [rule for rule, _ in check(again()(found), Versions(store))] == ["one live execution"]
 
 
-# ---------------------------------------------------------------- jobs that are gone
-def test_the_audit_of_a_pruned_job_ends_with_its_end(store: Store, clock: SettableClock, record: JobRecord) -> None:
-    """Protocol 34: accepted without its job exactly then."""
+# ---------------------------------------------------------------- pruned jobs
+def test_audit_of_a_pruned_job_must_end_with_its_end(store: Store, clock: SettableClock, record: JobRecord) -> None:
+    """Protocol 34: only then is an audit without its job accepted."""
     clock.advance(100)
     assert store.retention.prune(phase="succeeded", age=10, limit=10) == 1
     assert verify(store).ok
@@ -165,14 +165,14 @@ def test_the_audit_of_a_pruned_job_ends_with_its_end(store: Store, clock: Settab
 
 
 # ---------------------------------------------------------------- the report
-def test_pages_of_any_size_are_all_checked(store: Store) -> None:
-    """More jobs than a page holds."""
+def test_all_pages_are_checked(store: Store) -> None:
+    """There are more jobs than fit into a page."""
     store.queue.enqueue([make("mail") for _ in range(2500)])
     report = verify(store)
     assert (report.ok, report.checked) == (True, 2500)
 
 
-def test_a_report_lists_a_thousand_and_counts_the_rest() -> None:
+def test_report_lists_a_thousand_violations_and_counts_the_rest() -> None:
     """A broken table must not fill the memory."""
     report = Report()
     for number in range(MOST + 5):

@@ -1,6 +1,6 @@
-"""`interlock worker`, as the reader of a page runs it: ended by Ctrl-C when nothing is due and nothing runs any more.
+"""Runs `interlock worker` as a reader does, and ends it by Ctrl-C when nothing is due and nothing runs.
 
-Its output and exit code are its own.
+It passes on the worker's output and exit code.
 """
 
 import json
@@ -17,7 +17,7 @@ READY = "the worker is ready"
 
 
 def idle(where: list[str], queues: list[str], kinds: list[str]) -> bool:
-    """Whether there is nothing left for it to do, as the database says."""
+    """Return whether the worker has nothing left to do, according to the database."""
     told = subprocess.run(["interlock", "status", *where, "--json"], capture_output=True, text=True, check=False)
     if not told.stdout:
         return False

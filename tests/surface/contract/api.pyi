@@ -1,4 +1,4 @@
-"""Interlock's public contract, typed: pyright strict and mypy --strict accept it and the programs beside it. The package is compared with it."""
+"""Interlock's public contract, typed: pyright strict and mypy --strict accept it and its sample programs. The package is compared with it."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -39,7 +39,7 @@ class Job:
     lifecycle_version: int
     state: str
     phase: Literal["pending", "running", "succeeded", "failed"]
-    version: int  # grows by one per arrow
+    version: int  # grows by one per transition
     attempt: int
     tries: int
     tries_left: int
@@ -71,7 +71,7 @@ class Execution:
     exec_id: str
     job_id: str
     attempt: int
-    holder: int  # grows when it changes hands: (job_id, attempt, holder) is the fence
+    holder: int  # grows with each new owner: (job_id, attempt, holder) is the fence
     kind: str
     status: Literal["LEASED", "IN_PROGRESS", "COMMITTED", "DONE", "ABORTED"]
     state: str
@@ -94,9 +94,9 @@ class Execution:
 
 class AuditEntry:
     job_id: str
-    seq: int  # its place in the job's history, from 0
+    seq: int  # its position in the job's history, from 0
     version: int  # the job's version after it
-    n: int  # 0 is an arrow, above are remarks
+    n: int  # 0 is a transition, above are remarks
     attempt: int | None
     event: str
     from_state: str | None
@@ -169,12 +169,12 @@ class Status:
     orphaned_queues: list[
         _Depth
     ]  # due jobs, no live worker serves the kind in this queue
-    failures: list[_Failures]  # failed in the last day and not driven again, by kind
+    failures: list[_Failures]  # failed in the last day and not redriven, by kind
     workers: list[_WorkerSeen]
     depths: list[_Depth]
     outside: list[_Outside]  # handed-over work, by kind
-    held: list[Job]  # wait for a decision: 100 of each kind and queue
-    held_count: int  # all of them
+    held: list[Job]  # wait for an operator: 100 of each kind and queue
+    held_count: int  # the number of all held jobs
     healthy: bool
 
 class _FailedJob:
@@ -203,7 +203,7 @@ class _WorkerSeen:
     facts: _WorkerFacts
     started_at: datetime
     heartbeat_at: datetime
-    silent: float  # seconds since its last beat
+    silent: float  # seconds since its last heartbeat
     alive: bool
 
 class _Depth:
@@ -213,21 +213,21 @@ class _Depth:
     later: int
     held: int
     running: int
-    oldest: float  # seconds for which the longest due one has been due
+    oldest: float  # seconds for which the oldest due job has been due
 
 class _Outside:
     kind: str
     executions: int
-    overdue: float  # seconds by which the longest due check is late
+    overdue: float  # seconds by which the oldest due check is late
     every: float
     batch: int
-    failures: int  # how often in a row the external system could not be asked
+    failures: int  # consecutive failed calls to the external system
     error: str | None
     down_since: datetime | None
-    late: bool  # by more than two passes over all
+    late: bool  # by more than two passes over all executions
 
 class RetryDecision:
-    """What a kind's own error policy says of an exception."""
+    """The decision of a kind's error policy about an exception."""
 
     retryable: bool
     after: float | None
@@ -237,7 +237,7 @@ class RetryDecision:
 class InterlockError(Exception): ...
 class NotFound(InterlockError): ...
 class PayloadError(InterlockError): ...
-class Refused(InterlockError): ...  # admit said no at enqueue: .reason
+class Refused(InterlockError): ...  # admit refused the job at enqueue: .reason
 class TransitionRefused(InterlockError): ...
 class LeaseLost(InterlockError): ...
 class JobFailed(InterlockError): ...  # result() of a job that did not succeed: .job
@@ -270,10 +270,10 @@ class Reject(Exception):
     def __init__(self, reason: str) -> None: ...
 
 class External(Generic[R_co]):
-    """Returned by prepare: the work goes on elsewhere, and its value will be an R."""
+    """Returned by a handler: the work continues in an external system, and its value will be an R."""
     def __init__(self, external_id: str) -> None: ...
 
-# what a reconciler answers, per execution; an execution it does not name is *missing*
+# What a reconciler answers per execution; an execution that it leaves out is *missing*.
 class InProgress(Generic[R_co]):
     def __init__(
         self, done: float | None = ..., total: float | None = ..., note: str = ...
@@ -286,10 +286,10 @@ class Failed(Generic[R_co]):
     def __init__(self, reason: str) -> None: ...
 
 class Gone(Generic[R_co]):
-    """Cancelled outside."""
+    """Cancelled in the external system."""
     def __init__(self, reason: str = ...) -> None: ...
 
-# ---------------------------------------------------------------- what a handler holds
+# ---------------------------------------------------------------- the run of a handler
 class _RunFacts:
     job_id: str
     exec_id: str
@@ -402,7 +402,7 @@ class SyncRun(_RunFacts):
 
 # ---------------------------------------------------------------- a kind of job
 class Kind(Generic[P, R, TxT]):
-    """What `@app.job` makes of a function."""
+    """A kind of job, made by `@app.job` from a function."""
 
     name: str
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
@@ -670,7 +670,7 @@ class App(Generic[TxT]):
     ) -> Job: ...  # .phase says whether it ended or was asked
     def reject(
         self, id: str, /, *, by: str, reason: str
-    ) -> Job: ...  # a waiting job, where drawn
+    ) -> Job: ...  # a waiting job, if the lifecycle allows it
     def redrive(
         self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...
     ) -> JobHandle[object]: ...

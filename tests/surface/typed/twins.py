@@ -1,4 +1,4 @@
-"""The `a` twins are typed exactly as their verbs, also for an app with a transaction of its own."""
+"""The `a` twins have the same types as their verbs, also for an app with its own transaction."""
 
 from contextlib import AbstractContextManager
 from typing import assert_type
@@ -7,7 +7,7 @@ from interlock import App, AuditEntry, Execution, Job, JobHandle, Report, Run, T
 
 
 class Own:
-    """A user's own handle."""
+    """A user's own transaction handle."""
 
 
 def begin() -> AbstractContextManager[Own]:
