@@ -119,7 +119,7 @@ class Api:
 
     def _health(self) -> dict[str, object]:
         status = self._app.status()
-        external = next((each for each in status.outside if each.kind == self._kind), None)
+        external = next((each for each in status.external if each.kind == self._kind), None)
         down = external is not None and external.error is not None
         late = external is not None and external.late
         has_worker = any(self._kind in worker.facts.kinds and worker.alive for worker in status.workers)

@@ -203,7 +203,7 @@ class StaffService(LibraryService):
 
     def stalled_warning(self) -> str | None:
         """A warning if downloads do not progress: no worker runs, or qBittorrent is unavailable."""
-        errors = [external.error for external in self._librarian.app.status().outside if external.error is not None]
+        errors = [external.error for external in self._librarian.app.status().external if external.error is not None]
         if (warning := self.missing_worker_warning()) is not None or not errors:
             return warning
         # Interlock puts the error class before the message.

@@ -17,7 +17,7 @@ from interlock.core.outcome import (
     Handed,
     Held,
     Lost,
-    Released,
+    Requeued,
     Returned,
     Started,
 )
@@ -245,7 +245,7 @@ OUTCOMES = [
     Errored("busy", retryable=True),
     FailedFinally("x"),
     Lost(),
-    Released("stopping"),
+    Requeued("stopping"),
     CancelRequested(None, "olga"),
     Held("look"),
     Handed("ext", 5.0),
@@ -297,7 +297,7 @@ def test_move_with_two_transitions_sent_again_counts_as_done(store: Store) -> No
 def test_return_sent_again_counts_as_done_after_another_claim(store: Store, raw: Raw) -> None:
     """The returned job has been claimed by another worker; the repeated move is not refused and changes nothing."""
     lease = claimed(store)
-    move = decided(lease, Released("stopping"))
+    move = decided(lease, Requeued("stopping"))
     assert store.transitions.move([move]) == []
     claim(store, by="bob")
     before = raw.dump()

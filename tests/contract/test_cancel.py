@@ -2,7 +2,7 @@
 
 import pytest
 
-from interlock.core.outcome import Errored, Lost, Outcome, Released, Returned, Snoozed
+from interlock.core.outcome import Errored, Lost, Outcome, Requeued, Returned, Snoozed
 from interlock.store.contract import Store
 from tests.contract.kit import (
     again,
@@ -75,7 +75,7 @@ def test_job_with_a_cancel_request_may_still_succeed(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [Lost(), Released("stopping"), Snoozed(60.0, "later"), Errored("busy", retryable=True)]
+    "outcome", [Lost(), Requeued("stopping"), Snoozed(60.0, "later"), Errored("busy", retryable=True)]
 )
 def test_job_with_a_cancel_request_is_cancelled_instead_of_waiting_again(store: Store, outcome: Outcome) -> None:
     """Protocol 28: if an attempt of a job with a cancel request is lost, returned, snoozed or failed, the job is

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.outcome import Errored, Released
+from interlock.core.outcome import Errored, Requeued
 from interlock.store.contract import Store
 from tests.contract.kit import FACTS, LIFECYCLES, claimed, make, many, settle, stored
 from tests.contract.stacks import POSTGRES, SQLITE, Stack
@@ -86,7 +86,7 @@ def test_returned_job_wakes_the_listener(store: Store, other: Store) -> None:
     lease = claimed(other)
     with listening(store) as bell:
         bell.forget()
-        settle(other, lease, Released("its worker stops"))
+        settle(other, lease, Requeued("its worker stops"))
         bell.wait()
 
 

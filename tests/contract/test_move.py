@@ -16,7 +16,7 @@ from interlock.core.outcome import (
     Lost,
     Outcome,
     Rejected,
-    Released,
+    Requeued,
     Returned,
     Snoozed,
     Started,
@@ -184,8 +184,8 @@ def test_lost_lease_is_counted(store: Store) -> None:
     check(store, job.id)
 
 
-@pytest.mark.parametrize("outcome", [Released("stopping"), Snoozed(45.0, "later")])
-def test_returned_job_keeps_its_tries_and_waits(store: Store, outcome: Released | Snoozed) -> None:
+@pytest.mark.parametrize("outcome", [Requeued("stopping"), Snoozed(45.0, "later")])
+def test_returned_job_keeps_its_tries_and_waits(store: Store, outcome: Requeued | Snoozed) -> None:
     """It waits for the requested time, and no lost lease is counted."""
     job = settle(store, claimed(store), outcome).job
     wait = outcome.after if isinstance(outcome, Snoozed) else 0.0

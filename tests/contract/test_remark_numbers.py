@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from interlock.core.outcome import Errored, FailedFinally, Held, Released, Returned
+from interlock.core.outcome import Errored, FailedFinally, Held, Requeued, Returned
 from interlock.errors import Unavailable
 from interlock.operate.verify import verify
 from interlock.store.contract import Store
@@ -74,7 +74,7 @@ def downloading(store: Store) -> Lease:
     return claimed(store, "fetch")
 
 
-RETRY, WAIT, HOLD = Errored("busy", retryable=True), Released("its worker drains"), Held("in doubt")
+RETRY, WAIT, HOLD = Errored("busy", retryable=True), Requeued("its worker drains"), Held("in doubt")
 ENDS = [(downloading, RETRY), (downloading, WAIT), (downloading, HOLD), (running, HOLD)]
 SEEN = """INSERT INTO {audit} (job_id, version, n, at, event, actor)
           VALUES (:id, 0, :n, clock_timestamp(), 'looked_at', 'rival')"""
@@ -239,7 +239,7 @@ def held_and_released(store: Store, job_id: str, rounds: int) -> None:
             pass
         assert (
             store.transitions.move(
-                [decided(leases[0], Held("in doubt") if turn % 3 else Released("its worker drains"))]
+                [decided(leases[0], Held("in doubt") if turn % 3 else Requeued("its worker drains"))]
             )
             == []
         )

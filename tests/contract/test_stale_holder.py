@@ -16,7 +16,7 @@ from interlock.core.outcome import (
     Lost,
     Outcome,
     Rejected,
-    Released,
+    Requeued,
     Returned,
     Snoozed,
     Started,
@@ -36,7 +36,7 @@ OUTCOMES: list[Outcome] = [
     FailedFinally("late"),
     Rejected("late"),
     Lost(),
-    Released("late"),
+    Requeued("late"),
     Snoozed(5.0, "late"),
     CancelRequested("late", "olga"),
     Handed("late", 5.0),
@@ -197,7 +197,7 @@ def test_stale_holder_that_never_started_changes_nothing(
     assert lease.status == "LEASED"
     newer(store, clock, lease)
     says_everything(
-        store, raw, lease, [Started(), FailedFinally("late"), Lost(), Released("late"), Snoozed(5.0, "late")]
+        store, raw, lease, [Started(), FailedFinally("late"), Lost(), Requeued("late"), Snoozed(5.0, "late")]
     )
 
 
@@ -210,7 +210,7 @@ def test_stale_holder_is_refused_if_a_claim_changes_no_state(store: Store, raw: 
     (new,) = claim(store, "fetch", by="ann")
     assert (new.job.state, new.job.version) == (lease.job.state, lease.job.version)
     says_everything(
-        store, raw, lease, [Started(), FailedFinally("late"), Lost(), Released("late"), CancelRequested("late", "olga")]
+        store, raw, lease, [Started(), FailedFinally("late"), Lost(), Requeued("late"), CancelRequested("late", "olga")]
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from interlock.core.machine import Arrow
-from interlock.core.outcome import Errored, Held, Released
+from interlock.core.outcome import Errored, Held, Requeued
 from interlock.errors import TransitionRefused
 from interlock.store.contract import Store
 from tests.contract.kit import LIFECYCLES, check, claim, claimed, finish, make, many, settle, stored, taken, walked
@@ -59,7 +59,7 @@ def test_taken_job_is_not_claimed(store: Store) -> None:
 def test_take_adds_its_own_attempt(store: Store) -> None:
     """A job that ran before keeps its executions; the new one follows them."""
     lease = claimed(store)
-    job = settle(store, lease, Released("stopping")).job
+    job = settle(store, lease, Requeued("stopping")).job
     assert store.transitions.take([taken(job)]) == []
     assert [(each.attempt, each.ended_by) for each in store.inspect.executions(job.id)] == [(1, "lose"), (2, "cancel")]
     check(store, job.id)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from interlock.core.lifecycle import Lifecycle
-from interlock.core.outcome import Advanced, CancelRequested, Errored, FailedFinally, Released, Returned
+from interlock.core.outcome import Advanced, CancelRequested, Errored, FailedFinally, Requeued, Returned
 from interlock.errors import NotMigrated, TransitionRefused
 from interlock.operate.verify import verify
 from interlock.store.contract import Store
@@ -142,7 +142,7 @@ def test_adopter_decides_by_the_lifecycle_version_of_the_job(deploy: Deploy, pla
     (lease,) = new.leases.adopt("maintenance", ["press"], 30.0, 9)
     pinned = new.registry.lifecycle(lease.job.lifecycle, lease.job.lifecycle_version)
     assert pinned == OLD
-    assert move(new, pinned, lease, Released("stopping")).job.state == "NEW"
+    assert move(new, pinned, lease, Requeued("stopping")).job.state == "NEW"
     assert verify(new).ok
     assert new.inspect.get(id).lifecycle_version == v_old
 

@@ -42,7 +42,7 @@ def test_rule_23_started_write_completes_if_its_handler_is_cancelled(shop: Inter
             job = await work.aenqueue()
             await asyncio.to_thread(held.wait, 30)
             worker.stop()
-            worker.release()
+            worker.return_jobs()
             await asyncio.sleep(0)
             hold.set()
         return job.id
@@ -90,7 +90,7 @@ def test_rule_23_queued_receipt_is_written_if_its_handler_is_cancelled(
             for _ in range(20):  # loop iterations in which the answer reaches the ledger
                 await asyncio.sleep(0)
             worker.stop()
-            worker.release()
+            worker.return_jobs()
             for _ in range(20):
                 await asyncio.sleep(0)
             hold.set()

@@ -16,7 +16,7 @@ from interlock.core.outcome import (
     Held,
     Outcome,
     Rejected,
-    Released,
+    Requeued,
     Returned,
     Snoozed,
     Started,
@@ -270,7 +270,7 @@ def test_write_of_a_stale_worker_is_refused_and_ends_the_attempt(bench: Bench) -
     execution = bench.hold(child_app.stepping.request())
     execution.holder += 1
     outcome, _ = bench.prepare(execution)
-    assert isinstance(outcome, Released)
+    assert isinstance(outcome, Requeued)
     assert execution.stop == "lost"
     assert bench.context.store.receipts.for_job(execution.job.id) == []
 

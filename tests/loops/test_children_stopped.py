@@ -11,7 +11,7 @@ from interlock.core.outcome import (
     CancelRequested,
     Errored,
     Outcome,
-    Released,
+    Requeued,
     Returned,
 )
 from interlock.engine.held_execution import HeldExecution
@@ -25,7 +25,7 @@ __all__ = ["bench", "shared"]
 
 # ---------------------------------------------------------------- stopping
 @pytest.mark.parametrize("kind", [child_app.waiting, child_app.looking], ids=["async def", "def"])
-@pytest.mark.parametrize(("why", "kept"), [("cancel", CancelRequested), ("shutdown", Released)])
+@pytest.mark.parametrize(("why", "kept"), [("cancel", CancelRequested), ("shutdown", Requeued)])
 def test_child_survives_a_handler_that_stops_when_asked(bench: Bench, kind: Any, why: str, kept: type) -> None:
     before, execution = bench.pid(), bench.hold(kind.request())
     assert isinstance(bench.run(bench.stopped(execution, why)), kept)
@@ -42,7 +42,7 @@ def test_child_of_a_handler_that_does_not_stop_is_killed_after_the_limit(bench: 
     assert bench.pid() != before
 
 
-@pytest.mark.parametrize(("why", "outcome"), [("lost", Released), ("runtime", Errored)])
+@pytest.mark.parametrize(("why", "outcome"), [("lost", Requeued), ("runtime", Errored)])
 def test_child_is_killed_at_once_after_a_lost_lease_or_max_runtime(bench: Bench, why: str, outcome: type) -> None:
     before, execution = bench.pid(), bench.hold(child_app.stubborn.request())
     assert isinstance(bench.run(bench.stopped(execution, why)), outcome)
@@ -66,7 +66,7 @@ def test_job_that_waits_for_a_child_can_be_stopped(bench: Bench) -> None:
         return (await running)[0], left
 
     ran, left = bench.run(crowd())
-    assert (type(ran), type(left)) == (CancelRequested, Released)
+    assert (type(ran), type(left)) == (CancelRequested, Requeued)
 
 
 # ---------------------------------------------------------------- death

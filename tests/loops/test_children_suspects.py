@@ -13,7 +13,7 @@ from interlock.core.outcome import (
     CancelRequested,
     Errored,
     Outcome,
-    Released,
+    Requeued,
     Returned,
     Snoozed,
 )
@@ -172,7 +172,7 @@ def test_child_killed_for_one_job_returns_the_other_jobs_of_its_group(bench: Ben
 
     ended, left = bench.run(scene())
     assert isinstance(ended, Errored)
-    assert (ended.crashed, left) == (False, Released("the worker ended its process because of another job"))
+    assert (ended.crashed, left) == (False, Requeued("the worker ended its process because of another job"))
 
 
 def test_idle_child_exits_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_idle_child_leaves_its_lifespan_when_closed(
     bench.run(children.close())
     assert (tmp_path / "farewell").read_text() == "left in peace"
     execution = bench.hold(child_app.add.request(1, 1))
-    assert isinstance(bench.run(children.prepare(execution, bench.ledger(execution)))[0], Released)
+    assert isinstance(bench.run(children.prepare(execution, bench.ledger(execution)))[0], Requeued)
 
 
 def test_busy_child_is_killed_at_once_when_closed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_rule_29_failing_hook_is_not_retried_while_the_worker_stops(shop: Interc
             job = await work.aenqueue()
             await witness.until(HookFailed)
             worker.stop()
-            worker.release()
+            worker.return_jobs()
             before = len(calls)
         return job.id, before, witness.arrows()
 

@@ -280,7 +280,7 @@ def test_rule_29_job_that_does_not_stop_in_time_is_returned_with_all_its_tries(s
             await asyncio.wait_for(shop.begun.wait(), 30)
             await _idles(witness)
             worker.stop()
-            worker.release()
+            worker.return_jobs()
             await witness.until(AttemptEnded)
         return job.id
 

@@ -10,7 +10,7 @@ import pytest
 
 from interlock import App, Completed, External, Run, SyncRun, Tx
 from interlock.core.decide import decide
-from interlock.core.outcome import CancelRequested, Outcome, Released, Returned
+from interlock.core.outcome import CancelRequested, Outcome, Requeued, Returned
 from interlock.engine.context import WorkerContext
 from interlock.engine.held_execution import HeldExecution, Stop
 from interlock.engine.reporter import Reporter
@@ -216,7 +216,7 @@ def test_without_children_a_suspect_with_two_losses_runs_alone(shop: Shop, place
     assert shop.most > 1
 
 
-@pytest.mark.parametrize(("why", "outcome"), [("shutdown", Released), ("cancel", CancelRequested), ("lost", Released)])
+@pytest.mark.parametrize(("why", "outcome"), [("shutdown", Requeued), ("cancel", CancelRequested), ("lost", Requeued)])
 def test_sync_handler_that_is_stopped_before_its_start_does_not_run(
     shop: Shop, why: Stop, outcome: type[Outcome]
 ) -> None:

@@ -21,7 +21,7 @@ from interlock.core.outcome import (
     Lost,
     Outcome,
     Rejected,
-    Released,
+    Requeued,
     Returned,
     Snoozed,
     Started,
@@ -107,7 +107,7 @@ def test_kind_can_fail_or_hold_jobs_that_lost_a_lease() -> None:
 
 
 # ---------------------------------------------------------------- returned jobs
-@pytest.mark.parametrize(("outcome", "delay"), [(Released("stopping"), 0.0), (Snoozed(90.0, "stopping"), 90.0)])
+@pytest.mark.parametrize(("outcome", "delay"), [(Requeued("stopping"), 0.0), (Snoozed(90.0, "stopping"), 90.0)])
 def test_returned_job_keeps_its_tries(outcome: Outcome, delay: float) -> None:
     for lifecycle, state, events, ended_by in (
         (standard, "RUNNING", ["lose"], "lose"),
@@ -131,7 +131,7 @@ def test_held_job_waits_for_an_operator_or_fails_if_it_cannot_wait() -> None:
 
 
 # ---------------------------------------------------------------- cancel requests
-@pytest.mark.parametrize("outcome", [Lost(), Errored("e", retryable=True), Released("r"), Snoozed(1.0, "r"), Held("h")])
+@pytest.mark.parametrize("outcome", [Lost(), Errored("e", retryable=True), Requeued("r"), Snoozed(1.0, "r"), Held("h")])
 def test_job_with_a_cancel_request_does_not_wait_again(outcome: Outcome) -> None:
     direct = after(standard, "RUNNING", outcome, asked=True)
     assert walked(direct) == (["cancel"], "CANCELLED", "failed", "ABORTED")
@@ -176,7 +176,7 @@ def test_cancel_by_the_holder_names_the_requester() -> None:
         FailedFinally("f"),
         Errored("e", retryable=True),
         Rejected("r"),
-        Released("r"),
+        Requeued("r"),
         Snoozed(1.0, "r"),
         CancelRequested(None, "x"),
         Held("h"),

@@ -40,7 +40,7 @@ def test_handle_reads_the_job_and_its_result(shop: Shop) -> None:
     assert (handle.job().id, handle.job().phase) == (handle.id, "pending")
     shop.app.run_until_idle()
     assert handle.result(timeout=0) == 3
-    assert handle.wait_until_ended(timeout=0).phase == "succeeded"
+    assert handle.wait(timeout=0).phase == "succeeded"
 
 
 def test_second_enqueue_with_the_same_key_finds_the_job(shop: Shop) -> None:
@@ -48,18 +48,18 @@ def test_second_enqueue_with_the_same_key_finds_the_job(shop: Shop) -> None:
     assert (first.created, second.created, first.id == second.id) == (True, False, True)
 
 
-def test_wait_until_ended_returns_a_failed_job(shop: Shop) -> None:
+def test_wait_returns_a_failed_job(shop: Shop) -> None:
     """`result` raises instead."""
     handle = shop.broken.enqueue()
     shop.app.run_until_idle()
-    assert handle.wait_until_ended(timeout=0).state == "FAILED"
+    assert handle.wait(timeout=0).state == "FAILED"
     with pytest.raises(JobFailed, match="out of paper"):
         handle.result(timeout=0)
 
 
 def test_waiting_times_out_and_the_job_continues(shop: Shop) -> None:
     handle = shop.add.enqueue(1, 2)
-    for wait in (handle.result, handle.wait_until_ended):
+    for wait in (handle.result, handle.wait):
         with pytest.raises(TimeoutError, match=r"has not ended within 0 s\. It continues"):
             wait(timeout=0)
     assert handle.job().phase == "pending"
@@ -77,7 +77,7 @@ def test_async_twins_do_the_same(shop: Shop) -> None:
         assert (await handle.ajob()).phase == "pending"
         await shop.app.arun_until_idle()
         assert await handle.aresult(timeout=0) == 3
-        assert (await handle.await_until_ended(timeout=0)).phase == "succeeded"
+        assert (await handle.await_end(timeout=0)).phase == "succeeded"
         other = await shop.add.aenqueue(3, 4)
         assert (await other.acancel(by="ann")).state == "CANCELLED"
 
@@ -109,7 +109,7 @@ def test_handle_does_not_wait_inside_a_transaction(shop: Shop) -> None:
     with shop.app.transaction():
         handle = shop.add.enqueue(1, 2)
         assert handle.job().phase == "pending"
-        for wait in (handle.result, handle.wait_until_ended):
+        for wait in (handle.result, handle.wait):
             with pytest.raises(UsageError, match=r"add\.\w+ cannot run inside a transaction"):
                 wait(timeout=0)
         with pytest.raises(UsageError, match=r"app.cancel cannot run inside a transaction"):

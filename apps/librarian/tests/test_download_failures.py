@@ -102,7 +102,7 @@ def test_no_download_fails_while_qbittorrent_is_unreachable(kit: LibrarianKit, q
     for _ in range(8):
         kit.run_after()
         checks.append(kit.app.executions(id)[0].next_check_at)
-    (external,) = kit.app.status().outside
+    (external,) = kit.app.status().external
     assert (kit.download(id).status, kit.download(id).first_not_found_at_utc) == ("downloading", None)
     assert (external.kind, external.executions, external.failures) == ("download", 1, 4)
     assert external.down_since is not None
@@ -112,7 +112,7 @@ def test_no_download_fails_while_qbittorrent_is_unreachable(kit: LibrarianKit, q
     set_complete(record)
     kit.run_after(300)
     assert (kit.download(id).status, kit.transitions(id)) == ("completed", COMPLETED)
-    assert kit.app.status().outside[0].error is None
+    assert kit.app.status().external[0].error is None
 
 
 @pytest.mark.parametrize("failure", ["restart", "expired sessions", "status 503"])
@@ -160,8 +160,8 @@ def test_slow_qbittorrent_is_asked_again_later(database_url: str, qbittorrent: F
         qbittorrent.slow(gate)
         kit.run_after()
         assert (kit.download(id).status, kit.download(id).first_not_found_at_utc) == ("queued", None)
-        assert kit.app.status().outside[0].failures == 1
+        assert kit.app.status().external[0].failures == 1
         gate.set()
         client.time_limit = 20.0
         kit.run_after(2 * POLL)
-        assert (kit.download(id).status, kit.app.status().outside[0].failures) == ("downloading", 0)
+        assert (kit.download(id).status, kit.app.status().external[0].failures) == ("downloading", 0)

@@ -128,8 +128,8 @@ def test_download_survives_the_kill_of_qbittorrent(librarian: RealLibrarian, tmp
         known = librarian.connect(id, night)
         librarian.wait_until(lambda: librarian.downloaded(id))
         librarian.server.stop(kill=True)
-        librarian.wait_until(lambda: librarian.app.status().outside[0].error)
-        (external,) = librarian.app.status().outside
+        librarian.wait_until(lambda: librarian.app.status().external[0].error)
+        (external,) = librarian.app.status().external
         assert (external.kind, external.executions, librarian.app.status().healthy) == ("download", 1, False)
         assert "is unreachable" in (external.error or "")
         assert (librarian.download(id).status, librarian.download(id).first_not_found_at_utc) == ("downloading", None)

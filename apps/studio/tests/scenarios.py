@@ -66,7 +66,7 @@ def interrupted(kit: StudioKit) -> str:
         async with kit.app.worker(slots=1) as worker:
             await asyncio.to_thread(images.wait, lambda: len(images.asked) > before, 20)
             worker.stop()
-            worker.release()
+            worker.return_jobs()
 
     with images.holding():
         asyncio.run(stopped())

@@ -101,7 +101,7 @@ def _as_json(seen: Status, now: datetime) -> None:
             "orphaned_queues": seen.orphaned_queues,
             "held_count": seen.held_count,
             "failures": seen.failures,
-            "outside": [_external_fields(one) for one in seen.outside],
+            "external": [_external_fields(one) for one in seen.external],
             "held": seen.held,
             "workers": [worker_fields(one) for one in seen.workers],
             "journal": seen.journal,
@@ -165,7 +165,7 @@ def _handed_over(seen: Status) -> Iterator[RenderableType]:
             f"{one.batch:,} every {one.every:g} s",
             format_age(one.overdue) if one.overdue else None,
         )
-        for one in seen.outside
+        for one in seen.external
     ]:
         yield ""
         yield output.render_table(("kind", "handed over", "checked", "late by"), rows)
@@ -198,7 +198,7 @@ def _problems(seen: Status) -> Iterator[RenderableType]:
             f"start one with --queues {depth.queue}.",
             "bold red",
         )
-    for one in seen.outside:
+    for one in seen.external:
         if one.error is not None:
             since = f" since {output.format_time(one.down_since)} UTC" if one.down_since else ""
             yield output.render_heading(

@@ -20,7 +20,7 @@ from .outcome import (
     Lost,
     Outcome,
     Rejected,
-    Released,
+    Requeued,
     Returned,
     Snoozed,
     Started,
@@ -67,7 +67,7 @@ def decide(  # noqa: PLR0917 - in order: the job, what happened, the rules
             move = _end(builder, outcome)
         case Lost():
             move = _lose(builder)
-        case Released() | Snoozed() | Held():
+        case Requeued() | Snoozed() | Held():
             move = _return_to_queue(builder, outcome)
         case CancelRequested(reason=reason, by=by):
             stopped = _cancel(replace(builder, actor=by), reason, "lose", "retry")
@@ -213,7 +213,7 @@ def _lose(builder: MoveBuilder, error: str = LEASE_LOST_ERROR) -> Move:
     return replace(back, lost=True, held_reason=reason if answer == "hold" else None)
 
 
-def _return_to_queue(builder: MoveBuilder, outcome: Released | Snoozed | Held) -> Move:
+def _return_to_queue(builder: MoveBuilder, outcome: Requeued | Snoozed | Held) -> Move:
     if cancelled := _requested_cancel(builder, "lose", "retry"):
         return cancelled
     holds = isinstance(outcome, Held)

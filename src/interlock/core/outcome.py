@@ -87,7 +87,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Requeued:
     """The worker returns the job to its queue. The job keeps its tries."""
 
     reason: str
@@ -158,7 +158,7 @@ Outcome = (
     | FailedFinally
     | Rejected
     | Lost
-    | Released
+    | Requeued
     | Snoozed
     | CancelRequested
     | Handed

@@ -15,7 +15,7 @@ from ..core.outcome import (
     Looked,
     Outcome,
     Rejected,
-    Released,
+    Requeued,
     Returned,
     Snoozed,
     Unrecorded,
@@ -96,10 +96,10 @@ def outcome_of_stop(execution: HeldExecution) -> Outcome:
         case "runtime":
             return Errored(f"{WHY['runtime']} of {execution.spec.max_runtime:g} s", retryable=True)
         case "shutdown":
-            return Released(WHY["shutdown"])
+            return Requeued(WHY["shutdown"])
         case _:
             # The worker may still own the lease. If another worker has taken the job, the store refuses this outcome.
-            return Released("its worker could not renew the lease in time")
+            return Requeued("its worker could not renew the lease in time")
 
 
 def outcome_of_value(execution: HeldExecution, value: Any) -> tuple[Outcome, Any]:

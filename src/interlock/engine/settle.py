@@ -12,7 +12,7 @@ from typing import Any
 from ..core.decide import decide
 from ..core.error_policy import headline
 from ..core.job import Job
-from ..core.outcome import Advanced, CancelRequested, FailedFinally, Outcome, Released, Returned, Started
+from ..core.outcome import Advanced, CancelRequested, FailedFinally, Outcome, Requeued, Returned, Started
 from ..core.payload import clean
 from ..core.transition import Move, Take
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
@@ -216,12 +216,12 @@ class Settler:
             self._reload_cancel_request(execution)
             by = execution.job.cancel_requested_by
             outcome = (
-                CancelRequested(execution.job.cancel_reason, by) if by else Released("the cancel request was withdrawn")
+                CancelRequested(execution.job.cancel_reason, by) if by else Requeued("the cancel request was withdrawn")
             )
         try:
             move = self._decide_outcome(execution, outcome)
         except TransitionRefused as error:
-            if settlement.keeps_running or isinstance(outcome, Released):
+            if settlement.keeps_running or isinstance(outcome, Requeued):
                 raise
             move = self._decide_outcome(execution, FailedFinally(clean(str(error))))
         settlement.move = move

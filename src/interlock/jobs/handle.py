@@ -49,18 +49,18 @@ class JobHandle(Generic[R_co]):
     acancel = async_twin(cancel)
 
     # ------------------------------------------------------------ wait
-    def wait_until_ended(self, *, timeout: Seconds = 60.0) -> Job:
+    def wait(self, *, timeout: Seconds = 60.0) -> Job:
         """Wait until the job ends, in any final state. `TimeoutError` if it does not end in time; the job continues."""
-        self._refuse_inside("wait_until_ended")
+        self._refuse_inside("wait")
         for pause in self._pauses(timeout):
             if (job := self.job()).ended:
                 return job
             self._backend.sleeper.sleep(pause)
         raise self._timed_out(timeout)
 
-    async def await_until_ended(self, *, timeout: Seconds = 60.0) -> Job:  # noqa: ASYNC109 - the twin of `wait_until_ended`
-        """`wait_until_ended` for asyncio."""
-        self._refuse_inside("await_until_ended")
+    async def await_end(self, *, timeout: Seconds = 60.0) -> Job:  # noqa: ASYNC109 - the twin of `wait`
+        """`wait` for asyncio. (`await` is a keyword.)"""
+        self._refuse_inside("await_end")
         for pause in self._pauses(timeout):
             if (job := await asyncio.to_thread(self.job)).ended:
                 return job
@@ -73,12 +73,12 @@ class JobHandle(Generic[R_co]):
         `JobFailed` if the job ends without one, `TimeoutError` if it does not end in time.
         """
         self._refuse_inside("result")
-        return self._value(self.wait_until_ended(timeout=timeout))
+        return self._value(self.wait(timeout=timeout))
 
     async def aresult(self, *, timeout: Seconds = 60.0) -> R_co:  # noqa: ASYNC109 - the twin of `result`
         """`result` for asyncio."""
         self._refuse_inside("aresult")
-        return self._value(await self.await_until_ended(timeout=timeout))
+        return self._value(await self.await_end(timeout=timeout))
 
     def _refuse_inside(self, verb: str) -> None:
         """Refuse to wait inside an open transaction: a worker sees the job only after that transaction commits."""

@@ -30,7 +30,7 @@ class Status:
     depths: list[Depth] = field(default_factory=list[Depth])
     held: list[Job] = field(default_factory=list[Job])
     """Jobs that wait for an operator's decision, at most a hundred of each kind and queue. `held_count` counts all."""
-    outside: list[ExternalWork] = field(default_factory=list[ExternalWork])
+    external: list[ExternalWork] = field(default_factory=list[ExternalWork])
     """Handed-over work by kind, and whether the external system answers questions about it."""
     journal: str | None = None
     """The journal mode of a SQLite file."""
@@ -48,7 +48,7 @@ class Status:
     def healthy(self) -> bool:
         """Whether there is no problem that needs an operator."""
         unserved = self.orphaned_kinds or self.orphaned_queues
-        unhealthy = any(one.error is not None or one.late for one in self.outside)
+        unhealthy = any(one.error is not None or one.late for one in self.external)
         return not (self.stuck or unserved or self.held_count or self.failures or unhealthy)
 
 

@@ -113,7 +113,7 @@ class KitWorker:
         if working.done():
             return working.result()
         worker.stop()
-        worker.release()
+        worker.return_jobs()
         await working
         raise TimeoutError(
             f"Jobs were still due after {timeout:g} s, and the worker returned the running ones: does a job enqueue "

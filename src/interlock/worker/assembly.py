@@ -118,7 +118,7 @@ async def run_until_idle(plan: Plan, timeout: float) -> int:  # noqa: ASYNC109 -
         if done:
             return task.result()
         worker.stop()
-        worker.release()
+        worker.return_jobs()
         await task
     raise TimeoutError(
         f"Jobs were still due or running after {timeout:g} s. The running jobs returned to the queue. Call again, or "

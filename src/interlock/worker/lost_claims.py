@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from ..core.outcome import Released
+from ..core.outcome import Requeued
 from ..engine.context import WorkerContext
 from ..engine.settle import Settlement, Settler
 from ..store.types import Fence, Lease
@@ -30,7 +30,7 @@ def return_lost_claims(context: WorkerContext, owned: Sequence[Fence], abandoned
         if spec is None or execution.attempt != fence.attempt or not execution.live:
             continue
         lease = Lease(job, execution.holder, execution.status, context.owner, spec.lease)
-        settlement = Settlement(context.execution_of(lease), Released("the reply to its claim was lost"))
+        settlement = Settlement(context.execution_of(lease), Requeued("the reply to its claim was lost"))
         settlement.execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
         try:
             returned += settler.settle_or_raise(settlement)

@@ -124,7 +124,7 @@ class Worker:
         self._notified = True
         self._wake.set()
 
-    def release(self) -> None:
+    def return_jobs(self) -> None:
         """Return all running jobs to the queue now. Call it in the event loop."""
         self._slots.stop()
 

@@ -44,7 +44,7 @@ async def twins() -> None:
     assert_type(handle, JobHandle[int])
     assert_type(await handle.ajob(), Job)
     assert_type(await handle.aresult(timeout=5), int)
-    assert_type(await handle.await_until_ended(), Job)
+    assert_type(await handle.await_end(), Job)
     assert_type(await handle.acancel(by="me"), Job)
     assert_type(await greet.aresult("id"), int)
     await plain.amigrate()

@@ -180,7 +180,7 @@ def test_health_contains_no_address_and_no_name(
     kit.run()
     qbittorrent.down()
     kit.run_after()
-    assert "is unreachable" in (kit.app.status().outside[0].error or "")
+    assert "is unreachable" in (kit.app.status().external[0].error or "")
     health = anonymous.get("/health").text
     for secret in (
         qbittorrent.url,

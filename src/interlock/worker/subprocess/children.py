@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ...core.outcome import Errored, FailedFinally, Outcome, Released, Returned, Snoozed
+from ...core.outcome import Errored, FailedFinally, Outcome, Requeued, Returned, Snoozed
 from ...core.payload import clean
 from ...engine.classify import outcome_of_stop
 from ...engine.context import WorkerContext, call_soon
@@ -147,7 +147,7 @@ class Children:
         if execution.stop is not None:
             return outcome_of_stop(execution)
         if death.ended:
-            return Released("the worker ended its process because of another job")
+            return Requeued("the worker ended its process because of another job")
         return Errored(clean(str(death)), retryable=True, crashed=True, shared=death.shared)
 
     async def finish(self, execution: HeldExecution, ledger: StoreLedger) -> None:
@@ -195,7 +195,7 @@ class Children:
         sentence = f"the child process could not be started: {error}"
         self._context.events.emit(WorkerError(self._context.owner, "child", sentence))
         if self._closed:
-            return Released(WHY["shutdown"])
+            return Requeued(WHY["shutdown"])
         return Snoozed(
             execution.spec.backoff.delay(max(execution.job.attempt, 1), self._context.random()), clean(sentence)
         )
