@@ -164,7 +164,7 @@ def test_job_named_twice_in_a_batch_is_refused(store: Store, raw: Raw) -> None:
     """Protocol 8: the call is refused before anything is written."""
     leases = batch(store, 10)
     before = raw.dump()
-    with pytest.raises(ValueError, match="once"):
+    with pytest.raises(ValueError, match="names a job twice"):
         store.transitions.move([decided(lease, FailedFinally("x")) for lease in [*leases, leases[4]]])
     assert raw.dump() == before
 

@@ -127,7 +127,7 @@ def _earlier_step(move: Move, arrow: Arrow, refuse_if_cancel_requested: bool) ->
 def each_once(moves: Sequence[Move] | Sequence[Take]) -> None:
     """`ValueError` if a job is listed twice: a statement would write it once without an error."""
     if len({move.job_id for move in moves}) < len(moves):
-        raise ValueError("the list names a job twice; it may have one move for each job")
+        raise ValueError("The list names a job twice. Give one move for each job.")
 
 
 def refusal(move: Move | Take, row: Row) -> Refusal | None:

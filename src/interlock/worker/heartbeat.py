@@ -1,6 +1,7 @@
 """The heartbeat: a thread that renews all leases of a worker in one statement, even while the event loop is blocked."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from ..engine.context import WorkerContext
@@ -26,6 +27,7 @@ class LeaseRenewer:
         executions: Mapping[int, HeldExecution],
         facts: Callable[[], WorkerFacts],
         interval: float,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._executions = executions
@@ -33,7 +35,9 @@ class LeaseRenewer:
         self.interval = min(interval, LONGEST_INTERVAL)
         """Seconds between two heartbeats: a third of the shortest lease, and at most `LONGEST_INTERVAL`."""
         self._retry_soon = threading.Event()
-        self._due_at = context.sleeper.monotonic()
+        self._monotonic = monotonic
+        """The time in which the thread waits, which is real time even if a test sets the worker's clock."""
+        self._due_at = monotonic()
         """When the next full heartbeat is due. Storing progress in between does not delay it."""
         self.failing_since: float | None = None
 
@@ -48,16 +52,16 @@ class LeaseRenewer:
 
     def _tick(self) -> None:
         """Send a heartbeat if one is due; otherwise store new progress only."""
-        began = self._context.sleeper.monotonic()
+        began = self._monotonic()
         due = began >= self._due_at
         self.heartbeat(progress_only=not due)
         if due:
             self._due_at = began + self.interval
         if self._retry_soon.is_set() or self.failing:
-            self._due_at = min(self._due_at, self._context.sleeper.monotonic() + RETRY_INTERVAL)
+            self._due_at = min(self._due_at, self._monotonic() + RETRY_INTERVAL)
 
     def _next_pause(self) -> float:
-        return min(max(self._due_at - self._context.sleeper.monotonic(), 0.0), PROGRESS_INTERVAL)
+        return min(max(self._due_at - self._monotonic(), 0.0), PROGRESS_INTERVAL)
 
     def heartbeat(self, *, progress_only: bool = False) -> None:
         """Renew every lease that is due in one statement, and update the worker's row in another.
