@@ -1,40 +1,17 @@
 """The mutants of `make mutants`: the change, the promise that it breaks, and the tests that must fail."""
 
-from dataclasses import dataclass
+from tests.mutant import Mutant
 
 PG, LITE = "src/interlock/store/postgres", "src/interlock/store/sqlite"
 CONTRACT, LOOPS, PURE = "tests/contract", "tests/loops", "tests/pure"
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One change, and the tests that must fail with it."""
-
-    name: str
-    promise: str
-    file: str
-    after: str
-    """The text is searched for after this one, which names its statement or function."""
-    text: str
-    instead: str
-    tests: tuple[str, ...]
-    only: str = ""
-    """An expression for pytest's -k."""
-
-    def mutate(self, source: str) -> str:
-        start = source.find(self.after)
-        place = source.find(self.text, start) if start >= 0 else -1
-        if place < 0:
-            raise LookupError(f"{self.file} has no {self.text!r} after {self.after!r}: change mutant {self.name!r}.")
-        return source[:place] + self.instead + source[place + len(self.text) :]
-
-
 def _pg(name: str, promise: str, after: str, text: str, instead: str, *tests: str) -> Mutant:
-    return Mutant(f"postgres {name}", promise, f"{PG}/queries.sql", after, text, instead, tests, "postgres")
+    return Mutant(f"postgres {name}", promise, f"{PG}/queries", after, text, instead, tests, "postgres")
 
 
 def _lite(name: str, promise: str, after: str, text: str, instead: str, *tests: str) -> Mutant:
-    return Mutant(f"sqlite {name}", promise, f"{LITE}/queries.sql", after, text, instead, tests, "sqlite")
+    return Mutant(f"sqlite {name}", promise, f"{LITE}/queries", after, text, instead, tests, "sqlite")
 
 
 FENCE = "A stale worker moves nothing"
@@ -72,7 +49,7 @@ MUTANTS = (
     _pg(
         "effect answer",
         "A stale worker stores no answer of an external system",
-        "-- name: apply\n",
+        "-- name: record_effect\n",
         "r.holder = :holder::int",
         "true",
         RECEIPTS,
@@ -110,7 +87,7 @@ MUTANTS = (
     _lite(
         "effect answer",
         "A stale worker stores no answer of an external system",
-        "-- name: apply\n",
+        "-- name: record_effect\n",
         "AND holder = :holder",
         "",
         RECEIPTS,
@@ -127,10 +104,10 @@ MUTANTS = (
     Mutant(
         "postgres undeclared transition",
         "The database rejects a transition that the lifecycle does not declare",
-        f"{PG}/schema.sql",
+        f"{PG}/triggers.sql",
         "CREATE TRIGGER jobs_update",
-        "interlock.step(",
-        "true OR interlock.step(",
+        "interlock.accepts_change(",
+        "true OR interlock.accepts_change(",
         (REFUSALS,),
         "postgres",
     ),
@@ -147,7 +124,7 @@ MUTANTS = (
     Mutant(
         "postgres audit",
         "The audit trail is insert only",
-        f"{PG}/schema.sql",
+        f"{PG}/triggers.sql",
         "CREATE TRIGGER audit_update",
         "BEFORE UPDATE ON",
         "BEFORE UPDATE OF job_id ON",
@@ -157,7 +134,7 @@ MUTANTS = (
     Mutant(
         "sqlite undeclared transition",
         "The database rejects a transition that the lifecycle does not declare",
-        f"{LITE}/schema.sql",
+        f"{LITE}/triggers.sql",
         "CREATE TRIGGER interlock_jobs_update",
         "ELSE EXISTS (",
         "ELSE true OR EXISTS (",
@@ -167,7 +144,7 @@ MUTANTS = (
     Mutant(
         "sqlite holder",
         "A holder grows by one at a time",
-        f"{LITE}/schema.sql",
+        f"{LITE}/triggers.sql",
         "CREATE TRIGGER interlock_executions_update",
         "NEW.holder - OLD.holder IN (0, 1)",
         "NEW.holder - OLD.holder IN (0, 1, 2)",
@@ -177,7 +154,7 @@ MUTANTS = (
     Mutant(
         "postgres holder",
         "A holder grows by one at a time",
-        f"{PG}/schema.sql",
+        f"{PG}/triggers.sql",
         "CREATE TRIGGER executions_update",
         "NEW.holder - OLD.holder IN (0, 1)",
         "NEW.holder - OLD.holder IN (0, 1, 2)",
@@ -199,8 +176,8 @@ MUTANTS = (
         "refused commit",
         "A commit with a stale fence runs no function and is rolled back",
         "src/interlock/store/commit_boundary.py",
-        "job = store.lock(",
-        "raise Refused(store.standing(run, move))",
+        "job = writer.lock(",
+        "raise FenceRefused(writer.find_refusal(run, move))",
         "return",
         (f"{CONTRACT}/test_commit.py",),
         "sqlite",
@@ -209,7 +186,7 @@ MUTANTS = (
         "savepoint",
         "A function that ends the transaction itself moves no job",
         "src/interlock/store/commit_boundary.py",
-        "_called(body, tx, job)",
+        "_call(body, tx, job)",
         "run(RELEASE)",
         "pass",
         (f"{CONTRACT}/test_commit.py",),
@@ -218,7 +195,7 @@ MUTANTS = (
         "commit timeout",
         "A commit function that takes too long is rolled back",
         "src/interlock/store/commit_boundary.py",
-        "_called(body, tx, job)",
+        "_call(body, tx, job)",
         "> timeout:",
         "< 0:",
         (f"{CONTRACT}/test_commit.py",),
@@ -281,6 +258,25 @@ MUTANTS = (
         "if False:",
         (f"{LOOPS}/test_cancel_running.py",),
         "sqlite",
+    ),
+    Mutant(
+        "late heartbeat",
+        "A slow write of progress delays no heartbeat",
+        "src/interlock/worker/heartbeat.py",
+        "def _tick(",
+        "if due:",
+        "if not due:\n            self._due_at += self._monotonic() - began\n        if due:",
+        (f"{LOOPS}/test_progress.py",),
+        "sqlite",
+    ),
+    Mutant(
+        "child without run",
+        "A child process calls a handler without run as the worker does",
+        "src/interlock/worker/subprocess/child.py",
+        "def _run_handler(",
+        "signature.handler",
+        "signature.fn",
+        (f"{LOOPS}/test_children.py",),
     ),
     # ------------------------------------------------------------ secrets and signatures
     Mutant(

@@ -2,11 +2,12 @@
 
 Each mutant is one small change of the source. It is made in a temporary copy of the repository, and the tests that are
 named with it run there: the mutant is killed if one of them fails. It survives if they all pass, and then a test is
-missing. A mutant whose text is no longer found in its file is an error: change it together with the source.
+missing. `tests/surface/test_mutant_list.py` fails if a mutant can no longer be applied: change it with the source.
 """
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutant_list import MUTANTS, Mutant
+from tests.mutant import Mutant
+from tests.mutant_list import MUTANTS
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("src", "tests", "pyproject.toml")
@@ -30,7 +32,7 @@ def checked(mutants: Sequence[Mutant]) -> list[str]:
     wrong: list[str] = []
     for mutant in mutants:
         try:
-            mutant.mutate((ROOT / mutant.file).read_text(encoding="utf-8"))
+            mutant.mutate(mutant.find_file(ROOT).read_text(encoding="utf-8"))
         except (LookupError, OSError) as error:
             wrong.append(str(error))
         wrong += [
@@ -58,9 +60,9 @@ def run(tree: Path, tests: Sequence[str], only: str, *options: str) -> tuple[int
     return done.returncode, done.stdout + done.stderr
 
 
-def is_killed(mutant: Mutant, tree: Path) -> bool:
-    """Return whether a test fails with the mutant. Afterwards the tree is unchanged."""
-    file = tree / mutant.file
+def find_killer(mutant: Mutant, tree: Path) -> str | None:
+    """Return the test that fails with the mutant; None if none fails. Afterwards the tree is unchanged."""
+    file = mutant.find_file(tree)
     source = file.read_text(encoding="utf-8")
     file.write_text(mutant.mutate(source), encoding="utf-8")
     try:
@@ -69,7 +71,10 @@ def is_killed(mutant: Mutant, tree: Path) -> bool:
         file.write_text(source, encoding="utf-8")
     if code not in (0, FAILED):
         raise SystemExit(f"The tests of mutant {mutant.name!r} did not run:\n{printed}")
-    return code == FAILED
+    if code == 0:
+        return None
+    named = re.search(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - |$)", printed, re.MULTILINE)
+    return named[1] if named else printed.splitlines()[-1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,10 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         survivors = 0
         for mutant in chosen:
             began = time.monotonic()
-            killed = is_killed(mutant, tree)
-            survivors += not killed
-            word = "killed  " if killed else "SURVIVED"
-            print(f"{word} {mutant.name}: {mutant.promise} ({time.monotonic() - began:.0f} s)", flush=True)
+            killer = find_killer(mutant, tree)
+            survivors += killer is None
+            fate = "SURVIVED" if killer is None else "killed  "
+            print(f"{fate} {mutant.name}: {mutant.promise} ({time.monotonic() - began:.0f} s)", flush=True)
+            if killer:
+                print(f"         by {killer}", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} mutants were killed.")
     return 1 if survivors else 0
 
