@@ -20,6 +20,7 @@ from interlock import (
 )
 from interlock.core.job import Job
 from interlock.core.outcome import Lost
+from interlock.telemetry.events import Event, WorkerStateChanged
 from interlock.testing import Failpoint
 from tests.contract.kit import decided
 from tests.loops.handler_bench import AT_ONCE, DELIVERY, IMAGE, Bench
@@ -207,8 +208,18 @@ def test_worker_with_a_cancel_request_never_moves_an_attempt_of_another_worker(b
         ],
     )
 
+    # An idle worker claims nothing while the handler runs; one that still polls could claim the job before other#1.
+    idle = asyncio.Event()
+
+    def note_idle(event: Event) -> None:
+        if isinstance(event, WorkerStateChanged) and event.target == "Idle":
+            idle.set()
+
+    bench.app.events.subscribe(note_idle)
+
     @bench.app.job(lifecycle=late)
     async def work(run: Run) -> None:
+        await idle.wait()
         ask(bench, run.job_id)
         try:
             await for_ever()
