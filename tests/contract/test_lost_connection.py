@@ -265,7 +265,7 @@ def test_waiting_for_a_pooled_connection_is_not_reported_as_an_outage(
             looked.clear()
             thread = threading.Thread(target=ask)
             thread.start()
-            assert looked.wait(10) or not here
+            assert not here or looked.wait(10)
         thread.join()
     switch(True)
     assert answers[0] == {}

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -159,8 +159,10 @@ class Shop:
 
 
 @pytest.fixture
-def shop(place: Place) -> Shop:
-    return Shop(place)
+def shop(place: Place) -> Iterator[Shop]:
+    shop = Shop(place)
+    yield shop
+    shop.app.close()
 
 
 def test_jobs_that_end_during_a_batch_write_form_the_next_batch(shop: Shop) -> None:

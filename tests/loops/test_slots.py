@@ -1,7 +1,7 @@
 """Slots: a worker never runs more jobs at once than it has slots, wherever they come from."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, cast
@@ -23,7 +23,7 @@ from interlock.worker.attempt import Attempts
 from interlock.worker.plan import Plan
 from interlock.worker.subprocess.children import Children
 from tests.kit import Place
-from tests.loops.worker_doubles import EventRecorder, InterceptedStore
+from tests.loops.worker_doubles import TIME_LIMIT, EventRecorder, InterceptedStore
 
 MANY = 40
 
@@ -124,8 +124,10 @@ class Shop:
 
 
 @pytest.fixture
-def shop(place: Place) -> Shop:
-    return Shop(place)
+def shop(place: Place) -> Iterator[Shop]:
+    shop = Shop(place)
+    yield shop
+    shop.app.close()
 
 
 async def work(shop: Shop, count: int, plan: Plan) -> None:
@@ -143,6 +145,21 @@ def test_worker_finishes_executions_of_a_dead_worker_only_in_its_slots(shop: Sho
 
     asyncio.run(work(shop, MANY, shop.plan(slots=2)))
     assert (len(shop.finished), shop.most, max(shop.adopted)) == (MANY, 2, 2)
+
+
+def test_slot_that_becomes_free_during_a_round_ends_the_pause(shop: Shop) -> None:
+    """A worker that waits for a slot does not miss one that became free before it began to wait."""
+    shop.committed_by_the_dead(MANY)
+
+    async def scene() -> None:
+        async with run_worker(shop.plan(slots=2)) as worker:
+            await EventRecorder(shop.app.events).until(AttemptEnded)
+            worker._starved = True
+            worker._slots.slot_freed.set()
+            async with asyncio.timeout(TIME_LIMIT):
+                await worker._idle(10 * TIME_LIMIT)
+
+    asyncio.run(scene())
 
 
 def test_worker_finishes_executions_of_a_dead_worker_before_it_claims_more(shop: Shop) -> None:

@@ -1,7 +1,7 @@
 """The worker's state machine: each transition emits an event, and the invariants hold over a run."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -76,8 +76,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(place: Place) -> Bench:
-    return Bench(place)
+def bench(place: Place) -> Iterator[Bench]:
+    bench = Bench(place)
+    yield bench
+    bench.app.close()
 
 
 def test_worker_states_match_the_specification() -> None:

@@ -159,6 +159,8 @@ class Worker:
     # ------------------------------------------------------------ the loop
     async def _round(self) -> None:
         """Run the loop once, from Connecting back to Connecting."""
+        # A slot that becomes free from here on ends the pause at the end of the round.
+        self._slots.slot_freed.clear()
         await self._connect()
         self.position.go("Recovery", "connected")
         done = await self._in_claim_thread(self._maintenance.recover)
@@ -296,8 +298,6 @@ class Worker:
             await self._idle_or_stop()
             return
         wants_slots = self._starved or self._maintenance.has_more
-        if wants_slots:
-            self._slots.slot_freed.clear()
         waiting = [asyncio.ensure_future(self._wake.wait())] + (
             [asyncio.ensure_future(self._slots.slot_freed.wait())] if wants_slots else []
         )
