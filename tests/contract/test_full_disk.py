@@ -158,8 +158,13 @@ def _error_of(disk: Disk, bench: Bench) -> Exception:
 
 # ---------------------------------------------------------------- workers
 def until_told(bench: Bench, disk: Disk) -> Callable[[], None]:
-    """Free the disk once the worker has reported an error."""
-    return bench.app.events.subscribe(lambda event: disk.free(), WorkerError)
+    """Free the disk once the worker could not store the end of its job. Its next claim may fail earlier."""
+
+    def free(event: WorkerError) -> None:
+        if event.where in ("report", "commit"):
+            disk.free()
+
+    return bench.app.events.subscribe(free, WorkerError)
 
 
 def test_full_disk_at_the_end_of_a_job_costs_it_no_try(bench: Bench, disk: Disk) -> None:
