@@ -20,7 +20,7 @@ FROM %(numbers)s"""
 
 
 @pytest.fixture(scope="module")
-def desks(scenes: Scenes) -> Scenes:
+def operator_scenes(scenes: Scenes) -> Scenes:
     """The same two databases; in the crowded one ten thousand jobs are held, and fifty thousand failed a month ago."""
     raw = scenes.crowded.place.raw
     past = raw.time(EPOCH - timedelta(days=30))
@@ -79,14 +79,16 @@ VERBS: list[Verb] = [held, failures, find, pruned, neighbours]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_inspection_scans_no_table(desks: Scenes, verb: Verb) -> None:
+def test_inspection_scans_no_table(operator_scenes: Scenes, verb: Verb) -> None:
     """Every step uses an index, and none reads an index completely."""
-    scene = desks.crowded
+    scene = operator_scenes.crowded
     assert (scene.meter.scans(lambda: verb(scene)), scene.meter.whole(lambda: verb(scene))) == ([], [])
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_inspection_cost_does_not_grow_with_the_tables(desks: Scenes, verb: Verb) -> None:
+def test_inspection_cost_does_not_grow_with_the_tables(operator_scenes: Scenes, verb: Verb) -> None:
     """At most three times the cost in empty tables: the crowded one has ten more held jobs to show."""
-    empty, crowded = (scene.meter.cost(lambda scene=scene: verb(scene)) for scene in (desks.empty, desks.crowded))
+    empty, crowded = (
+        scene.meter.cost(lambda scene=scene: verb(scene)) for scene in (operator_scenes.empty, operator_scenes.crowded)
+    )
     assert crowded <= 3 * empty + 200, (empty, crowded)

@@ -147,9 +147,9 @@ def test_job_with_a_cancel_request_does_not_wait_again(outcome: Outcome) -> None
     assert walked(behind) == (["retry", "cancel"], "CANCELLED", "failed", "ABORTED")
     in_place = after(download, "queued", outcome, asked=True)
     assert walked(in_place) == (["cancel"], "canceled", "failed", "ABORTED")
-    undrawn = after(image, "running", outcome, asked=True)
-    assert undrawn.saw_cancel_request
-    assert replace(undrawn, saw_cancel_request=False) == after(image, "running", outcome)
+    not_allowed = after(image, "running", outcome, asked=True)
+    assert not_allowed.saw_cancel_request
+    assert replace(not_allowed, saw_cancel_request=False) == after(image, "running", outcome)
 
 
 def test_job_with_a_cancel_request_may_still_succeed_or_fail() -> None:
