@@ -52,7 +52,7 @@ def batch(store: Store, n: int = 250, kind: str = "mail") -> list[Lease]:
 
 
 # ---------------------------------------------------------------- protocol 9: one bad row
-def not_allowed(store: Store, lease: Lease) -> Move:
+def illegal(store: Store, lease: Lease) -> Move:
     return forged(lease, "EXPIRED", "expire")
 
 
@@ -85,9 +85,7 @@ def no_id(store: Store, lease: Lease) -> Move:
     return replace(decided(lease, FailedFinally("x")), job_id="nonsense")
 
 
-@pytest.mark.parametrize(
-    "bad", [not_allowed, stale, no_json, surrogate, too_many_tries, unknown_status, never_was, no_id]
-)
+@pytest.mark.parametrize("bad", [illegal, stale, no_json, surrogate, too_many_tries, unknown_status, never_was, no_id])
 @pytest.mark.parametrize("position", [0, 137, 249])
 def test_one_bad_row_does_not_stop_its_batch(
     store: Store, raw: Raw, bad: Callable[[Store, Lease], Move], position: int
@@ -117,7 +115,7 @@ def test_refusal_of_a_bad_row_has_the_databases_error(store: Store) -> None:
     """The refusal has the database's error and the stored row; a stale move has no error."""
     leases = batch(store, 10)
     moves = [decided(lease, FailedFinally("x")) for lease in leases]
-    moves[3] = not_allowed(store, leases[3])
+    moves[3] = illegal(store, leases[3])
     moves[7] = stale(store, leases[7])
     refusals = {refusal.job_id: refusal for refusal in store.transitions.move(moves)}
     assert set(refusals) == {leases[3].job.id, leases[7].job.id}
@@ -138,7 +136,7 @@ def test_all_bad_rows_of_a_batch_are_named(store: Store) -> None:
     """A batch may have any number of bad rows."""
     leases = batch(store, 100)
     moves = [
-        not_allowed(store, lease) if n % 7 == 0 else decided(lease, Returned("1", boundary=False))
+        illegal(store, lease) if n % 7 == 0 else decided(lease, Returned("1", boundary=False))
         for n, lease in enumerate(leases)
     ]
     refusals = store.transitions.move(moves)

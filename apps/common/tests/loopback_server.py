@@ -48,20 +48,21 @@ class LoopbackServer:
         return runner.addresses[0][1]
 
     async def _down(self) -> None:
+        await abort_connections()
         while self._runners:
             await self._runners.pop().cleanup()
         await abort_connections()
 
 
 async def abort_connections() -> None:
-    """Abort every connection of the running event loop.
+    """Abort every connection of the running event loop, before and after its servers are closed.
 
-    aiohttp forgets a connection that it closes, but the connection stays open while its client does not read. It also
-    does not know a connection yet that was accepted a moment ago.
+    Before: asyncio leaks a connection if its server closes between the accept and the creation of its transport. After:
+    aiohttp forgets a connection that it closes, but the connection stays open while its client does not read.
     """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, BaseSelectorEventLoop)
-    for _ in range(3):  # an accepted connection gets its transport in the next round of the loop
+    for _ in range(3):  # a waiting connection is accepted in the first round, and gets its transport in the second
         for transport in list(loop._transports.values()):
             transport.abort()
         await asyncio.sleep(0)

@@ -182,7 +182,7 @@ class FakeTelegram(FakeBotMethods):
         self._port = runner.addresses[0][1]
         ready.set()
         await self._stop.wait()
-        await abort_connections()  # a poll need not wait for its end
+        await abort_connections()
         await runner.cleanup()
         await abort_connections()
 
