@@ -17,7 +17,7 @@ from interlock.engine.reporter import Reporter
 from interlock.engine.settle import Settler
 from interlock.store import OpenStore
 from interlock.store.types import Lease
-from interlock.telemetry.events import AttemptEnded, SlotStateChanged
+from interlock.telemetry.events import AttemptEnded, SlotStateChanged, WorkerStateChanged
 from interlock.worker.assembly import run_worker
 from interlock.worker.attempt import Attempts
 from interlock.worker.plan import Plan
@@ -149,14 +149,15 @@ def test_worker_finishes_executions_of_a_dead_worker_only_in_its_slots(shop: Sho
 
 def test_slot_that_becomes_free_during_a_round_ends_the_pause(shop: Shop) -> None:
     """A worker that waits for a slot does not miss one that became free before it began to wait."""
-    shop.committed_by_the_dead(MANY)
 
     async def scene() -> None:
         async with run_worker(shop.plan(slots=2)) as worker:
-            await EventRecorder(shop.app.events).until(AttemptEnded)
+            witness = EventRecorder(shop.app.events)
+            await witness.until(WorkerStateChanged, lambda event: event.target == "Idle")
             worker._starved = True
+            worker._wake.clear()
             worker._slots.slot_freed.set()
-            async with asyncio.timeout(TIME_LIMIT):
+            async with asyncio.timeout(TIME_LIMIT / 6):
                 await worker._idle(10 * TIME_LIMIT)
 
     asyncio.run(scene())

@@ -9,10 +9,13 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from interlock import App
+from interlock.cli import worker_command
 from tests.kit import Place
 from tests.surface.cli_kit import Call, enqueued
 
@@ -161,12 +164,18 @@ def test_second_signal_ends_the_worker_at_once(start: Start, call: Call, waiter:
     assert job(call, id)["phase"] == "running"
 
 
-def test_same_signal_twice_at_once_counts_once(start: Start, waiter: str) -> None:
-    """`timeout` signals a process and then its group: the worker still drains."""
-    worker = start()
-    worker.until(READY)
-    worker.signal(signal.SIGTERM)
-    assert worker.end(signal.SIGTERM) == 0
+def test_same_signal_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout` signals a process and then its group: the worker still drains. A later signal ends it."""
+    now, exits = [100.0], list[int]()
+    monkeypatch.setattr(worker_command, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(worker_command, "os", SimpleNamespace(_exit=exits.append, getpid=lambda: 1))
+    process = worker_command.Process(App("sqlite:///nowhere.db").plan(), "sqlite", cast(Any, None))
+    process.signalled(signal.SIGTERM)
+    process.signalled(signal.SIGTERM)
+    assert exits == []
+    now[0] += worker_command.SAME_SIGNAL
+    process.signalled(signal.SIGTERM)
+    assert exits == [128 + signal.SIGTERM]
 
 
 def test_handler_that_cannot_be_stopped_does_not_block_the_exit(start: Start, call: Call, waiter: str) -> None:
