@@ -98,7 +98,7 @@ class Bench:
 
     # ------------------------------------------------------------ jobs
     def claim(self, kind: Kind[..., Any, Any], limit: int = 1, by: str = "ann") -> list[Lease]:
-        return self.store.queue.claim(by, kind.claim_rules(kind.spec.version(self.store)), ["default"], limit)
+        return self.store.queue.claim(by, kind.spec.claim_rules(kind.spec.version(self.store)), ["default"], limit)
 
     def held(self, kind: Kind[..., Any, Any], *args: Any, by: str = "ann") -> Lease:
         """Return the lease of a new job of this kind."""
@@ -110,7 +110,7 @@ class Bench:
         kind = self.app.kinds[lease.job.kind]
         assert (
             self.store.transitions.move(
-                [decide(kind.spec.lifecycle, lease.job, lease, outcome, kind.policy, 0.5, actor="ann")]
+                [decide(kind.spec.lifecycle, lease.job, lease, outcome, kind.spec.policy, 0.5, actor="ann")]
             )
             == []
         )

@@ -227,7 +227,7 @@ def test_worker_with_a_cancel_request_never_moves_an_attempt_of_another_worker(b
             bench.clock.advance(31)
             (lease,) = bench.store.leases.adopt("maintenance#1", ["work"], 30.0, 1)
             assert bench.store.transitions.move([decided(lease, Lost(), lifecycle=late)]) == []
-            assert len(bench.store.queue.claim("other#1", work.claim_rules(1), ["default"], 1)) == 1
+            assert len(bench.store.queue.claim("other#1", work.spec.claim_rules(1), ["default"], 1)) == 1
 
     job = bench.run_one(work)
     last = bench.last(job)

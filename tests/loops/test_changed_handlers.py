@@ -68,7 +68,7 @@ def test_worker_ignores_jobs_of_unknown_kinds(bench: Bench, neighbour: Any, plac
     id = other.add(strange)
     assert bench.run_one(neighbour).state == "SUCCEEDED"
     assert bench.app.get(id).phase == "pending"
-    assert len(other.store.queue.claim("other#1", strange.claim_rules(1), ["default"], 1)) == 1
+    assert len(other.store.queue.claim("other#1", strange.spec.claim_rules(1), ["default"], 1)) == 1
     bench.clock.advance(3600)
     bench.run()
     assert [each.status for each in bench.app.executions(id)] == ["IN_PROGRESS"]

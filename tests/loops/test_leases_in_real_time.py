@@ -61,7 +61,7 @@ def _kinds() -> App[Tx]:
 
 
 def _claim_rules(app: App[Tx]) -> list[ClaimRule]:
-    return [rule for kind in app.kinds.values() for rule in kind.claim_rules(1)]
+    return [rule for kind in app.kinds.values() for rule in kind.spec.claim_rules(1)]
 
 
 def test_one_statement_claims_all_kinds_if_there_is_capacity_for_all() -> None:

@@ -131,7 +131,7 @@ def test_worker_forgets_an_abandoned_job_after_another_worker_has_it(
 
         def claimed() -> Lease:
             broken.enqueue()
-            (lease,) = bench.store.queue.claim(worker.name, broken.claim_rules(1), ["side"], 1)
+            (lease,) = bench.store.queue.claim(worker.name, broken.spec.claim_rules(1), ["side"], 1)
             return lease
 
         # Runs in the worker's claim thread, so that no claim of its own comes in between.

@@ -109,7 +109,7 @@ def test_each_transition_of_the_worker_emits_an_event(bench: Bench) -> None:
         del bench.intercepted.before["claim"]
         rival.queue.claim(
             "rival",
-            [rule for kind in bench.app.kinds.values() for rule in kind.claim_rules(kind.spec.version(rival))],
+            [rule for kind in bench.app.kinds.values() for rule in kind.spec.claim_rules(kind.spec.version(rival))],
             ["default"],
             10,
         )

@@ -92,7 +92,7 @@ class Shop:
     def claim(self, kind: Kind[..., Any, Any]) -> Lease:
         store = self.app.database.store()
         (lease,) = store.queue.claim(
-            "ann", kind.claim_rules(store.registry.version_of(kind.spec.lifecycle)), ["default"], 1
+            "ann", kind.spec.claim_rules(store.registry.version_of(kind.spec.lifecycle)), ["default"], 1
         )
         return lease
 
@@ -100,7 +100,7 @@ class Shop:
         store = self.app.database.store()
         assert (
             store.transitions.move(
-                [decide(kind.spec.lifecycle, lease.job, lease, outcome, kind.policy, 0.5, actor="ann")]
+                [decide(kind.spec.lifecycle, lease.job, lease, outcome, kind.spec.policy, 0.5, actor="ann")]
             )
             == []
         )

@@ -113,11 +113,11 @@ def test_schedule_has_a_unique_name_and_its_own_key(app: App[Tx]) -> None:
 def test_claim_starts_in_progress_without_a_guard_or_start(app: App[Tx]) -> None:
     """Protocol 16: with neither a guard nor a `start` transition."""
     kind = app.job(lease=20)(greet)
-    (rule,) = kind.claim_rules(3)
+    (rule,) = kind.spec.claim_rules(3)
     assert (rule.kind, rule.lifecycle, rule.version, rule.lease) == ("greet", "standard", 3, 20.0)
     assert (rule.state, rule.target, rule.status) == ("PENDING", "RUNNING", "IN_PROGRESS")
     kind.guard(lambda *_, **__: None)
-    assert kind.claim_rules(3)[0].status == "LEASED"
+    assert kind.spec.claim_rules(3)[0].status == "LEASED"
 
 
 def test_resting_job_is_claimed_along_two_transitions(app: App[Tx]) -> None:
@@ -134,7 +134,7 @@ def test_resting_job_is_claimed_along_two_transitions(app: App[Tx]) -> None:
         ],
     )
     claim_rules = {
-        rule.state: [arrow.event for arrow in rule.path] for rule in app.job(lifecycle=image)(greet).claim_rules(1)
+        rule.state: [arrow.event for arrow in rule.path] for rule in app.job(lifecycle=image)(greet).spec.claim_rules(1)
     }
     assert claim_rules == {"queued": ["claim"], "failed": ["retry", "claim"]}
 

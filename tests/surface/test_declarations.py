@@ -195,7 +195,12 @@ def test_options_are_stored_in_the_declaration(app: App[Tx]) -> None:
         "slow",
         3600.0,
     )
-    assert (kind.policy.tries, kind.policy.backoff, kind.policy.on_lost_lease, kind.policy.key_until) == (
+    assert (
+        kind.spec.policy.tries,
+        kind.spec.policy.backoff,
+        kind.spec.policy.on_lost_lease,
+        kind.spec.policy.key_until,
+    ) == (
         7,
         backoff,
         "hold",

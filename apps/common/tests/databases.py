@@ -42,11 +42,21 @@ def _shared_database(server: str, session: pytest.Session, name: str) -> str:
 def _empty_database(server: str, session: pytest.Session) -> str:
     """A shared database, emptied. That takes a tenth of the time of creating and dropping one."""
     url = _shared_database(server, session, "app")
-    others = "datname = current_database() AND pid <> pg_backend_pid()"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")
-        connection.execute("DROP SCHEMA IF EXISTS interlock CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        end_other_sessions(connection)
+        drop_everything(connection)
     return url
+
+
+def end_other_sessions(connection: psycopg.Connection) -> None:
+    """End the sessions that an earlier test left open in this database."""
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")
+
+
+def drop_everything(connection: psycopg.Connection) -> None:
+    """Drop the tables of Interlock and of the application."""
+    connection.execute("DROP SCHEMA IF EXISTS interlock CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from apps.common.application import Application
+from apps.common.tests.databases import drop_everything, end_other_sessions
 from interlock.testing import KitClock, fresh
 from tests.pool import CATALOGUE
 
@@ -39,7 +40,8 @@ def migrated_database(application: Application, clock: KitClock, directory: Path
             stack.enter_context(fresh(application.app, clock, directory, url))
             application.migrate()
         else:
-            database, application.app.database.clock = application.app.database, clock
+            database = application.app.database
+            database.clock = clock
             db = stack.enter_context(psycopg.connect(url, autocommit=True))
             stack.enter_context(database.bound_to(url))
             _empty(db, url, application)
@@ -63,8 +65,7 @@ class _Migrated:
 
 
 def _empty(db: psycopg.Connection, url: str, application: Application) -> None:
-    others = "datname = current_database() AND pid <> pg_backend_pid()"
-    db.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")
+    end_other_sessions(db)
     known = _migrated.pop(url, None)
     if known is None or known.application is not type(application) or not _delete_rows(db, known):
         known = _create(db, application)
@@ -84,7 +85,7 @@ def _delete_rows(db: psycopg.Connection, known: _Migrated) -> bool:
 
 
 def _create(db: psycopg.Connection, application: Application) -> _Migrated:
-    db.execute("DROP SCHEMA IF EXISTS interlock CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    drop_everything(db)
     application.migrate()
     db.execute(CLOCK)
     tables = [row[0] for row in db.execute(TABLES, [list(SCHEMAS)])]

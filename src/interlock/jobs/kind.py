@@ -9,11 +9,10 @@ from typing_extensions import TypeVar
 
 from ..core.clock import Seconds, seconds
 from ..core.job import Job
-from ..core.transition import Policy
 from ..errors import UsageError
 from ..store.contract import Tx
 from ..store.open_transactions import open_transactions, refuse_inside
-from ..store.types import ClaimRule, Enqueued, KindFacts
+from ..store.types import Enqueued, KindFacts
 from .backend import Backend
 from .enqueue import aenqueue, current_connection, enqueue
 from .handle import JobHandle
@@ -244,15 +243,6 @@ class Kind(Generic[P, R, TxT]):
         return fn
 
     # ------------------------------------------------------------ for workers
-    def claim_rules(self, version: int) -> list[ClaimRule]:
-        """Return how a worker claims jobs of this kind, for each waiting state of this lifecycle version."""
-        return self.spec.claim_rules(version)
-
     def facts(self) -> KindFacts:
         """Return the facts about this kind that `migrate` stores."""
         return self.spec.facts()
-
-    @property
-    def policy(self) -> Policy:
-        """The part of the declaration that `decide` needs."""
-        return self.spec.policy
