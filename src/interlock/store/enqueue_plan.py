@@ -7,12 +7,16 @@ again.
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol
 
 from ..errors import InterlockError, KeyReused
 from .types import Enqueued, NewJob
 
 ROUNDS = 5
+CHUNK = 1000
+"""The most jobs in one statement."""
+_shared_values = attrgetter(*sorted(set(NewJob.__slots__) - {"id", "payload"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +63,30 @@ class Dialect(Protocol):
         ...
 
 
+def has_key(job: NewJob) -> bool:
+    return job.idempotency_key is not None or job.unique_key is not None
+
+
+def are_alike(jobs: Sequence[NewJob]) -> bool:
+    """Whether the jobs have no keys, and differ only in their ids and payloads."""
+    if has_key(jobs[0]):
+        return False
+    shared = _shared_values(jobs[0])
+    return all(_shared_values(job) == shared for job in jobs)
+
+
 def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob], None] | None) -> Plan:
     """Store the jobs, or find the jobs that have their keys; the results are in the order of `jobs`."""
     found: dict[int, Enqueued] = {}
     stored: set[str] = set()
-    with_savepoint = len(jobs) > 1 and any(job.idempotency_key or job.unique_key for job in jobs)
+    with_keys = any(has_key(job) for job in jobs)
+    with_savepoint = with_keys and len(jobs) > 1
     for _ in range(ROUNDS):
         if with_savepoint:
             yield SAVE
         asked = [n for n in range(len(jobs)) if n not in found]
-        first = _first_of_each_key(jobs, asked)
-        stored = yield from _insert(dialect, [jobs[n] for n in first])
+        first = _first_of_each_key(jobs, asked) if with_keys else asked
+        stored = yield from _insert(dialect, _in_order_of_keys([jobs[n] for n in first]) if with_keys else jobs)
         missing = [n for n in asked if jobs[n].id not in stored]
         if missing:
             found |= yield from _find(dialect, jobs, missing, frozenset(first))
@@ -112,13 +129,16 @@ def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[in
     return first
 
 
+def _in_order_of_keys(jobs: Sequence[NewJob]) -> list[NewJob]:
+    """Every enqueue takes keys in the same order, even across the statements of a long list, to avoid deadlocks."""
+    return sorted(jobs, key=lambda job: (job.kind, job.idempotency_key or "", job.unique_key or ""))
+
+
 def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Rows, set[str]]:
     stored: set[str] = set()
-    # Every enqueue takes keys in the same order, even across the statements of a long list, to avoid deadlocks.
-    ordered = sorted(jobs, key=lambda job: (job.kind, job.idempotency_key or "", job.unique_key or ""))
-    for start in range(0, len(ordered), 1000):
+    for start in range(0, len(jobs), CHUNK):
         rows: Rows = ()
-        for statement in dialect.insert(ordered[start : start + 1000]):
+        for statement in dialect.insert(jobs[start : start + CHUNK]):
             rows = yield statement
         stored.update(str(row[0]) for row in rows)
     return stored

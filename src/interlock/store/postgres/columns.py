@@ -106,6 +106,40 @@ def new_jobs(batch: Sequence[NewJob]) -> dict[str, Any]:
     }
 
 
+def new_job(job: NewJob) -> dict[str, str | None]:
+    """One job as plain parameters. All are texts: a driver's own types would make more prepared statements."""
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "queue": job.queue,
+        "priority": str(job.priority),
+        "lifecycle": job.lifecycle,
+        "lifecycle_version": str(job.lifecycle_version),
+        "state": job.state,
+        "tries": str(job.tries),
+        "delay": str(job.delay),
+        "run_at": None if job.run_at is None else job.run_at.isoformat(),
+        "ttl": None if job.ttl is None else str(job.ttl),
+        "idempotency_key": job.idempotency_key,
+        "unique_key": job.unique_key,
+        "payload": job.payload,
+        "tags": job.tags,
+        "trace": job.trace,
+        "scheduled_for": None if job.scheduled_for is None else job.scheduled_for.isoformat(),
+        "redrive_of": job.redrive_of,
+        "root": job.root,
+        "actor": job.actor,
+    }
+
+
+def alike_jobs(batch: Sequence[NewJob]) -> dict[str, str | None]:
+    """Jobs that differ only in their ids and payloads."""
+    return new_job(batch[0]) | {
+        "id": "{" + ",".join([job.id for job in batch]) + "}",
+        "payload": text_array([job.payload for job in batch]),
+    }
+
+
 def keys(batch: Sequence[NewJob], tried: Sequence[bool]) -> dict[str, Any]:
     return {
         "tried": array(tried),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ..codec import array, text_array
-from ..enqueue_plan import Statement
+from ..enqueue_plan import Statement, are_alike
 from ..types import NewJob
 from . import columns
 
@@ -13,6 +13,10 @@ class PostgresDialect:
         self._queries = queries
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Statement]:
+        if len(jobs) == 1:
+            return [Statement(self._queries["enqueue.one"], columns.new_job(jobs[0]))]
+        if are_alike(jobs):
+            return [Statement(self._queries["enqueue.alike"], columns.alike_jobs(jobs))]
         return [Statement(self._queries["enqueue"], columns.new_jobs(jobs))]
 
     def key_holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:

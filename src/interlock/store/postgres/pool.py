@@ -257,6 +257,15 @@ class Pool:
 
         return self._retry(work)
 
+    def run_alone(self, statement: Statement) -> Rows:
+        """Run one statement, which commits itself, in one round trip; it is retried after a conflict."""
+
+        def work() -> Rows:
+            with self._connected() as conn:
+                return runner(conn)(statement)
+
+        return self._retry(work)
+
     def transact(self, work: Callable[[Connection[Any]], T]) -> T:
         """Run `work` in one transaction; it is retried after a conflict."""
 

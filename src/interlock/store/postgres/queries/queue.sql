@@ -31,6 +31,46 @@ noted AS (
 notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
 SELECT s.id::text FROM stored s CROSS JOIN notified
 
+-- name: enqueue.one
+-- One job, with plain parameters instead of arrays. It stores the same rows as `enqueue`.
+WITH stored AS (
+  INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
+    due_at, expires_at, created_at, updated_at,
+    idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
+  SELECT :id::text::uuid, :kind::text, :queue::text, :priority::text::int, :lifecycle::text,
+    :lifecycle_version::text::int, :state::text, 'pending', :tries::text::int, :tries::text::int,
+    coalesce(:run_at::text::timestamptz, c.now) + :delay::text::float8 * interval '1 second',
+    c.now + :ttl::text::float8 * interval '1 second', c.now, c.now, :idempotency_key::text, :unique_key::text,
+    :payload::text::json, :tags::text::jsonb, :trace::text::json, :scheduled_for::text::timestamptz,
+    :redrive_of::text::uuid, :root::text::uuid
+  FROM (SELECT interlock.clock() AS now) c
+  ON CONFLICT DO NOTHING RETURNING id, state, created_at),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, :actor::text FROM stored s),
+notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
+SELECT s.id::text FROM stored s CROSS JOIN notified
+
+-- name: enqueue.alike
+-- Many jobs without keys that differ only in their ids and payloads. It stores the same rows as `enqueue`; without keys
+-- there is no conflict to look for, and no order to keep.
+WITH stored AS (
+  INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
+    due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root)
+  SELECT a.id, :kind::text, :queue::text, :priority::text::int, :lifecycle::text,
+    :lifecycle_version::text::int, :state::text, 'pending', :tries::text::int, :tries::text::int,
+    coalesce(:run_at::text::timestamptz, c.now) + :delay::text::float8 * interval '1 second',
+    c.now + :ttl::text::float8 * interval '1 second', c.now, c.now, a.payload::json, :tags::text::jsonb,
+    :trace::text::json,
+    :scheduled_for::text::timestamptz, :redrive_of::text::uuid, :root::text::uuid
+  FROM (SELECT interlock.clock() AS now) c, unnest(:id::text::uuid[], :payload::text::text[]) AS a(id, payload)
+  RETURNING id, state, created_at),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, :actor::text FROM stored s),
+notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
+SELECT s.id::text FROM stored s CROSS JOIN notified
+
 -- name: key_holders
 -- A separate statement: one that also inserts would not see the concurrent row it waited for. If the job with a unique
 -- key has ended since it blocked the insert, it is still the result, since it was active then: the last one to end.
