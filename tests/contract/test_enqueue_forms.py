@@ -1,19 +1,15 @@
 """Every form of an enqueue stores the same rows: one job, jobs that are alike, any list, and a caller's transaction."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
-from interlock.errors import Unavailable
 from interlock.store.contract import Store
-from interlock.store.postgres.store import PostgresStore
 from interlock.store.types import Enqueued, NewJob
-from tests.contract.kit import FACTS, LIFECYCLES, check, make
-from tests.kit import EPOCH, Place, Raw, postgres_place
+from tests.contract.kit import check, make
+from tests.kit import EPOCH, Raw
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -94,75 +90,3 @@ def test_one_bad_payload_among_alike_jobs_stores_none(store: Store) -> None:
     with pytest.raises(Exception, match=r"(?i)json|constraint"):
         store.queue.enqueue([make(), make(payload="1,2"), make()])
     assert store.inspect.jobs() == []
-
-
-# ---------------------------------------------------------------- PostgreSQL, in one round trip
-@pytest.fixture
-def place(postgres_url: str) -> Iterator[Place]:
-    place = postgres_place(postgres_url)
-    yield place
-    place.close()
-
-
-@pytest.fixture
-def postgres(place: Place) -> PostgresStore:
-    store = place.open()
-    assert isinstance(store, PostgresStore)
-    store.registry.migrate(list(LIFECYCLES.values()), FACTS)
-    return store
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_enqueue_of_alike_jobs_is_one_statement(postgres: PostgresStore, place: Place, count: int) -> None:
-    """The server saw neither BEGIN nor COMMIT: the insert was the last statement, and it committed itself."""
-    postgres.queue.enqueue([make() for _ in range(count)])
-    with postgres.session.pool.begin() as conn:
-        pid = conn.info.backend_pid
-    postgres.queue.enqueue([make() for _ in range(count)])
-    seen = place.raw("SELECT state, query FROM pg_stat_activity WHERE pid = :pid", pid=pid)
-    assert [(state, query.split()[:2]) for state, query in seen] == [("idle", ["WITH", "stored"])]
-
-
-def test_enqueue_of_one_statement_is_retried_after_a_conflict(postgres: PostgresStore, place: Place) -> None:
-    """The job is stored once."""
-    with psycopg.connect(place.url, autocommit=True) as admin:
-        admin.execute(f"CREATE SEQUENCE {place.schema}.conflicts")
-        admin.execute(
-            f"CREATE FUNCTION {place.schema}.conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            f"IF nextval('{place.schema}.conflicts') <= 2 THEN RAISE 'conflict' USING ERRCODE = '40001'; END IF; "
-            "RETURN NEW; END $$"
-        )
-        admin.execute(
-            f"CREATE TRIGGER conflict AFTER INSERT ON {place.schema}.jobs FOR EACH STATEMENT "
-            f"EXECUTE FUNCTION {place.schema}.conflict()"
-        )
-    job = make()
-    assert postgres.queue.enqueue([job]) == [Enqueued(job.id, True)]
-    assert len(lines(place.raw)) == 2
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_enqueue_of_one_statement_that_loses_its_connection_raises_unavailable(
-    postgres: PostgresStore, place: Place, count: int
-) -> None:
-    """Nothing is stored, nothing is sent again by itself, and the caller may send it again."""
-    jobs = [make() for _ in range(count)]
-    raised: list[Exception] = []
-
-    def work() -> None:
-        try:
-            postgres.queue.enqueue(jobs)
-        except Exception as error:  # noqa: BLE001 - checked below
-            raised.append(error)
-
-    with psycopg.connect(place.url) as other:
-        other.execute(f"LOCK TABLE {place.schema}.jobs IN SHARE MODE")
-        thread = threading.Thread(target=work)
-        thread.start()
-        while thread.is_alive() and not (blocked := place.raw("SELECT pid FROM pg_locks WHERE NOT granted")):
-            pass
-        place.raw("SELECT pg_terminate_backend(:pid)", pid=blocked[0][0])
-        thread.join()
-    assert [(type(error), type(error.__cause__)) for error in raised] == [(Unavailable, psycopg.errors.AdminShutdown)]
-    assert lines(place.raw) == []
-    assert postgres.queue.enqueue(jobs) == [Enqueued(job.id, True) for job in jobs]
