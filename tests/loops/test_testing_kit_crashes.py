@@ -141,6 +141,24 @@ def test_lease_lost_after_the_commit_belongs_to_another_worker_until_it_expires(
     assert (job.phase, job.attempt, seen.count("prepare"), seen.count("commit")) == ("succeeded", 1, 1, 1)
 
 
+def test_worker_still_trusts_its_claims_after_a_lost_lease(bench: Bench) -> None:
+    """A claim may be on its way while the clock moves. If the worker distrusted it, the job would be claimed again."""
+    trusted: list[float] = []
+
+    @bench.app.job()
+    async def work(run: Run) -> None:
+        trusted.append(bench.worker.sleeper.monotonic())
+
+    id = bench.add(work)
+    begun, clock = bench.worker.sleeper.monotonic(), bench.clock.now()
+    bench.worker.lose_lease()
+    bench.run()
+    job = bench.app.get(id)
+    assert (job.phase, job.attempt, job.lease_losses) == ("succeeded", 2, 1)
+    assert trusted == [begun, begun]
+    assert (bench.clock.now() - clock).total_seconds() > 30
+
+
 def test_lose_lease_inside_a_commit_is_refused(bench: Bench) -> None:
     """The row is locked there, so such a test is wrong."""
     with pytest.raises(UsageError, match="No lease is lost at IN_COMMIT"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from threading import Lock
 
 from ..core.clock import Seconds, SystemClock, seconds
 from ..core.sleeper import SystemSleeper
@@ -40,9 +41,21 @@ class KitSleeper:
     def __init__(self, clock: KitClock) -> None:
         self._clock = clock
         self._real = SystemSleeper()
+        self._suspended = 0.0
+        self._suspending = Lock()
 
     def monotonic(self) -> float:
-        return self._clock.passed
+        with self._suspending:
+            return self._clock.passed - self._suspended
+
+    def suspend(self, seconds: float, /) -> None:
+        """Move the test's clock forward as if the machine had been suspended.
+
+        The worker does not notice it: its monotonic clock stands still, so a claim that is on its way stays trusted.
+        """
+        with self._suspending:
+            self._suspended += seconds
+            self._clock.advance(seconds)
 
     def sleep(self, seconds: float, /) -> None:
         """No time passes."""

@@ -76,7 +76,6 @@ class KitWorker:
 
     def __init__(self, app: App[Any], clock: KitClock) -> None:
         self._app = app
-        self._clock = clock
         self.sleeper = KitSleeper(clock)
         self._faults: list[_PlannedFault] = []
         self._running: Worker | None = None
@@ -158,7 +157,7 @@ class KitWorker:
         self._faults.append(_PlannedFault("crash_at", point, self._known(kind), act))
 
     def lose_lease(self, at: Failpoint = Failpoint.IN_PREPARE, *, kind: str | None = None) -> None:
-        """Pause the next worker that reaches this point for longer than its lease, until another takes over its jobs.
+        """Suspend the next worker that reaches this point for longer than its lease, until another takes over its jobs.
 
         A running job then loses a try. A job after its commit stays with the other worker until that lease has ended.
         """
@@ -186,7 +185,7 @@ class KitWorker:
         context = WorkerContext(
             "another#worker", lambda: store, specs, self._app.plan().transaction, sleeper=self.sleeper
         )
-        self._clock.advance(specs[job.kind].lease + 1)
+        self.sleeper.suspend(specs[job.kind].lease + 1)
         settler = Settler(context)
         for lease in store.leases.adopt(context.owner, sorted(specs), specs[job.kind].lease, MOST):
             if lease.status != "COMMITTED":

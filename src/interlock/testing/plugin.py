@@ -70,7 +70,7 @@ def crash_at(interlock_worker: KitWorker) -> Callable[..., None]:
 
 @pytest.fixture
 def lose_lease(interlock_worker: KitWorker) -> Callable[..., None]:
-    """`lose_lease()` pauses the next worker when its handler begins, or at another point, until another worker has
+    """`lose_lease()` suspends the next worker when its handler begins, or at another point, until another worker has
     taken over its jobs.
     """
     return interlock_worker.lose_lease
