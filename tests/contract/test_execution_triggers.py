@@ -91,6 +91,7 @@ def test_allowed_status_changes_are_accepted(scene: Scene, raw: Raw) -> None:
         ("retried", {"attempt": "2", "holder": "2", "ended_by": "'cancel'"}),
         ("retried", {"attempt": "2", "external_id": "'x'", "ended_by": "'cancel'"}),
         ("retried", {"attempt": "0", "ended_by": "'cancel'"}),
+        ("retried", {"attempt": "2", "ended_by": "'cancel'"}),
         ("retried", {"job_id": f"'{NOBODY}'", "ended_by": "'cancel'"}),
     ],
     ids=str,
@@ -99,7 +100,7 @@ def test_insert_that_breaks_a_rule_of_executions_is_refused(
     scene: Scene, raw: Raw, where: str, changes: dict[str, str]
 ) -> None:
     """A second live execution, a second committed one, one that starts in its last status, one with a second holder,
-    one without a job.
+    one without a job, one that is not its job's present attempt.
     """
     for replacing in (False, True):
         before = raw.dump()

@@ -13,7 +13,8 @@ from interlock.errors import Unavailable
 from interlock.operate.verify import verify
 from interlock.store.contract import Store
 from interlock.store.enqueue_plan import Statement
-from interlock.store.postgres.pool import TRIES, is_database_error, runner
+from interlock.store.postgres.connection import runner
+from interlock.store.postgres.pool import TRIES, is_database_error
 from interlock.store.postgres.store import PostgresStore
 from interlock.store.types import Lease
 from tests.contract.kit import FACTS, LIFECYCLES, check, claim, claim_rules, claimed, decided, settle, started, stored

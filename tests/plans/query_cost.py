@@ -65,7 +65,7 @@ class PostgresMeter:
 
     def _plans(self, verb: Callable[[], Any]) -> list[dict[str, Any]]:
         plans: list[dict[str, Any]] = []
-        pools = self._store.session.pool, self._store.session.renewing
+        pools = self._store.session.fixed, self._store.session.renewing
 
         def explaining(with_fixed_plans: Callable[..., Any]) -> Callable[..., Any]:
             def explained(steady: str, *statements: Any) -> Any:
@@ -89,7 +89,7 @@ class PostgresMeter:
         text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", statement.sql)
         values = ", ".join(psycopg.sql.Literal(statement.params[name]).as_string(self._db) for name in names)
         with self._db.transaction(force_rollback=True):
-            self._db.execute(steady)
+            self._db.execute(steady.replace(":local", "true"))
             self._db.execute(f"PREPARE asked AS {text}")
             (found,) = (
                 self._db.execute(

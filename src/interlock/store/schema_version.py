@@ -2,7 +2,7 @@
 
 from ..errors import InterlockError
 
-VERSION = 3
+VERSION = 4
 
 
 def check_version(tables: str, found: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...core.transition import Take
 from ..codec import MoveStep, array, text_array, time_array
+from ..plain_path import PlainFinish
 from ..types import ClaimRule, Fence, Heartbeat, NewJob
 
 _PLAIN = {
@@ -32,6 +33,20 @@ def names(batch: Sequence[str]) -> str:
 def steps(batch: Sequence[MoveStep]) -> dict[str, Any]:
     columns = zip(MoveStep._fields, zip(*batch, strict=True), strict=True)
     return {name: array(values) if name in _PLAIN else text_array(values) for name, values in columns}
+
+
+def finishes(batch: Sequence[PlainFinish]) -> dict[str, str]:
+    """Plain successes by the same transition and actor."""
+    return {
+        "job_id": "{" + ",".join([f.job_id for f in batch]) + "}",
+        "attempt": "{" + ",".join([str(f.attempt) for f in batch]) + "}",
+        "holder": "{" + ",".join([str(f.holder) for f in batch]) + "}",
+        "tries_left": "{" + ",".join([str(f.tries_left) for f in batch]) + "}",
+        "result": text_array([f.result for f in batch]),
+        "source": batch[0].source,
+        "target": batch[0].target,
+        "actor": batch[0].actor,
+    }
 
 
 def takes(batch: Sequence[Take]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from .. import codec
 from ..enqueue_plan import Statement
 from ..types import Depth, Failures, JobRecord
 from . import columns
-from .pool import Run, runner
+from .connection import Run, runner
 from .session import PostgresSession, as_is
 
 _FIRST = "00000000-0000-0000-0000-000000000000"

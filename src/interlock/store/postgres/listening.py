@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ...core.backoff import Backoff
 from ..listener import Listener
 from ..retry import jitter
-from .pool import is_pooled
+from .connection import is_pooled
 
 PROBE_AFTER = 15.0
 """Seconds of silence after which the listener probes the server; after as many more it gives the connection up."""

@@ -1,8 +1,8 @@
 """Migrations on PostgreSQL: the schema, the registered lifecycles and kinds, and the functions that the triggers call.
 
 A migration replaces the functions, never the triggers: a new function waits for no lock, while a new trigger blocks
-every claim behind any open transaction. Each function is one immutable expression over constants, so that the
-trigger's WHEN clause inlines it.
+every claim behind any open transaction. Each function is one immutable expression over constants, which
+the functions of the triggers inline.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from ..enqueue_plan import Statement
 from ..queryfile import PARAMETER
 from ..schema_version import VERSION, check_version
 from ..types import KindFacts, Migrated
-from .pool import Run, runner
+from .connection import Run, runner
 
 # One migration at a time, until its transaction ends.
 LOCK = 0x696E7465726C6F63

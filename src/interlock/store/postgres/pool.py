@@ -4,26 +4,25 @@ import atexit
 import os
 import select
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import partial
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 import psycopg
-from psycopg import Connection, RawCursor
+from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ...errors import InterlockError, Unavailable
 from ..enqueue_plan import Rows, Statement
-from ..queryfile import to_positional
 from ..retry import cannot_write, causes, retry, write_unavailable
 from ..tx import check_process
+from .connection import execute, is_shared, prepare_fixed_session, prepare_session, runner
 
 T = TypeVar("T")
-Run = Callable[[Statement], Rows]
 
 # Deadlock, serialization failure, lock timeout: the server has rolled the transaction back, and it can be retried.
 RETRY_STATES = ("40001", "40P01", "55P03")
@@ -48,46 +47,6 @@ NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-
-
-@lru_cache(maxsize=512)
-def native(sql: str) -> tuple[bytes, tuple[str, ...]]:
-    """A named query with the server's own placeholders, and the names of its values in order."""
-    text, names = to_positional(sql)
-    return text.encode(), names
-
-
-def execute(conn: Connection[Any], sql: str, params: Mapping[str, Any]) -> RawCursor[Any]:
-    """Run one named query. The driver does not parse its text: ours are longer than its cache keeps."""
-    text, names = native(sql)
-    return RawCursor(conn).execute(text, [params[name] for name in names], prepare=True)
-
-
-def prepare_session(conn: Connection[Any]) -> None:
-    """Set up a new connection: its time zone is UTC, and behind a pooler it prepares no statements.
-
-    A statement sets the time zone, because PgBouncer refuses `options` at startup; PgBouncer then preserves it.
-    """
-    conn.execute("SET TimeZone TO 'UTC'")
-    if is_pooled(conn):
-        # The next transaction may run in another session, which has none of our prepared statements.
-        conn.prepare_threshold = None
-
-
-def is_pooled(conn: Connection[Any]) -> bool:
-    """Whether a pooler such as PgBouncer is between us and the server: it reports a different process id."""
-    row = conn.execute("SELECT pg_backend_pid()").fetchone()
-    return row is not None and row[0] != conn.info.backend_pid
-
-
-def runner(conn: Connection[Any]) -> Run:
-    """A function that runs statements on this connection."""
-
-    def run(statement: Statement) -> Rows:
-        cursor = execute(conn, statement.sql, cast(dict[str, Any], statement.params))
-        return cursor.fetchall() if statement.answers else ()
-
-    return run
 
 
 class _Exit:
@@ -117,10 +76,14 @@ class Pool:
     It raises `Unavailable` if a connection is lost or none is free.
     """
 
-    def __init__(self, url: str, *, check_after: float = CHECK_AFTER, size: int = SIZE) -> None:
+    def __init__(
+        self, url: str, *, check_after: float = CHECK_AFTER, size: int = SIZE, fixed_plans: str | None = None
+    ) -> None:
         self.url = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._check_after = check_after
         self._size = size
+        self._fixed_plans = fixed_plans
+        """The statement that fixes the plans of each connection, for pools that run only our own statements."""
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
         self._pid = os.getpid()
@@ -136,8 +99,13 @@ class Pool:
                 self._pid = os.getpid()
                 # The pool itself checks nothing: it would try its dead connections one by one, with growing pauses.
                 given = {"autocommit": True, **self._options()}
+                prepare = (
+                    partial(prepare_fixed_session, fixed_plans=self._fixed_plans)
+                    if self._fixed_plans
+                    else prepare_session
+                )
                 self._pool = ConnectionPool(
-                    self.url, min_size=0, max_size=self._size, kwargs=given, configure=prepare_session, open=True
+                    self.url, min_size=0, max_size=self._size, kwargs=given, configure=prepare, open=True
                 )
             return self._pool
 
@@ -246,23 +214,18 @@ class Pool:
                 raise
 
     def with_fixed_plans(self, fixed_plans: str, *statements: Statement) -> list[Rows]:
-        """Run the statements in one transaction with fixed plans, in one pipeline; it is retried after a conflict."""
+        """Run the statements in one transaction with fixed plans, in one round trip; it is retried after a conflict.
+
+        One statement commits itself if the plans of its session are fixed.
+        """
 
         def work() -> list[Rows]:
-            with self._connected() as conn, conn.pipeline():
-                with conn.transaction():
-                    execute(conn, fixed_plans, {})
-                    cursors = [execute(conn, s.sql, cast(dict[str, Any], s.params)) for s in statements]
-                return [cursor.fetchall() if s.answers else () for cursor, s in zip(cursors, statements, strict=True)]
-
-        return self._retry(work)
-
-    def run_alone(self, statement: Statement) -> Rows:
-        """Run one statement, which commits itself, in one round trip; it is retried after a conflict."""
-
-        def work() -> Rows:
             with self._connected() as conn:
-                return runner(conn)(statement)
+                if self._fixed_plans is not None and not is_shared(conn):
+                    if len(statements) == 1:
+                        return [runner(conn)(statements[0])]
+                    return _in_pipeline(conn, statements)
+                return _in_pipeline(conn, [Statement(fixed_plans, {"local": True}), *statements])[1:]
 
         return self._retry(work)
 
@@ -291,6 +254,14 @@ class Pool:
 
 
 _exit = _Exit()
+
+
+def _in_pipeline(conn: Connection[Any], statements: Sequence[Statement]) -> list[Rows]:
+    """Run the statements in one transaction and one round trip."""
+    with conn.pipeline():
+        with conn.transaction():
+            cursors = [execute(conn, s.sql, cast(dict[str, Any], s.params)) for s in statements]
+        return [cursor.fetchall() if s.answers else () for cursor, s in zip(cursors, statements, strict=True)]
 
 
 def _silent(conn: Connection[Any]) -> bool:

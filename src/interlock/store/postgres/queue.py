@@ -15,14 +15,19 @@ from ..codec import JOB_WIDTH, array, lease, text_array
 from ..contract import Subscription
 from ..enqueue_plan import CHUNK, Rows, Statement, are_alike, enqueueing
 from ..listener import Listeners
+from ..plain_path import Fallbacks, plain_claim
 from ..tx import PlainTx
 from ..types import ClaimRule, Enqueued, Lease, NewJob
 from . import columns
+from .connection import Run, runner
 from .control import PostgresControl
 from .listening import PROBE_AFTER, PostgresListener
-from .pool import Run, is_database_error, runner
+from .plain_claim import ClaimBounds, read_lease
+from .pool import is_database_error
 from .session import PostgresSession, as_is
 
+SPECIAL_FOR = 1.0
+"""Seconds for which claims of these kinds and queues do not try the plain statement, after it found special jobs."""
 SKIP_FOR = 60.0
 """Seconds for which a claim skips a job that cannot be claimed."""
 _log = logging.getLogger("interlock")
@@ -36,6 +41,11 @@ class PostgresQueue:
         self._control = control
         self._listeners = listeners
         self._skipped: dict[str, float] = {}
+        self.plain = True
+        """Whether claims try the plain statement first."""
+        self.fallbacks = Fallbacks("claim")
+        self._bounds = ClaimBounds()
+        self._special_until: dict[tuple[str, str], float] = {}
         self.probe_after = PROBE_AFTER
 
     # ------------------------------------------------------------ enqueue
@@ -60,7 +70,7 @@ class PostgresQueue:
         if not 0 < len(jobs) <= CHUNK or jobs[0].inherits or not are_alike(jobs):
             return False
         (statement,) = self._session.dialect.insert(jobs)
-        return len(self._session.pool.run_alone(statement)) > 0
+        return len(self._session.fixed.with_fixed_plans(self._session.fixed_plans, statement)[0]) > 0
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Admit | None = None) -> list[Enqueued]:
         return await caller_connection.aenqueue(self._session, conn, jobs, admit)
@@ -87,6 +97,8 @@ class PostgresQueue:
             "by": by,
             "only": None,
         }
+        if (plain := self._claim_plainly(given, claim_rules, queues)) is not None:
+            return plain
         noted = any(not rule.path for rule in claim_rules)
         try:
             return self._claim(given, by, noted=noted)
@@ -103,6 +115,29 @@ class PostgresQueue:
             self._skip(id, culprit)
         return leases
 
+    def _claim_plainly(
+        self, given: dict[str, Any], claim_rules: Sequence[ClaimRule], queues: Sequence[str]
+    ) -> list[Lease] | None:
+        """Claim by the plain statement. None if it does not fit, or if a row cannot be claimed: nothing was claimed."""
+        asked, now = (given["kinds"], given["queues"]), time.monotonic()
+        if not self.plain or self._skipped or not plain_claim(claim_rules) or self._special_until.get(asked, 0.0) > now:
+            return None
+        bounds = self._bounds.parameters({rule.kind for rule in claim_rules}, set(queues))
+        try:
+            rows = self._session.run_with_fixed_plan("claim.plain", given | bounds)
+        except psycopg.Error as error:
+            if is_database_error(error):
+                raise
+            self.fallbacks.add(given["limit"], str(error))
+            return None
+        if rows[0][0]:
+            self._special_until[asked] = now + SPECIAL_FOR
+            self.fallbacks.add(given["limit"], "a limit, a paused queue, a job with a TTL or a suspect")
+            return None
+        found = [row for row in rows if row[1] is not None]
+        self._bounds.learn(found, claim_rules, given["limit"])
+        return [read_lease(row, claim_rules[int(row[2]) - 1], given["by"]) for row in found]
+
     def _claim(self, given: dict[str, Any], by: str, *, noted: bool) -> list[Lease]:
         session = self._session
         limits = session.statement("limits", {"kinds": given["kinds"], "queues": given["queues"]})
@@ -110,14 +145,14 @@ class PostgresQueue:
         if noted:
             rows = session.pool.transact(lambda conn: self._claim_with_notes(runner(conn), limits, claim))
         else:
-            rows = session.pool.with_fixed_plans(session.fixed_plans, limits, claim)[1]
+            rows = session.fixed.with_fixed_plans(session.fixed_plans, limits, claim)[1]
         return [
             lease(row, as_is, holder=1, status=row[JOB_WIDTH], owner=by, seconds=row[JOB_WIDTH + 1]) for row in rows
         ]
 
     def _claim_with_notes(self, run: Run, limits: Statement, claim: Statement) -> Rows:
         """A claim in which some jobs make no transition; an audit note records it."""
-        run(self._session.statement("fixed_plans", {}))
+        run(self._session.statement("fixed_plans", {"local": True}))
         run(limits)
         rows = run(claim)
         if unmoved := [row[0] for row in rows if row[-2] == 0]:

@@ -8,8 +8,8 @@ import psycopg
 from ...core.job import AuditEntry, Phase
 from ..archive import digest_of
 from ..codec import array, text_array
+from .connection import execute, runner
 from .inspect import read_histories
-from .pool import execute, runner
 from .session import PostgresSession
 
 

@@ -184,7 +184,7 @@ CREATE INDEX jobs_finished ON interlock.jobs (phase, finished_at) WHERE finished
 
 -- ---------------------------------------------------------------- executions
 CREATE TABLE interlock.executions (
-  job_id           uuid NOT NULL REFERENCES interlock.jobs ON DELETE CASCADE,
+  job_id           uuid NOT NULL,
   attempt          int  NOT NULL CHECK (attempt >= 1),
   holder           int  NOT NULL,
   committed_holder int,

@@ -13,8 +13,9 @@ from ..queryfile import load, schema_name
 from ..schema_version import check_version
 from ..tx import PlainTx, Tx
 from . import migrations
+from .connection import execute, runner
 from .dialect import PostgresDialect
-from .pool import Pool, execute, runner
+from .pool import Pool
 
 
 def as_is(value: Any) -> Any:
@@ -34,7 +35,9 @@ class PostgresSession:
         self.pool = Pool(url)
         # Users' code may keep a connection for long, so it gets its own pool and cannot starve a worker.
         self.users = Pool(url)
-        self.renewing = Pool(url, size=1)
+        # Only our own statements run here, with plans that are fixed once for each connection.
+        self.fixed = Pool(url, fixed_plans=self.fixed_plans)
+        self.renewing = Pool(url, size=1, fixed_plans=self.fixed_plans)
         self.dialect: Dialect = PostgresDialect(self.queries)
         self._checked = False
         self._instance: str | None = None
@@ -88,12 +91,12 @@ class PostgresSession:
         self.check()
         statement = self.statement(query, params)
         joined = caller_connection.reading(self)
-        return self.pool.with_fixed_plans(self.fixed_plans, statement)[0] if joined is None else joined(statement)
+        return self.fixed.with_fixed_plans(self.fixed_plans, statement)[0] if joined is None else joined(statement)
 
     def run_with_fixed_plan(self, query: str, params: dict[str, Any]) -> Rows:
         """Run one statement in a transaction of its own, with a fixed query plan."""
         self.check()
-        return self.pool.with_fixed_plans(self.fixed_plans, self.statement(query, params))[0]
+        return self.fixed.with_fixed_plans(self.fixed_plans, self.statement(query, params))[0]
 
     def run_locked(
         self, lock: str, ids: Sequence[str], query: str, params: dict[str, Any], *, answers: bool = True
@@ -102,7 +105,7 @@ class PostgresSession:
         self.check()
         locked = self.statement(lock, {"id": array(ids)})
         writing = self.statement(query, params, answers=answers)
-        return self.pool.with_fixed_plans(self.fixed_plans, locked, writing)[1]
+        return self.fixed.with_fixed_plans(self.fixed_plans, locked, writing)[1]
 
     @property
     def fixed_plans(self) -> str:
@@ -127,5 +130,5 @@ class PostgresSession:
 
     def close(self) -> None:
         self._checked = False
-        for pool in (self.pool, self.users, self.renewing):
+        for pool in (self.pool, self.users, self.fixed, self.renewing):
             pool.close()

@@ -16,19 +16,26 @@ from ..codec import MoveStep, array, each_once, is_id, move_steps, refusal
 from ..codec import job as job_of
 from ..commit_boundary import FenceRefused, committing, too_long
 from ..enqueue_plan import Rows
+from ..plain_path import Fallbacks, PlainFinish, plain_finish
 from ..retry import COMMIT_TRIES, retry
 from ..tx import PlainTx
 from ..types import Refusal
 from . import columns
-from .pool import Run, collides, is_database_error, runner, should_retry, was_idle_too_long
+from .connection import Run, runner
+from .pool import collides, is_database_error, should_retry, was_idle_too_long
 from .session import PostgresSession, as_is
 
 T = TypeVar("T")
+NOT_IN_STEP = "IL001"
+"""The SQLSTATE of a `finish` in which an execution matches its move and its job does not."""
 
 
 class PostgresTransitions:
     def __init__(self, session: PostgresSession) -> None:
         self.session = session
+        self.plain = True
+        """Whether successes try the plain statement first."""
+        self.fallbacks = Fallbacks("finish")
 
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
         self.session.check()
@@ -96,7 +103,7 @@ class PostgresTransitions:
 
     def write(self, run: Run, move: Move | Take) -> bool:
         # Only our own statements run from here on, with plans that are not made anew for every commit.
-        run(self.session.statement("fixed_plans", {}))
+        run(self.session.statement("fixed_plans", {"local": True}))
         if isinstance(move, Take):
             return bool(run(self.session.statement("take", columns.takes([move])))[0][0])
         return all(run(self.session.statement("move", columns.steps([step])))[0][0] for step in move_steps(move))
@@ -114,6 +121,33 @@ class PostgresTransitions:
 
     # ------------------------------------------------------------ many
     def _move(self, batch: Sequence[Move]) -> list[Refusal]:
+        """Write plain successes with one statement for each transition, and all other moves in one transaction."""
+        others = self._finish_plainly(batch) if self.plain else batch
+        return self._move_together(others) if others else []
+
+    def _finish_plainly(self, batch: Sequence[Move]) -> list[Move]:
+        """Write the plain successes. Return the moves that the general statement must carry out or refuse."""
+        groups: dict[tuple[str, str, str], dict[str, PlainFinish]] = {}
+        for move in batch:
+            if (plain := plain_finish(move)) is not None:
+                groups.setdefault((plain.source, plain.target, plain.actor), {})[move.job_id] = plain
+        finished: set[str] = set()
+        for group in groups.values():
+            asked = list(group.values())
+            try:
+                rows = self.session.run_with_fixed_plan("finish", columns.finishes(asked))
+            except psycopg.Error as error:
+                if error.sqlstate != NOT_IN_STEP:
+                    raise
+                self.fallbacks.add(len(asked), str(error))
+            else:
+                done = [asked[int(n) - 1].job_id for n in rows[0][0] or ()]
+                finished.update(done)
+                if len(done) < len(asked):
+                    self.fallbacks.add(len(asked) - len(done), "another attempt, holder, status or state")
+        return [move for move in batch if move.job_id not in finished]
+
+    def _move_together(self, batch: Sequence[Move]) -> list[Refusal]:
         """Write the batch in one transaction, the steps of each move in turn."""
         session = self.session
         paths = [move_steps(move) for move in batch]
@@ -130,7 +164,7 @@ class PostgresTransitions:
         self, conn: psycopg.Connection[Any], batch: Sequence[Move], paths: Sequence[Sequence[MoveStep]]
     ) -> list[Refusal]:
         session, run = self.session, runner(conn)
-        run(session.statement("fixed_plans", {}))
+        run(session.statement("fixed_plans", {"local": True}))
         if _writes_notes(paths):
             run(session.statement("lock_live", {"id": array(move.job_id for move in batch)}))
         missing: list[Move] = []

@@ -1,8 +1,9 @@
 -- The triggers that refuse invalid writes from any client.
 --
--- The WHEN clause of a row trigger accepts valid rows. It calls immutable functions, which PostgreSQL inlines, so a
--- valid write costs almost nothing; the trigger's function only raises the error. Row triggers run AFTER the write,
--- because a BEFORE trigger would lock every row once more.
+-- The triggers on jobs and executions call functions whose conditions PostgreSQL plans once per session, with the
+-- immutable functions that they call inlined. A WHEN clause would be compiled again for every statement, which costs a
+-- statement that writes one row as much as the row. Rarer writes use WHEN, and their function only raises the error.
+-- Row triggers run AFTER the write, because a BEFORE trigger would lock every row once more.
 
 -- Every migration replaces the three accepts_ functions from the registered rows; until then they accept nothing.
 CREATE FUNCTION interlock.accepts_change(lifecycle text, version int, source text, target text, attempts int,
@@ -18,8 +19,31 @@ BEGIN
     TG_ARGV[0] USING ERRCODE = 'check_violation';
 END $$;
 
-CREATE FUNCTION interlock.refuse_job() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW WHEN ((
+    interlock.accepts_start(NEW.lifecycle, NEW.lifecycle_version, NEW.state)
+    AND NEW.phase = 'pending' AND NEW.version = 0 AND NEW.attempt = 0 AND NEW.tries_left = NEW.tries
+      AND NEW.lease_losses = 0
+    AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL AND NEW.result IS NULL
+      AND NOT NEW.key_freed) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse('a new job must be pending, in its initial state, version 0, attempt 0');
+
+CREATE FUNCTION interlock.check_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  IF (
+    OLD.finished_at IS NULL
+    AND NEW.updated_at > OLD.updated_at
+    AND CASE WHEN NEW.state = OLD.state THEN NEW.version = OLD.version AND NEW.attempt - OLD.attempt IN (0, 1)
+        ELSE interlock.accepts_change(NEW.lifecycle, NEW.lifecycle_version, OLD.state, NEW.state,
+          NEW.attempt - OLD.attempt, NEW.version - OLD.version) END
+    AND interlock.accepts_phase(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase)
+    AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
+    AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
+    AND NEW.idempotency_key IS NOT DISTINCT FROM OLD.idempotency_key AND NEW.unique_key IS NOT DISTINCT
+      FROM OLD.unique_key
+    AND NEW.root IS NOT DISTINCT FROM OLD.root AND NEW.redrive_of IS NOT DISTINCT FROM OLD.redrive_of
+    AND NEW.key_freed >= OLD.key_freed) IS TRUE THEN
+    RETURN NULL;
+  END IF;
   RAISE EXCEPTION 'interlock refuses this change of job % (% -> %): %', OLD.id, OLD.state, NEW.state, CASE
     WHEN OLD.finished_at IS NOT NULL THEN 'the job has ended'
     WHEN NEW.state <> OLD.state AND NEW.version = OLD.version THEN 'version must increase with each change of state'
@@ -34,29 +58,7 @@ BEGIN
     ELSE 'identity, keys and created_at never change, version only with the state' END
   USING ERRCODE = 'check_violation';
 END $$;
-
-CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW WHEN ((
-    interlock.accepts_start(NEW.lifecycle, NEW.lifecycle_version, NEW.state)
-    AND NEW.phase = 'pending' AND NEW.version = 0 AND NEW.attempt = 0 AND NEW.tries_left = NEW.tries
-      AND NEW.lease_losses = 0
-    AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL AND NEW.result IS NULL
-      AND NOT NEW.key_freed) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('a new job must be pending, in its initial state, version 0, attempt 0');
-
-CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW WHEN ((
-    OLD.finished_at IS NULL
-    AND NEW.updated_at > OLD.updated_at
-    AND CASE WHEN NEW.state = OLD.state THEN NEW.version = OLD.version AND NEW.attempt - OLD.attempt IN (0, 1)
-        ELSE interlock.accepts_change(NEW.lifecycle, NEW.lifecycle_version, OLD.state, NEW.state,
-          NEW.attempt - OLD.attempt, NEW.version - OLD.version) END
-    AND interlock.accepts_phase(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase)
-    AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
-    AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
-    AND NEW.idempotency_key IS NOT DISTINCT FROM OLD.idempotency_key AND NEW.unique_key IS NOT DISTINCT
-      FROM OLD.unique_key
-    AND NEW.root IS NOT DISTINCT FROM OLD.root AND NEW.redrive_of IS NOT DISTINCT FROM OLD.redrive_of
-    AND NEW.key_freed >= OLD.key_freed) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse_job();
+CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW EXECUTE FUNCTION interlock.check_job();
 
 -- A trigger on this column alone, so that other updates do not run it.
 CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH STATEMENT
@@ -64,14 +66,35 @@ CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH 
 CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
   EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');
 
-CREATE TRIGGER executions_insert AFTER INSERT ON interlock.executions FOR EACH ROW WHEN ((
-    NEW.holder = 1 AND NEW.external_id IS NULL
-    AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED'
-      AND NEW.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse(
-    'it must have holder 1 and be LEASED, IN_PROGRESS, or ABORTED by cancel, expire or reject');
+-- In place of a foreign key, which would look up each row by a query of its own. It also requires the job's present
+-- attempt. The lock is that of a foreign key: the job cannot be deleted meanwhile. OFFSET 0 makes it look up each job
+-- by its key, whatever the statistics of the table say when the plan is made.
+CREATE FUNCTION interlock.check_new_executions() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  found_jobs bigint;
+BEGIN
+  IF EXISTS (SELECT FROM added a WHERE (a.holder = 1 AND a.external_id IS NULL
+      AND (a.status IN ('LEASED', 'IN_PROGRESS') OR (a.status = 'ABORTED'
+        AND a.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE) THEN
+    RAISE EXCEPTION 'interlock refuses this INSERT on executions: %',
+      'it must have holder 1 and be LEASED, IN_PROGRESS, or ABORTED by cancel, expire or reject'
+      USING ERRCODE = 'check_violation';
+  END IF;
+  PERFORM FROM added a CROSS JOIN LATERAL (
+    SELECT FROM interlock.jobs j WHERE j.id = a.job_id AND j.attempt = a.attempt OFFSET 0 FOR KEY SHARE) found;
+  GET DIAGNOSTICS found_jobs = ROW_COUNT;
+  IF found_jobs <> (SELECT count(*) FROM added) THEN
+    RAISE EXCEPTION 'interlock refuses this INSERT on executions: it must be the present attempt of a job'
+      USING ERRCODE = 'foreign_key_violation';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER executions_insert AFTER INSERT ON interlock.executions REFERENCING NEW TABLE AS added
+  FOR EACH STATEMENT EXECUTE FUNCTION interlock.check_new_executions();
 
-CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW WHEN ((
+CREATE FUNCTION interlock.check_execution() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF (
     OLD.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
     AND CASE OLD.status
       WHEN 'LEASED'      THEN NEW.status IN ('LEASED', 'IN_PROGRESS', 'ABORTED')
@@ -81,8 +104,35 @@ CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH R
     AND NEW.holder - OLD.holder IN (0, 1)
     AND (OLD.started_at IS NULL OR NEW.started_at = OLD.started_at)
     AND (OLD.committed_at IS NULL OR (NEW.committed_at = OLD.committed_at AND NEW.result::text IS NOT DISTINCT
-      FROM OLD.result::text))) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('status and holder only advance; identity and commit never change');
+      FROM OLD.result::text))) IS TRUE THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION 'interlock refuses this UPDATE on executions: %',
+    'status and holder only advance; identity and commit never change' USING ERRCODE = 'check_violation';
+END $$;
+CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW
+  EXECUTE FUNCTION interlock.check_execution();
+
+-- In place of ON DELETE CASCADE.
+CREATE FUNCTION interlock.delete_executions() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM interlock.executions WHERE ctid = ANY (ARRAY(
+    SELECT found.place FROM removed r CROSS JOIN LATERAL (
+      SELECT e.ctid AS place FROM interlock.executions e WHERE e.job_id = r.id OFFSET 0) found));
+  RETURN NULL;
+END $$;
+CREATE TRIGGER jobs_deleted AFTER DELETE ON interlock.jobs REFERENCING OLD TABLE AS removed
+  FOR EACH STATEMENT EXECUTE FUNCTION interlock.delete_executions();
+
+-- A `finish` calls it with the executions and the jobs that it has written.
+CREATE FUNCTION interlock.check_in_step(executions bigint, jobs bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF executions <> jobs THEN
+    RAISE EXCEPTION 'interlock refuses this finish: % executions match, but only % of their jobs', executions, jobs
+      USING ERRCODE = 'IL001';
+  END IF;
+  RETURN true;
+END $$;
 
 CREATE FUNCTION interlock.refuse_orphaning() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

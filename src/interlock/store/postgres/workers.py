@@ -7,7 +7,7 @@ import psycopg
 
 from .. import codec
 from ..types import ScheduleFacts, WorkerFacts, WorkerSeen
-from .pool import execute, runner
+from .connection import execute, runner
 from .session import PostgresSession, as_is
 
 

@@ -87,11 +87,11 @@ CREATE TRIGGER interlock_executions_insert BEFORE INSERT ON interlock_executions
     NEW.holder = 1 AND NEW.external_id IS NULL
     AND (NEW.status IN ('LEASED', 'IN_PROGRESS') OR (NEW.status = 'ABORTED'
       AND NEW.ended_by IN ('cancel', 'expire', 'reject')))
-    AND EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = NEW.job_id)
+    AND EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = NEW.job_id AND j.attempt = NEW.attempt)
   ) IS NOT TRUE
 BEGIN
   SELECT RAISE(ABORT,
-    'interlock refuses this INSERT on executions: it must have holder 1, an initial status and an existing job');
+    'interlock refuses this INSERT on executions: it must have holder 1, an initial status, and be the present attempt of a job');
 END;
 
 CREATE TRIGGER interlock_executions_replace BEFORE INSERT ON interlock_executions WHEN

@@ -280,6 +280,82 @@ noted AS (
   FROM claimed x WHERE x.arrows = 2)
 SELECT * FROM claimed
 
+-- name: claim.plain
+-- The common claim: rules of one transition, and no job with a TTL, no suspect, no limit and no paused queue. It leases
+-- the jobs that `claim` would lease. If there is anything else, it leases none and says so in `special`.
+-- A bound is the least due time of a queue, kind and priority that a recent claim has seen. The walk starts there,
+-- because PostgreSQL would visit every entry of a claimed job again until the next vacuum.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+rules AS MATERIALIZED (
+  SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[],
+    :lifecycle_version::text::int[], :target::text::text[], :status::text::text[], :lease::text::float8[],
+    :first_event::text::text[]) WITH ORDINALITY
+  AS w(kind, lifecycle, state, lifecycle_version, target, status, lease, event, ord)),
+pairs AS MATERIALIZED (
+  SELECT q.queue, k.kind FROM unnest(:queues::text::text[]) AS q(queue) CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)),
+special AS MATERIALIZED (
+  SELECT EXISTS (SELECT FROM interlock.kinds k WHERE k.name = ANY(:kinds::text::text[]) AND k.max_running IS NOT NULL)
+    OR EXISTS (SELECT FROM interlock.queues q WHERE q.name = ANY(:queues::text::text[])
+      AND (q.max_running IS NOT NULL OR q.paused_at IS NOT NULL))
+    OR EXISTS (SELECT FROM pairs g CROSS JOIN LATERAL (
+      SELECT FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND {expiring} LIMIT 1) x)
+    OR EXISTS (SELECT FROM pairs g CROSS JOIN LATERAL (
+      SELECT FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND {suspect} LIMIT 1) x) AS found),
+bounds AS MATERIALIZED (
+  SELECT * FROM unnest(:bound_queue::text::text[], :bound_kind::text::text[], :bound_priority::text::int[],
+    :bound_due_at::text::timestamptz[]) AS b(queue, kind, priority, due_at)),
+ranges AS (
+  SELECT g.queue, g.kind, b.priority AS above, NULL::int AS below FROM pairs g
+    LEFT JOIN bounds b ON b.queue = g.queue AND b.kind = g.kind
+  UNION ALL
+  SELECT b.queue, b.kind, NULL, b.priority FROM bounds b),
+heads AS (
+  SELECT l.queue, l.kind, l.above, h.priority, h.due_at FROM ranges l CROSS JOIN LATERAL (
+    SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind
+      AND j.priority > coalesce(l.above, -2147483648) AND j.priority < coalesce(l.below, 2147483647) AND {ready}
+    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h WHERE NOT (SELECT s.found FROM special s)
+  UNION ALL
+  SELECT g.queue, g.kind, g.above, h.priority, h.due_at FROM heads g CROSS JOIN LATERAL (
+    SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind
+      AND j.priority > coalesce(g.above, -2147483648) AND j.priority < g.priority AND {ready}
+    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h),
+bounded_heads AS (
+  SELECT b.queue, b.kind, b.priority, h.due_at FROM bounds b CROSS JOIN LATERAL (
+    SELECT j.due_at FROM interlock.jobs j WHERE j.queue = b.queue AND j.kind = b.kind AND j.priority = b.priority
+      AND j.due_at >= b.due_at AND {ready}
+    ORDER BY j.due_at, j.id LIMIT 1) h WHERE NOT (SELECT s.found FROM special s)),
+chosen AS MATERIALIZED (
+  SELECT p.place FROM (
+    SELECT * FROM (SELECT h.queue, h.kind, h.priority, h.due_at FROM heads h UNION ALL SELECT * FROM bounded_heads) h
+    WHERE h.due_at <= (SELECT now FROM clock) ORDER BY h.priority DESC, h.due_at) g CROSS JOIN LATERAL (
+    SELECT j.ctid AS place FROM interlock.jobs j
+    WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at >= g.due_at
+      AND j.due_at <= (SELECT now FROM clock) AND {ready}
+      AND EXISTS (SELECT FROM rules w WHERE w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle)
+    ORDER BY j.due_at, j.id LIMIT :limit::int FOR NO KEY UPDATE SKIP LOCKED) p
+  LIMIT :limit::int),
+claimed AS (
+  UPDATE interlock.jobs j SET state = w.target, phase = 'running', version = j.version + 1, attempt = j.attempt + 1,
+    lifecycle_version = w.lifecycle_version, updated_at = {refreshed}
+  FROM chosen p CROSS JOIN clock c CROSS JOIN rules w
+  WHERE j.ctid = p.place AND w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle
+  RETURNING j.id, w.ord, j.queue, j.priority, j.version, j.attempt, j.tries, j.tries_left, j.payload, j.tags, j.trace,
+    j.last_error, j.due_at, j.scheduled_for, j.created_at, j.updated_at, j.idempotency_key, j.key_freed, j.unique_key,
+    j.redrive_of, j.root, j.kind, w.status, w.state AS waited, j.state, w.event, w.lease, c.now),
+leased AS (
+  INSERT INTO interlock.executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status,
+    state, leased_at, started_at)
+  SELECT x.id, x.attempt, 1, x.kind, :by::text, x.now + x.lease * interval '1 second', x.now, x.status,
+    x.state, x.now, CASE WHEN x.status = 'IN_PROGRESS' THEN x.now END
+  FROM claimed x),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+  SELECT x.id, x.version, 0, x.attempt, x.now, x.event, x.waited, x.state, :by::text FROM claimed x)
+SELECT s.found, x.id::text, x.ord::int, x.queue, x.priority, x.version, x.attempt, x.tries, x.tries_left, x.payload::text,
+  x.tags::text, x.trace::text, x.last_error, x.due_at, x.scheduled_for, x.created_at, x.updated_at, x.idempotency_key,
+  x.key_freed, x.unique_key, x.redrive_of::text, x.root::text
+FROM special s LEFT JOIN claimed x ON true
+
 -- name: claim.note
 -- A claim without a transition writes an audit note, in a statement after the one that locked the jobs: see
 -- `lock_jobs`.

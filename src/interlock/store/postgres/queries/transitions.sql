@@ -1,16 +1,14 @@
 -- Moves, takes and the locks of a commit, on PostgreSQL.
 
 -- name: fixed_plans
--- Fixes the plans of this transaction, even if tables grow or statistics are stale. Never used where a caller's code
--- runs. A frozen client locks its rows for at most 15 s; in the middle of a pipeline only if the server has
--- transaction_timeout, from version 17 on.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-  set_config('enable_hashjoin', 'off', true),
-  set_config('enable_mergejoin', 'off', true), set_config('enable_material', 'off', true),
-    set_config('jit', 'off', true),
-  set_config('plan_cache_mode', 'force_generic_plan', true), set_config('lock_timeout', '10s', true),
-  set_config('idle_in_transaction_session_timeout', '15s', true),
-  CASE WHEN current_setting('server_version_num')::int >= 170000 THEN set_config('transaction_timeout', '15s', true) END
+-- Fixes the plans of this transaction or of the whole session, even if tables grow or statistics are stale. Never used
+-- where a caller's code runs. A frozen client locks its rows for at most 15 s; in the middle of a pipeline only if the
+-- server has transaction_timeout, from version 17 on.
+SELECT set_config(s.name, s.value, :local::bool) FROM (VALUES ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'),
+  ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'), ('enable_material', 'off'), ('jit', 'off'),
+  ('plan_cache_mode', 'force_generic_plan'), ('lock_timeout', '10s'), ('idle_in_transaction_session_timeout', '15s'),
+  ('transaction_timeout', '15s')) AS s(name, value)
+WHERE s.name <> 'transaction_timeout' OR current_setting('server_version_num')::int >= 170000
 
 -- name: commit_timeouts
 -- For a caller's code inside our transaction: a frozen client must not lock a job forever.
@@ -118,6 +116,34 @@ noted AS (
     h.attempt, h.now, 'hold', NULL, NULL, h.actor, h.held_reason FROM matched h WHERE h.held_reason IS NOT NULL)
 SELECT array_agg(h.ord::int), (SELECT {notify} FROM matched w WHERE w.moves_job AND w.phase = 'pending' AND w.delay <= 0
   AND w.held_reason IS NULL LIMIT 1) FROM matched h
+
+-- name: finish
+-- The common move: executions succeed by one transition, with nothing else to store. It writes what `move` would write,
+-- without a separate pass for the locks, and leaves out every execution that does not match. If an execution matches
+-- and its job does not, nothing is written.
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+asked AS MATERIALIZED (
+  SELECT * FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[], :tries_left::text::int[],
+    :result::text::text[]) WITH ORDINALITY AS a(job_id, attempt, holder, tries_left, result, ord)),
+settled AS (
+  UPDATE interlock.executions e SET status = 'DONE', ended_by = 'succeed', result = coalesce(a.result::json, e.result),
+    heartbeat_at = c.now, committed_at = c.now, finished_at = c.now, committed_holder = e.holder
+  FROM asked a CROSS JOIN clock c
+  WHERE e.job_id = a.job_id AND e.attempt = a.attempt
+    AND (e.holder, e.status, e.state) IS NOT DISTINCT FROM (a.holder, 'IN_PROGRESS', :source::text)
+  RETURNING a.ord, a.job_id, a.attempt, a.tries_left, e.result, c.now),
+moved AS (
+  UPDATE interlock.jobs j SET state = :target::text, phase = 'succeeded', version = j.version + 1,
+    tries_left = s.tries_left, finished_at = s.now, result = s.result,
+    updated_at = greatest(s.now, j.updated_at + interval '1 microsecond')
+  FROM settled s
+  WHERE j.id = s.job_id AND (j.state, j.attempt) IS NOT DISTINCT FROM (:source::text, s.attempt)
+  RETURNING j.id, j.version, j.attempt, s.now, s.ord),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+  SELECT m.id, m.version, 0, m.attempt, m.now, 'succeed', :source::text, :target::text, :actor::text FROM moved m)
+SELECT array_agg(m.ord::int),
+  interlock.check_in_step((SELECT count(*) FROM settled), count(*)) FROM moved m
 
 -- name: present
 -- The rows that a refused move did not match. Read after the refused statement, which waited for their locks.
