@@ -2,8 +2,6 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
 
@@ -36,44 +34,39 @@ class FairLock:
         return len(self._waiting)
 
     def __enter__(self) -> None:
-        self._take(self._waiting.append)
+        self.take()
 
-    @contextmanager
-    def first(self) -> Generator[None]:
-        """The lock, ahead of all threads that already wait for it."""
-        self._take(self._waiting.appendleft)
-        try:
-            yield
-        finally:
-            self._give()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.give()
 
-    def _take(self, join: Callable[[threading.Lock], None]) -> None:
-        if self._owner == threading.get_ident():
+    def take(self, *, first: bool = False) -> None:
+        """Wait for the lock; with `first`, ahead of all threads that already wait for it."""
+        me = threading.get_ident()
+        if self._owner == me:
             raise Unavailable(
                 "This thread already has an open transaction on the file: pass it with conn=, or call after it has "
                 "ended."
             )
-        gate = threading.Lock()
         with self._guard:
-            if self._taken:
-                gate.acquire()  # until the previous owner passes the lock on
-                join(gate)
-            else:
+            if not self._taken:
                 self._since = monotonic()
-            self._taken = True
+                self._taken = True
+                self._owner = me
+                return
+            gate = threading.Lock()
+            gate.acquire()  # until the previous owner passes the lock on
+            self._waiting.appendleft(gate) if first else self._waiting.append(gate)
         try:
             self._wait(gate)
         except BaseException:
             self._give_up(gate)
             raise
-        self._owner = threading.get_ident()
+        self._owner = me
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._give()
-
-    def _give(self) -> None:
+    def give(self) -> None:
+        """Pass the lock on to the next thread that waits."""
         self._owner = None
         self._pass_on()
 

@@ -15,10 +15,11 @@ from ...errors import Unavailable
 from ..commit_boundary import Run
 from ..enqueue_plan import Rows, Statement
 from ..retry import retry
-from ..tx import check_process
 from .fair_lock import FairLock
-from .fork_safety import FileId, Use, file_id, uses
+from .fork_safety import FileId, Use, uses
+from .journal import choose_journal, why_no_wal
 from .library import Library
+from .write_transaction import WriteTransaction
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class File:
         self.path = path
         self.library = library
         self._lock_timeout = lock_timeout
+        self._log_path = f"{path}-wal"
         self._write_lock = FairLock(lock_timeout * TRIES)
         self._guard = threading.Lock()
         self._mine = threading.local()
@@ -87,61 +89,69 @@ class File:
         return self._journal or ""
 
     # ------------------------------------------------------------ transactions
-    @contextmanager
-    def write(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
+    def write(self, *, first: bool = False) -> WriteTransaction:
         """The one write transaction: committed at the end of the block, rolled back if it raises.
 
         If the file fails, it raises `Unavailable`. With `first` it goes ahead of every other writer that waits in this
         process: renewal must not wait behind users' transactions.
         """
-        with self.write_with_caller_code(first=first) as conn, self.converting():
-            yield conn
+        return WriteTransaction(self, self._write_lock, first=first, converts=True)
 
-    @contextmanager
-    def write_with_caller_code(self, *, first: bool = False) -> Generator[sqlite3.Connection]:
+    def write_with_caller_code(self) -> WriteTransaction:
         """`write` for a block in which a caller's code runs: its errors propagate unchanged.
 
         Our statements use `converting_runner`.
         """
-        with self._write_lock.first() if first else self._write_lock:
-            use, conn = self._retry_while_locked(self._begin)
-            try:
-                yield conn
-                check_process(use.pid)
-                # A COMMIT that readers block leaves the transaction as it was, and is retried.
-                self._retry_while_locked(lambda: conn.execute("COMMIT"))
-                self.check_place()
-            except BaseException:
-                # A closed connection or a full disk has rolled back already.
-                with suppress(self.library.module.Error):
-                    if use.pid == os.getpid() and conn.in_transaction:
-                        conn.execute("ROLLBACK")
-                raise
-            finally:
-                uses.end(use)
+        return WriteTransaction(self, self._write_lock, first=False, converts=False)
+
+    def begin(self) -> tuple[Use, sqlite3.Connection]:
+        return self._retry_while_locked(self._begin)
 
     def _begin(self) -> tuple[Use, sqlite3.Connection]:
-        conn = self._connection()
-        conn.execute("BEGIN IMMEDIATE")
-        return uses.begin(self), conn
+        use = uses.begin(self)
+        try:
+            conn = self._connection()
+            conn.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            uses.end(use)
+            raise
+        return use, conn
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        """End the transaction. It is stored only if the file is still at its path."""
+        # A COMMIT that readers block leaves the transaction as it was, and is retried.
+        self._retry_while_locked(lambda: connection.execute("COMMIT"))
+        self.check_place()
+
+    def roll_back(self, connection: sqlite3.Connection) -> None:
+        # A closed connection or a full disk has rolled back already.
+        with suppress(self.library.module.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
 
     def read(self, work: Callable[[Run], T]) -> T:
         """Run `work` outside of a transaction, or inside this thread's own one. Each statement has its own snapshot."""
-        return self._retry_while_locked(lambda: work(runner(self._connection())))
+
+        def once() -> T:
+            with uses.of(self):
+                return work(runner(self._connection()))
+
+        return self._retry_while_locked(once)
 
     def snapshot(self, work: Callable[[Run], T]) -> T:
         """Run `work` on one snapshot."""
 
         def once() -> T:
-            conn = self._connection()
-            if conn.in_transaction:
-                return work(runner(conn))
-            conn.execute("BEGIN")
-            try:
-                return work(runner(conn))
-            finally:
-                with suppress(self.library.module.Error):
-                    conn.execute("ROLLBACK")
+            with uses.of(self):
+                conn = self._connection()
+                if conn.in_transaction:
+                    return work(runner(conn))
+                conn.execute("BEGIN")
+                try:
+                    return work(runner(conn))
+                finally:
+                    with suppress(self.library.module.Error):
+                        conn.execute("ROLLBACK")
 
         return self._retry_while_locked(once)
 
@@ -161,21 +171,29 @@ class File:
         try:
             yield
         except self.library.module.Error as error:
-            self.check_place()
-            # If another connection has the lock, the statement can be retried.
-            if self.library.is_gone(error) and not self.library.is_busy(error):
-                raise Unavailable(
-                    f"{self.path} cannot be used now ({error}): is its disk mounted and not full, and may this process "
-                    "write to it?"
-                ) from error
+            self.convert(error)
             raise
+
+    def convert(self, error: BaseException) -> None:
+        """Raise `Unavailable` if the error is one of the file or the disk. If the file is locked, it can be retried."""
+        if not isinstance(error, self.library.module.Error):
+            return
+        self.check_place()
+        if self.library.is_gone(error) and not self.library.is_busy(error):
+            raise Unavailable(
+                f"{self.path} cannot be used now ({error}): is its disk mounted and not full, and may this process "
+                "write to it?"
+            ) from error
 
     def _retry_while_locked(self, work: Callable[[], T]) -> T:
         """Run `work`, and retry while another process has the lock. Between two tries this process may fork."""
 
         def once() -> T:
-            with uses.of(self), self.converting():
+            try:
                 return work()
+            except self.library.module.Error as error:
+                self.convert(error)
+                raise
 
         try:
             return retry(once, self.library.is_busy, tries=TRIES)
@@ -205,12 +223,10 @@ class File:
         """`Unavailable` if the path no longer leads to the file, or its log, that this thread has open."""
         opened: Opened | None = getattr(self._mine, "opened", None)
         log = opened and opened.log
-        for known, path in ((self._id, self.path), (log, f"{self.path}-wal")):
-            if known is not None and known != _found(path):
-                raise Unavailable(
-                    f"{path} was deleted, moved or replaced while this process had it open, so this process neither "
-                    "reads nor writes it. Put the file back, or restart this process to use the new file."
-                )
+        if self._id is not None and self._id != _found(self.path):
+            raise _misplaced(self.path)
+        if log is not None and log != _found(self._log_path):
+            raise _misplaced(self._log_path)
 
     def watcher(self) -> sqlite3.Connection:
         """This thread's connection, for a thread that only polls for changes: it waits for no lock."""
@@ -227,7 +243,7 @@ class File:
         before = _found(self.path)
         conn = self._connect(self._lock_timeout)
         try:
-            journal = self._retry_while_locked(lambda: self._choose_journal(conn))
+            journal = self._retry_while_locked(lambda: choose_journal(conn, self.library, self.path))
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", "cache_size=-8000"):
                 conn.execute(f"PRAGMA {pragma}")
         except BaseException:
@@ -237,7 +253,7 @@ class File:
         self._id = self._id or before or _found(self.path)
         self._keep(Opened(conn, threading.current_thread(), self._log_of(conn, journal)))
         if fresh and journal != "wal":
-            _log.info("%s uses a rollback journal (journal_mode=TRUNCATE): %s", self.path, self._why_no_wal())
+            _log.info("%s uses a rollback journal (journal_mode=TRUNCATE): %s", self.path, why_no_wal(self.library))
         self.check_place()
         return conn
 
@@ -246,7 +262,7 @@ class File:
             return None
         # The first statement creates the log of a new file.
         conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-        return _found(f"{self.path}-wal")
+        return _found(self._log_path)
 
     def _keep(self, opened: Opened) -> sqlite3.Connection:
         """Keep a connection, and close those of threads that have ended."""
@@ -273,32 +289,6 @@ class File:
             raise Unavailable(
                 f"{self.path} cannot be opened ({error}). Check that its directory exists and is writable."
             ) from error
-
-    def _choose_journal(self, conn: sqlite3.Connection) -> str:
-        wanted = "wal" if self.library.wal_safe else "truncate"
-        if wanted == "wal" and _pragma(conn, "journal_mode=WAL") == "wal":
-            return "wal"
-        try:
-            mode = _pragma(conn, "journal_mode=TRUNCATE")
-        except self.library.module.OperationalError as error:
-            if not self.library.is_busy(error) or _pragma(conn, "journal_mode") != "wal":
-                raise
-            mode = "wal"
-        if mode == "wal" and not self.library.wal_safe:
-            raise Unavailable(
-                f"{self.path} has a write-ahead log and is open elsewhere, but {self.library} can corrupt such a file "
-                "when several connections use it. Close the others once, so that it can be changed to a rollback "
-                "journal, or open it with sqlite+pysqlite3:// everywhere (pip install pysqlite3)."
-            )
-        return mode
-
-    def _why_no_wal(self) -> str:
-        if self.library.wal_safe:
-            return "a write-ahead log is not possible there"
-        return (
-            f"{self.library} can corrupt a write-ahead log; it is safe from 3.51.3 on, "
-            "and sqlite+pysqlite3:// (pip install pysqlite3) uses such a version"
-        )
 
     def close(self) -> None:
         """Close every connection. The next call opens the file that is at the path then."""
@@ -335,12 +325,16 @@ def _close_all(opened: list[Opened], pid: int) -> None:
             each.connection.close()
 
 
+def _misplaced(path: str) -> Unavailable:
+    return Unavailable(
+        f"{path} was deleted, moved or replaced while this process had it open, so this process neither reads nor "
+        "writes it. Put the file back, or restart this process to use the new file."
+    )
+
+
 def _found(path: str) -> FileId | None:
     try:
-        return file_id(path)
+        found = os.stat(path)  # noqa: PTH116 - asked for at every transaction, and twice as quick
     except OSError:
         return None
-
-
-def _pragma(conn: sqlite3.Connection, text: str) -> str:
-    return str(conn.execute(f"PRAGMA {text}").fetchone()[0])
+    return found.st_dev, found.st_ino

@@ -49,8 +49,8 @@ class Use:
 
     __slots__ = ("file", "pid", "thread")
 
-    def __init__(self, file: Closing) -> None:
-        self.file, self.pid, self.thread = file, os.getpid(), threading.get_ident()
+    def __init__(self, file: Closing, pid: int) -> None:
+        self.file, self.pid, self.thread = file, pid, threading.get_ident()
 
 
 class _Block:
@@ -73,7 +73,8 @@ class Uses:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._threads: dict[int, int] = {}
         self._files: WeakSet[Closing] = WeakSet()
         self._forks = 0
@@ -82,7 +83,7 @@ class Uses:
         self._probes: dict[str, threading.Event] = {}
 
     def register(self, file: Closing) -> None:
-        with self._changed:
+        with self._lock:
             self._files.add(file)
 
     # ------------------------------------------------------------ statements and transactions
@@ -92,11 +93,12 @@ class Uses:
 
     def begin(self, file: Closing) -> Use:
         """Wait for a fork that is under way, unless this thread is one that the fork waits for."""
-        if os.getpid() != self._pid:
+        pid = os.getpid()
+        if pid != self._pid:
             # C code forked this process without calling hooks.
             self.after_in_child()
-        use = Use(file)
-        with self._changed:
+        use = Use(file, pid)
+        with self._lock:
             while self._forks and use.thread not in self._threads:
                 self._changed.wait()
             self._threads[use.thread] = self._threads.get(use.thread, 0) + 1
@@ -106,7 +108,7 @@ class Uses:
     def end(self, use: Use) -> None:
         if use.pid != os.getpid():
             return
-        with self._changed:
+        with self._lock:
             left = self._threads[use.thread] - 1
             if left:
                 self._threads[use.thread] = left
@@ -121,7 +123,7 @@ class Uses:
         """Wait until the other threads are idle, then close the connections to every file that is not in use."""
         me = threading.get_ident()
         end = time.monotonic() + FORK_WAIT
-        with self._changed:
+        with self._lock:
             self._forks += 1
             while any(thread != me for thread in self._threads) and (left := end - time.monotonic()) > 0:
                 self._changed.wait(left)
@@ -129,13 +131,14 @@ class Uses:
                 file.close_connections()
 
     def after_in_parent(self) -> None:
-        with self._changed:
+        with self._lock:
             self._forks -= 1
             self._changed.notify_all()
 
     def after_in_child(self) -> None:
         """Reset the state. Files with an inherited open connection, ours or a caller's, are refused from now on."""
-        self._pid, self._changed, self._threads, self._forks = os.getpid(), threading.Condition(), {}, 0
+        self._pid, self._lock, self._threads, self._forks = os.getpid(), threading.RLock(), {}, 0
+        self._changed = threading.Condition(self._lock)
         for file in list(self._files):
             left, id = file.after_fork()
             file.users = 0

@@ -14,7 +14,7 @@ from ..bisect import bisect
 from ..codec import lease
 from ..commit_boundary import Run
 from ..contract import Subscription
-from ..enqueue_plan import enqueueing
+from ..enqueue_plan import enqueueing, has_key
 from ..listener import Listeners
 from ..tx import PlainTx
 from ..types import ClaimRule, Enqueued, Lease, NewJob
@@ -51,9 +51,20 @@ class SqliteQueue:
             return caller_connection.enqueue(session, conn, jobs, admit)
         if not jobs:
             return []
+        if admit is None and len(jobs) == 1 and not (has_key(jobs[0]) or jobs[0].inherits):
+            self._insert_one(jobs[0])
+            return [Enqueued(jobs[0].id, True)]
         with session.file.write_with_caller_code() as own:
             admitted = caller_connection.admitting(session, admit, PlainTx(own, session.file.converting))
             return drive(enqueueing(session.dialect, jobs, admitted), session.file.converting_runner(own))
+
+    def _insert_one(self, job: NewJob) -> None:
+        """Store one job without keys, without a list of one."""
+        session = self._session
+        with session.file.write() as conn:
+            given = rows.new_job(job, session.timestamp())
+            conn.execute(session.queries["enqueue.one"], given)
+            conn.execute(session.queries["enqueue.one_audit"], given)
 
     async def aenqueue(self, jobs: Sequence[NewJob], *, conn: object, admit: Admit | None = None) -> list[Enqueued]:
         self._session.check()

@@ -66,6 +66,31 @@ def _new_job(job: NewJob, now: Timestamp) -> tuple[Any, ...]:
     )
 
 
+def new_job(job: NewJob, now: Timestamp) -> dict[str, Any]:
+    """One job as the queries `enqueue.one` and `enqueue.one_audit` read it."""
+    start = Timestamp(job.run_at) if job.run_at else now
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "queue": job.queue,
+        "priority": job.priority,
+        "lifecycle": job.lifecycle,
+        "lifecycle_version": job.lifecycle_version,
+        "state": job.state,
+        "tries": job.tries,
+        "due_at": start.plus(job.delay),
+        "expires_at": now.after(job.ttl),
+        "now": now.text,
+        "payload": job.payload,
+        "tags": job.tags,
+        "trace": job.trace,
+        "scheduled_for": job.scheduled_for and text_of(job.scheduled_for),
+        "redrive_of": job.redrive_of,
+        "root": job.root,
+        "actor": job.actor,
+    }
+
+
 def keys(jobs: Sequence[NewJob]) -> str:
     return array((job.kind, job.idempotency_key, job.unique_key) for job in jobs)
 

@@ -57,6 +57,17 @@ WHERE (a.idempotency_key IS NULL OR NOT EXISTS (
     WHERE h.kind = a.kind AND h.unique_key = a.unique_key AND h.unique_key IS NOT NULL
       AND h.phase IN ('pending', 'running')))
 
+-- name: enqueue.one
+-- One job without keys. Nothing can be in its way, so that its insert either stores it or fails.
+INSERT INTO interlock_jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
+  due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root)
+VALUES (:id, :kind, :queue, :priority, :lifecycle, :lifecycle_version, :state, 'pending', :tries, :tries, :due_at,
+  :expires_at, :now, :now, :payload, :tags, :trace, :scheduled_for, :redrive_of, :root)
+
+-- name: enqueue.one_audit
+INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+VALUES (:id, 0, 0, NULL, :now, 'enqueue', NULL, :state, :actor)
+
 -- name: enqueue.audit
 INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
 SELECT j.id, 0, 0, NULL, j.created_at, 'enqueue', NULL, j.state, a.value FROM json_each(:actors) a CROSS
