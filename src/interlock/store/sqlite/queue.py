@@ -6,7 +6,7 @@ A claim picks due jobs with one read and writes them in the same transaction, al
 import logging
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.driver import drive
 from .. import caller_connection
@@ -16,6 +16,7 @@ from ..commit_boundary import Run
 from ..contract import Subscription
 from ..enqueue_plan import enqueueing, has_key
 from ..listener import Listeners
+from ..plain_path import Fallbacks, plain_claim
 from ..tx import PlainTx
 from ..types import ClaimRule, Enqueued, Lease, NewJob
 from . import rows
@@ -32,13 +33,29 @@ _log = logging.getLogger("interlock")
 Admit = Callable[[Any, NewJob], None]
 
 
+class Pick(NamedTuple):
+    """A row of the query `pick`."""
+
+    id: str
+    kind: str
+    state: str
+    queue: str
+    suspect: int
+    plain: int
+
+
 class SqliteQueue:
     def __init__(self, session: SqliteSession, control: SqliteControl, listeners: Listeners) -> None:
         self._session = session
         self._control = control
         self._listeners = listeners
         self._skipped: dict[str, datetime] = {}
+        self._full = False
+        """Whether the last claim was full, so that more jobs are probably due."""
         self.poll_every = POLL_EVERY
+        self.plain = True
+        """Whether jobs of the plain case take the statement `claim.plain`. It changes no result."""
+        self.fallbacks = Fallbacks("claim")
 
     # ------------------------------------------------------------ enqueue
     def enqueue(
@@ -100,14 +117,17 @@ class SqliteQueue:
         }
         # Read first, so that an idle worker does not take the write lock, for which other writers would wait.
         one = wanted | {"limit": 1, "most": 1, "suspects": min(most, 1)}
-        if not self._session.file.read(lambda run: self._within_limits(run, one, None)):
+        if not self._full and not self._session.file.read(lambda run: self._within_limits(run, one, None)):
             return []
+        self._full = False
         try:
-            return self._claim(wanted, claim_rules, by, None)
+            claimed = self._claim(wanted, claim_rules, by, None)
         except Exception as error:
             if self._session.file.library.is_database_error(error):
                 raise
-        return self._claim_around(wanted, claim_rules, by)
+            return self._claim_around(wanted, claim_rules, by)
+        self._full = len(claimed) == limit
+        return claimed
 
     def _claim_around(self, wanted: dict[str, Any], claim_rules: Sequence[ClaimRule], by: str) -> list[Lease]:
         """Claim the other jobs of a batch in which some rows cannot be claimed, and skip those rows for a while."""
@@ -138,19 +158,27 @@ class SqliteQueue:
             # The clock is read after the wait for the write lock, so that the wait does not shorten the lease.
             now = self._session.timestamp()
             due = self._within_limits(run, wanted | {"now": now.text}, only)
-            places = {id: place for place, (id, _) in enumerate(due)}
-            waiting: dict[tuple[str, str], list[str]] = {}
-            for id, where in due:
-                waiting.setdefault(where, []).append(id)
-            claimed = [
-                leased
-                for rule in claim_rules
-                if (ids := waiting.get((rule.kind, rule.state)))
-                for leased in self._claim_by(run, rule, ids, by, now)
-            ]
+            places = {pick.id: place for place, pick in enumerate(due)}
+            plain = self.plain and plain_claim(claim_rules)
+            waiting: dict[tuple[str, str, bool], list[str]] = {}
+            for pick in due:
+                waiting.setdefault((pick.kind, pick.state, plain and bool(pick.plain)), []).append(pick.id)
+            claimed: list[Lease] = []
+            for rule in claim_rules:
+                rest = waiting.get((rule.kind, rule.state, False), [])
+                if ids := waiting.get((rule.kind, rule.state, True)):
+                    leases = self._claim_by(run, rule, ids, by, now, plain=True)
+                    claimed += leases
+                    if len(leases) < len(ids):
+                        self.fallbacks.add(len(ids) - len(leases), "their rows have changed")
+                        rest = [*rest, *set(ids).difference(leased.job.id for leased in leases)]
+                if rest:
+                    claimed += self._claim_by(run, rule, rest, by, now, plain=False)
         return sorted(claimed, key=lambda leased: places[leased.job.id])
 
-    def _claim_by(self, run: Run, rule: ClaimRule, ids: Sequence[str], by: str, now: Timestamp) -> list[Lease]:
+    def _claim_by(
+        self, run: Run, rule: ClaimRule, ids: Sequence[str], by: str, now: Timestamp, *, plain: bool
+    ) -> list[Lease]:
         """Claim the jobs that wait in the rule's state."""
         session = self._session
         given = {
@@ -166,34 +194,39 @@ class SqliteQueue:
             "now": now.text,
             "until": now.plus(rule.lease),
         }
-        claimed = run(session.statement("claim", given))
+        claimed = run(session.statement("claim.plain" if plain else "claim", given))
         if claimed:
-            given["ids"] = rows.array(row[0] for row in claimed)
+            if len(claimed) < len(ids):
+                given["ids"] = rows.array(row[0] for row in claimed)
             run(session.statement("claim.execution", given, answers=False))
             for ahead, arrow in zip(range(len(rule.path) - 1, -1, -1), rule.path, strict=True):
                 step = {"ahead": ahead, "event": arrow.event, "source": arrow.source, "target": arrow.target}
                 run(session.statement("claim.audit", given | step, answers=False))
             if not rule.path:
                 run(session.statement("claim.note", given, answers=False))
+        if plain:
+            return [rows.plain_lease(row, rule, by) for row in claimed]
         return [lease(row, when, holder=1, status=rule.status, owner=by, seconds=rule.lease) for row in claimed]
 
-    def _within_limits(
-        self, run: Run, wanted: dict[str, Any], only: Collection[str] | None
-    ) -> list[tuple[str, tuple[str, str]]]:
-        """The jobs to claim, in order: id, and kind and state.
+    def _within_limits(self, run: Run, wanted: dict[str, Any], only: Collection[str] | None) -> list["Pick"]:
+        """The jobs to claim, in order.
 
         If there are limits, all candidates are read, since the first ones may have to be passed over.
         """
         free = {(what, name): left for what, name, left in run(self._session.statement("limits", {}))}
         picked = self._pick(run, wanted | {"most": -1, "most_suspects": -1} if free else wanted)
+        if not free and only is None:
+            # `pick` itself counts the jobs and the suspects.
+            return [Pick._make(row) for row in picked]
         free["suspect", 1] = wanted["suspects"]
-        due: list[tuple[str, tuple[str, str]]] = []
-        for id, kind, state, queue, suspect in picked:
-            if only is not None and id not in only:
+        due: list[Pick] = []
+        for pick in map(Pick._make, picked):
+            if only is not None and pick.id not in only:
                 continue
-            limited = [limit for limit in (("kind", kind), ("queue", queue), ("suspect", suspect)) if limit in free]
+            every = (("kind", pick.kind), ("queue", pick.queue), ("suspect", pick.suspect))
+            limited = [limit for limit in every if limit in free]
             if all(free[limit] > 0 for limit in limited):
-                due.append((id, (kind, state)))
+                due.append(pick)
                 for limit in limited:
                     free[limit] -= 1
         return due[: wanted["limit"]]

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
-from ..types import ClaimRule, Heartbeat, NewJob
-from .timestamps import Timestamp, text_of
+from ...core.job import Job
+from ..types import ClaimRule, Heartbeat, Lease, NewJob
+from .timestamps import Timestamp, text_of, when
 
 LONGEST = 4_000_000
 """Characters of payload in one list: SQLite parses the list in memory and allows a billion bytes in a value."""
@@ -89,6 +91,49 @@ def new_job(job: NewJob, now: Timestamp) -> dict[str, Any]:
         "root": job.root,
         "actor": job.actor,
     }
+
+
+def plain_lease(row: Sequence[Any], rule: ClaimRule, owner: str) -> Lease:
+    """A row of the query `claim.plain`. The other columns follow from the rule, or are empty in a plain job."""
+    id, queue, priority, version, attempt, tries, tries_left, payload, tags, trace, last_error = row[:11]
+    due_at, scheduled_for, created_at, updated_at, idempotency_key, key_freed, unique_key, redrive_of, root = row[11:]
+    job = Job(
+        id,
+        rule.kind,
+        queue,
+        priority,
+        rule.lifecycle,
+        rule.version,
+        rule.target,
+        "running",
+        version,
+        attempt,
+        tries,
+        tries_left,
+        lease_losses=0,
+        payload=json.loads(payload),
+        tags=json.loads(tags) if tags else {},
+        trace=json.loads(trace) if trace else None,
+        result=None,
+        last_error=last_error,
+        due_at=datetime.fromisoformat(due_at),
+        expires_at=None,
+        scheduled_for=when(scheduled_for),
+        created_at=datetime.fromisoformat(created_at),
+        updated_at=datetime.fromisoformat(updated_at),
+        finished_at=None,
+        idempotency_key=idempotency_key,
+        key_freed=bool(key_freed),
+        unique_key=unique_key,
+        cancel_requested_at=None,
+        cancel_requested_by=None,
+        cancel_reason=None,
+        held_at=None,
+        held_reason=None,
+        redrive_of=redrive_of,
+        root=root,
+    )
+    return Lease(job, 1, rule.status, owner, rule.lease)
 
 
 def keys(jobs: Sequence[NewJob]) -> str:

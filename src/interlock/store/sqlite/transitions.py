@@ -14,6 +14,7 @@ from ..bisect import bisect
 from ..codec import MoveStep, each_once, move_steps, refusal, take_columns
 from ..codec import job as job_of
 from ..commit_boundary import FenceRefused, Run, committing
+from ..plain_path import Fallbacks, plain_finish
 from ..retry import COMMIT_TRIES, retry
 from ..tx import PlainTx
 from ..types import Refusal
@@ -33,6 +34,9 @@ _COMMON = (*MoveStep._fields[1:_RESULT], *MoveStep._fields[_RESULT + 1 : _SHOWN]
 class SqliteTransitions:
     def __init__(self, session: SqliteSession) -> None:
         self.session = session
+        self.plain = True
+        """Whether successes by one transition take the statement `finish`. It changes no result."""
+        self.fallbacks = Fallbacks("finish")
 
     def move(self, moves: Sequence[Move]) -> list[Refusal]:
         return self._write_all(moves)
@@ -122,7 +126,8 @@ class SqliteTransitions:
         missing: list[Move | Take] = [
             take for take in batch if isinstance(take, Take) and not self._take(run, take, now)
         ]
-        pending = [(move, move_steps(move)) for move in batch if isinstance(move, Move)]
+        moves = [move for move in batch if isinstance(move, Move)]
+        pending = [(move, move_steps(move)) for move in (self._finish(run, moves, now) if self.plain else moves)]
         number = 0
         while pending:
             written = self._write_steps(run, [steps[number] for _, steps in pending], now)
@@ -144,6 +149,43 @@ class SqliteTransitions:
         run(self.session.statement("take.execution", row, answers=False))
         run(self.session.statement("take.audit", row, answers=False))
         return True
+
+    def _finish(self, run: Run, moves: Sequence[Move], now: Timestamp) -> list[Move]:
+        """Write the plain successes; returns the other moves, and those that did not match."""
+        left: list[Move] = []
+        groups: dict[tuple[Any, ...], dict[str, str | None]] = {}
+        finished: dict[str, Move] = {}
+        for move in moves:
+            plain = plain_finish(move)
+            if plain is None or (plain.result is not None and len(plain.result) > LONG):
+                left.append(move)
+                continue
+            common = (plain.attempt, plain.holder, plain.source, plain.target, plain.tries_left, plain.actor)
+            groups.setdefault(common, {})[plain.job_id] = plain.result
+            finished[plain.job_id] = move
+        for (attempt, holder, source, target, tries_left, actor), results in groups.items():
+            given: Row = {
+                "attempt": attempt,
+                "holder": holder,
+                "source": source,
+                "target": target,
+                "tries_left": tries_left,
+                "actor": actor,
+                "event": "succeed",
+                "reason": None,
+                "now": now.text,
+                "results": json.dumps(results, ensure_ascii=False),
+            }
+            ids = [row[0] for row in run(self.session.statement("finish", given))]
+            if ids:
+                given["ids"] = rows.array(ids)
+                run(self.session.statement("finish.job", given, answers=False))
+                run(self.session.statement("move.audit", given, answers=False))
+                for id in ids:
+                    del finished[id]
+        if finished:
+            self.fallbacks.add(len(finished), "their rows have changed")
+        return [*left, *finished.values()]
 
     def _write_steps(self, run: Run, steps: Sequence[MoveStep], now: Timestamp) -> set[str]:
         """Write one step of each move; returns the ids of the jobs that matched."""

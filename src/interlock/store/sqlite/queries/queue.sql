@@ -150,7 +150,7 @@ suspect_heads(queue, kind, states, priority) AS (
       ORDER BY j.priority DESC LIMIT 1) FROM suspect_heads h WHERE h.priority IS NOT NULL)
 
 -- name: pick
--- The jobs that a claim would lease, in order, without limits. It walks the ready index by queue, kind and priority, so
+-- The jobs that a claim would lease, in order, without limits; `plain` marks those that `claim.plain` may take. It walks the ready index by queue, kind and priority, so
 -- that it never scans delayed, foreign, held or expired jobs. Suspects are found by a separate walk: at most
 -- `:suspects` of each queue, kind and priority, with and without a TTL, and `:most_suspects` in all.
 WITH RECURSIVE
@@ -169,23 +169,23 @@ suspects(queue, kind, priority, place) AS (
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now
       AND {suspect} AND {may_share} AND {known}
     ORDER BY j.expires_at, j.due_at, j.id LIMIT :suspects + 0) c)) p WHERE h.priority IS NOT NULL),
-picked(queue, kind, priority, place, suspect) AS (
-  SELECT h.queue, h.kind, h.priority, p.value, 0 FROM heads h CROSS
+picked(queue, kind, priority, place, suspect, plain) AS (
+  SELECT h.queue, h.kind, h.priority, p.value, 0, 1 FROM heads h CROSS
     JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.due_at <= :now AND {ready} AND {known}
     ORDER BY j.due_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL
   UNION ALL
-  SELECT h.queue, h.kind, h.priority, p.value, 0 FROM expiring_heads h CROSS
+  SELECT h.queue, h.kind, h.priority, p.value, 0, 0 FROM expiring_heads h CROSS
     JOIN json_each((SELECT json_group_array(c.place) FROM (
     SELECT j.due_at || j.id || j.state AS place FROM interlock_jobs j INDEXED BY interlock_jobs_ready_expiring
     WHERE j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority AND j.expires_at > :now AND j.due_at <= :now
       AND {expiring} AND {known}
     ORDER BY j.expires_at, j.id LIMIT :limit + 0) c)) p WHERE h.priority IS NOT NULL
   UNION ALL
-  SELECT s.queue, s.kind, s.priority, s.place, 1 FROM (SELECT * FROM suspects
+  SELECT s.queue, s.kind, s.priority, s.place, 1, 0 FROM (SELECT * FROM suspects
     ORDER BY priority DESC, place LIMIT :most_suspects + 0) s)
-SELECT substr(place, 28, 36), kind, substr(place, 64), queue, suspect FROM picked
+SELECT substr(place, 28, 36), kind, substr(place, 64), queue, suspect, plain FROM picked
   ORDER BY priority DESC, place LIMIT :most + 0
 
 -- fragment: here
@@ -237,6 +237,16 @@ UPDATE interlock_jobs SET state = :target, phase = 'running', version = version 
   updated_at = {refreshed}
 WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = :kind AND lifecycle = :lifecycle AND state = :state
   AND phase = 'pending' RETURNING {claimed}
+
+-- name: claim.plain
+-- The same for jobs without a TTL, a lost lease, a hold or a cancel request, and one transition for each. It returns
+-- only the columns that follow neither from the rule nor from these conditions.
+UPDATE interlock_jobs SET state = :target, phase = 'running', version = version + 1, attempt = attempt + 1,
+  lifecycle_version = :lifecycle_version, updated_at = {refreshed}
+WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = :kind AND lifecycle = :lifecycle AND state = :state
+  AND phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0
+RETURNING id, queue, priority, version, attempt, tries, tries_left, payload, tags, trace, last_error, due_at,
+  scheduled_for, created_at, updated_at, idempotency_key, key_freed, unique_key, redrive_of, root
 
 -- name: claim.execution
 INSERT INTO interlock_executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status,

@@ -1,0 +1,56 @@
+"""The plain path of the SQLite store: plain jobs take it, and each fallback is counted and logged."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from interlock.core.outcome import Returned
+from interlock.store.sqlite.store import SqliteStore
+from tests.contract.kit import CONTENTS, claim_rules, decided, make, many
+from tests.kit import sqlite_place
+
+
+@pytest.fixture
+def plain(quick_path: Path) -> SqliteStore:
+    store = sqlite_place(quick_path).open_with(CONTENTS)
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+def test_plain_jobs_never_need_the_general_statements(plain: SqliteStore) -> None:
+    for name in ("claim", "move", "move.job"):
+        plain.session.queries[name] = "SELECT no_such_column"
+    plain.queue.enqueue(many(3))
+    leases = plain.queue.claim("ann", claim_rules("mail"), ["default"], 10)
+    assert plain.transitions.move([decided(lease, Returned('"v"', boundary=False)) for lease in leases]) == []
+    assert plain.inspect.counts() == {"standard": {"SUCCEEDED": 3}}
+    assert (plain.queue.fallbacks.count, plain.transitions.fallbacks.count) == (0, 0)
+
+
+def test_finish_that_does_not_match_is_counted_logged_and_refused(
+    plain: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain.queue.enqueue(many(2))
+    leases = plain.queue.claim("ann", claim_rules("mail"), ["default"], 10)
+    moves = [decided(lease, Returned('"v"', boundary=False)) for lease in leases]
+    moves[0].holder = 2
+    with caplog.at_level(logging.DEBUG, "interlock"):
+        (refusal,) = plain.transitions.move(moves)
+    assert (refusal.job_id, refusal.holder) == (moves[0].job_id, 1)
+    assert plain.transitions.fallbacks.count == 1
+    assert "1 jobs did not fit the plain finish" in caplog.text
+
+
+def test_claim_that_does_not_match_is_counted_logged_and_carried_out(
+    plain: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    lean = plain.session.queries["claim.plain"]
+    plain.session.queries["claim.plain"] = lean.replace("lease_losses = 0", "priority = 1")
+    first, second = make("mail"), make("mail", priority=1)
+    plain.queue.enqueue([first, second])
+    with caplog.at_level(logging.DEBUG, "interlock"):
+        leases = plain.queue.claim("ann", claim_rules("mail"), ["default"], 10)
+    assert [lease.job.id for lease in leases] == [second.id, first.id]
+    assert plain.queue.fallbacks.count == 1
+    assert "1 jobs did not fit the plain claim" in caplog.text
