@@ -110,36 +110,39 @@ CREATE TABLE interlock.workers (
 );
 
 -- ---------------------------------------------------------------- jobs
+-- Finished rows are most of these tables, so they are packed. In jobs, executions and audit, columns are ordered by
+-- their alignment, so that no row contains padding. Tables and keys leave no space free: updates rarely stay in their
+-- page (each claim and move changes an indexed column), and ids ascend, so a key's full pages are rarely split.
 CREATE TABLE interlock.jobs (
-  id                  uuid PRIMARY KEY,
-  kind                text NOT NULL,
-  queue               text NOT NULL,
+  id                  uuid PRIMARY KEY WITH (fillfactor = 100),
+  due_at              timestamptz NOT NULL,
+  created_at          timestamptz NOT NULL,
+  updated_at          timestamptz NOT NULL,
+  finished_at         timestamptz,
+  expires_at          timestamptz,
+  scheduled_for       timestamptz,
+  cancel_requested_at timestamptz,
+  held_at             timestamptz,
+  redrive_of          uuid,
+  root                uuid,
   priority            int  NOT NULL,
-  lifecycle           text NOT NULL,
   lifecycle_version   int  NOT NULL,
-  state               text NOT NULL,
-  phase               text NOT NULL,
   version             int  NOT NULL DEFAULT 0,
   attempt             int  NOT NULL DEFAULT 0,
   tries               int  NOT NULL,
   tries_left          int  NOT NULL,
   lease_losses        int  NOT NULL DEFAULT 0,
-  due_at              timestamptz NOT NULL,
-  expires_at          timestamptz,
-  created_at          timestamptz NOT NULL,
-  updated_at          timestamptz NOT NULL,
-  finished_at         timestamptz,
   key_freed           boolean NOT NULL DEFAULT false,
+  kind                text NOT NULL,
+  queue               text NOT NULL,
+  lifecycle           text NOT NULL,
+  state               text NOT NULL,
+  phase               text NOT NULL,
   idempotency_key     text,
   unique_key          text,
-  cancel_requested_at timestamptz,
   cancel_requested_by text,
   cancel_reason       text,
-  held_at             timestamptz,
   held_reason         text,
-  scheduled_for       timestamptz,
-  redrive_of          uuid,
-  root                uuid,
   payload             json NOT NULL,
   tags                jsonb,
   trace               json,
@@ -150,7 +153,7 @@ CREATE TABLE interlock.jobs (
   CONSTRAINT jobs_tries    CHECK (tries >= 1 AND tries_left BETWEEN 0 AND tries),
   CONSTRAINT jobs_held     CHECK (held_at IS NULL OR phase = 'pending'),
   CONSTRAINT jobs_keys     CHECK (length(idempotency_key) <= 255 AND length(unique_key) <= 255)
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- The indexes that a claim walks. Jobs with a TTL have their own, ordered by expiry, so that a claim skips all expired
 -- ones at once. Suspects, which have lost a lease, have their own too, so that a claim can limit their number without
@@ -185,12 +188,6 @@ CREATE INDEX jobs_finished ON interlock.jobs (phase, finished_at) WHERE finished
 -- ---------------------------------------------------------------- executions
 CREATE TABLE interlock.executions (
   job_id           uuid NOT NULL,
-  attempt          int  NOT NULL CHECK (attempt >= 1),
-  holder           int  NOT NULL,
-  committed_holder int,
-  status           text NOT NULL,
-  kind             text NOT NULL,
-  lease_owner      text NOT NULL,
   lease_expires_at timestamptz NOT NULL,
   heartbeat_at     timestamptz NOT NULL,
   leased_at        timestamptz NOT NULL,
@@ -199,6 +196,12 @@ CREATE TABLE interlock.executions (
   finished_at      timestamptz,
   missing_since    timestamptz,
   next_check_at    timestamptz,
+  attempt          int  NOT NULL CHECK (attempt >= 1),
+  holder           int  NOT NULL,
+  committed_holder int,
+  status           text NOT NULL,
+  kind             text NOT NULL,
+  lease_owner      text NOT NULL,
   state            text NOT NULL,
   ended_by         text,
   error            text,
@@ -206,7 +209,7 @@ CREATE TABLE interlock.executions (
   progress         json,
   usage            json,
   result           json,
-  PRIMARY KEY (job_id, attempt),
+  PRIMARY KEY (job_id, attempt) WITH (fillfactor = 100),
   CONSTRAINT executions_ended_by CHECK (ended_by IN ('succeed', 'retry', 'lose', 'fail', 'bury', 'reject', 'cancel',
     'expire')),
   CONSTRAINT executions_stamps CHECK (CASE status
@@ -218,10 +221,10 @@ CREATE TABLE interlock.executions (
       AND ended_by IS NOT NULL
     WHEN 'ABORTED'     THEN committed_at IS NULL AND finished_at IS NOT NULL AND ended_by IS NOT NULL
     ELSE false END)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- One execution per job that is not aborted: one live lease, one COMMITTED, and none after DONE.
-CREATE UNIQUE INDEX executions_one ON interlock.executions (job_id) WHERE status <> 'ABORTED';
+CREATE UNIQUE INDEX executions_one ON interlock.executions (job_id) WITH (fillfactor = 100) WHERE status <> 'ABORTED';
 -- Leases by their end. Handed-over work has no worker's lease, so it has its own index until it is past the commit
 -- boundary.
 CREATE INDEX executions_leases ON interlock.executions (kind, lease_expires_at)
@@ -250,17 +253,17 @@ CREATE TABLE interlock.receipts (
 -- ---------------------------------------------------------------- audit
 CREATE TABLE interlock.audit (
   job_id     uuid NOT NULL,
+  at         timestamptz NOT NULL,
   version    int  NOT NULL,
   n          int  NOT NULL,
   attempt    int,
-  at         timestamptz NOT NULL,
   event      text NOT NULL,
   from_state text,
   to_state   text,
   actor      text NOT NULL,
   reason     text,
   detail     json,
-  PRIMARY KEY (job_id, version, n),
+  PRIMARY KEY (job_id, version, n) WITH (fillfactor = 100),
   CONSTRAINT audit_arrow CHECK (n > 0 OR (n = 0 AND to_state IS NOT NULL))
 );
 
