@@ -21,6 +21,7 @@ from .jobs.handle import JobHandle
 from .jobs.request import JobRequest
 from .jobs.spec import KindSpec
 from .jobs.user_code import run
+from .maintenance.audit_retention import Archive, AuditRetention
 from .maintenance.prune import RETENTION
 from .operate.explain import Explanation
 from .operate.explain import explain as explain_job
@@ -44,14 +45,30 @@ TxT = DefaultTypeVar("TxT", default=Tx)
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 
-def _retention(given: Mapping[Phase, Seconds | None] | None) -> dict[Phase, float]:
-    chosen: dict[Phase, Seconds | None] = {**RETENTION, **(given or {})}
-    for phase in chosen:
+Retained = Literal["succeeded", "failed", "audit"]
+
+
+def _retention(given: Mapping[Retained, Seconds | None]) -> dict[Phase, float]:
+    jobs: dict[Phase, Seconds | None] = {
+        **RETENTION,
+        **{name: age for name, age in given.items() if name != "audit"},
+    }
+    for phase in jobs:
         if phase not in ("succeeded", "failed"):
             raise UsageError(
-                f"retention names {phase!r}: give ages for succeeded and failed, since only ended jobs are deleted."
+                f"retention names {phase!r}: give ages for succeeded and failed, since only ended jobs are deleted, "
+                "and for audit, the history of deleted jobs."
             )
-    return {phase: seconds(age, f"retention of {phase}") for phase, age in chosen.items() if age is not None}
+    return {phase: seconds(age, f"retention of {phase}") for phase, age in jobs.items() if age is not None}
+
+
+def _audit_retention(age: Seconds | None, archive: Archive | None) -> AuditRetention | None:
+    if (age is None) != (archive is None):
+        raise UsageError(
+            "retention['audit'] and archive= belong together: history is deleted only after archive= has stored it "
+            "elsewhere. Give both, or run: interlock audit archive."
+        )
+    return None if age is None or archive is None else AuditRetention(seconds(age, "retention of audit"), archive)
 
 
 class App(Declarations[TxT], Generic[TxT]):
@@ -65,7 +82,8 @@ class App(Declarations[TxT], Generic[TxT]):
         imports: Sequence[str] = (),
         schema: str = "interlock",
         lifespan: Lifespan | None = None,
-        retention: Mapping[Phase, Seconds | None] | None = None,
+        retention: Mapping[Retained, Seconds | None] | None = None,
+        archive: Archive | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -76,7 +94,8 @@ class App(Declarations[TxT], Generic[TxT]):
         imports: Sequence[str] = (),
         schema: str = "interlock",
         lifespan: Lifespan | None = None,
-        retention: Mapping[Phase, Seconds | None] | None = None,
+        retention: Mapping[Retained, Seconds | None] | None = None,
+        archive: Archive | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -86,20 +105,23 @@ class App(Declarations[TxT], Generic[TxT]):
         imports: Sequence[str] = (),
         schema: str = "interlock",
         lifespan: Lifespan | None = None,
-        retention: Mapping[Phase, Seconds | None] | None = None,
+        retention: Mapping[Retained, Seconds | None] | None = None,
+        archive: Archive | None = None,
     ) -> None:
         """`url` falls back to INTERLOCK_DATABASE_URL, DATABASE_URL, then sqlite:///interlock.db.
 
         `transaction` opens a transaction of your own library on that database; commit functions, hooks and `admit`
         receive its handle. `retention` sets how long ended jobs are kept, by phase; None keeps them forever. By
-        default, succeeded jobs are kept for seven days and failed jobs forever.
+        default, succeeded jobs are kept for seven days and failed jobs forever. With an age for `audit`, workers pass
+        the history of deleted jobs to `archive` and then delete it.
         """
         self.imports = tuple(imports)
         self.lifespan = lifespan
         self.events = Events()
         self.target: str | None = None
         """The app as `module:app`, if it was loaded by that name."""
-        self.retention = _retention(retention)
+        self.retention = _retention(retention or {})
+        self.audit_retention = _audit_retention((retention or {}).get("audit"), archive)
         self.database = Database(url, check_name("schema", schema), SystemClock(), self._declared)
         self._transaction = transaction
         backend = Backend(self.database.store, self._find_spec, self._complete, self.cancel, transaction)
@@ -273,6 +295,7 @@ class App(Declarations[TxT], Generic[TxT]):
             lifespan=self.lifespan,
             schedules=self.schedules,
             retention=self.retention,
+            audit_retention=self.audit_retention,
             events=self.events,
             **chosen,
         )

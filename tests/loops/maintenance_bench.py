@@ -10,6 +10,7 @@ from interlock.core.job import Phase
 from interlock.core.outcome import Outcome, Returned
 from interlock.engine.context import WorkerContext
 from interlock.engine.settle import Settler
+from interlock.maintenance.audit_retention import AuditRetention
 from interlock.maintenance.maintenance_loop import Maintenance
 from interlock.store import OpenStore
 from interlock.store.types import Lease
@@ -86,10 +87,18 @@ class Bench:
         *,
         context: WorkerContext | None = None,
         retention: Mapping[Phase, float] | None = None,
+        audit_retention: AuditRetention | None = None,
     ) -> Maintenance:
         context = context or self.context(owner)
         return Maintenance(
-            context, Settler(context), self.app.schedules, retention or {}, 30.0, self.finish, lambda: self.room
+            context,
+            Settler(context),
+            self.app.schedules,
+            retention or {},
+            30.0,
+            self.finish,
+            lambda: self.room,
+            audit_retention,
         )
 
     def _finish(self, lease: Lease, asked_at: float) -> None:

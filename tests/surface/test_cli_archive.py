@@ -98,3 +98,11 @@ def test_batch_is_synced_to_disk_before_its_rows_are_deleted(here: Path, monkeyp
     lines = (here / "a.jsonl").read_text().splitlines()
     assert [json.loads(line)["version"] for line in lines] == [0, 1, 2]
     assert (file.entries, digest) == (3, hashlib.sha256((here / "a.jsonl").read_bytes()).hexdigest())
+
+
+def test_archive_needs_an_age_if_the_app_sets_no_audit_retention(call: Call, gone: list[str], place: Place) -> None:
+    """Nothing is archived without one."""
+    answer = call("audit", "archive", "--to", "a.jsonl")
+    assert answer.code == 2
+    assert "--before" in answer.sentence
+    assert place.raw("SELECT count(*) FROM {audit}") == [(6,)]

@@ -61,7 +61,7 @@ UNSAID = {
     "@app.job(lifecycle=)": "`standard`",
     "@app.job(commit_timeout=)": "the lease",
     "@app.job(key_until=)": "no state: the key is freed when the job is deleted",
-    "App(retention=)": "`{'succeeded': 7 days, 'failed': None}`: failed jobs are kept",
+    "App(retention=)": "`{'succeeded': 7 days, 'failed': None, 'audit': None}`: failed jobs and history are kept",
     "App(url=)": "`INTERLOCK_DATABASE_URL`, `DATABASE_URL`, then `sqlite:///interlock.db`",
     "App(transaction=)": "a transaction that Interlock opens",
 }

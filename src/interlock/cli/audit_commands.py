@@ -4,11 +4,12 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 from rich.status import Status
 
+from ..app import App
 from ..core.job import AuditEntry
 from ..errors import InterlockError
 from ..store.archive import line
@@ -28,11 +29,15 @@ def audit() -> None:
 
 @commands.command()
 def archive(
-    before: Annotated[
-        str,
-        typer.Option(metavar="AGE", help=f"Only jobs whose last entry is older than this: a number and {UNITS}."),
-    ],
     to: Annotated[Path, typer.Option(metavar="FILE", help="A new file: one JSON object per line and entry.")],
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help=f"Only jobs whose last entry is older than this: a number and {UNITS}. By default, the app's "
+            "retention of audit.",
+        ),
+    ] = None,
     app: AppOption = None,
     database: DatabaseOption = None,
     json: JsonOption = False,
@@ -44,20 +49,28 @@ def archive(
 
     Example: interlock audit archive --before 90d --to history.jsonl
     """
-    age = duration(before, "--before")
+    given = None if before is None else duration(before, "--before")
     if to.exists():
         raise CommandError(f"{to} already exists: name a new file. An archive is never overwritten.")
     file, jobs = ArchiveFile(to), 0
     try:
         with open_app(app, database) as chosen, Status("archiving", console=output.make_console(stderr=True)) as status:
-            store = chosen.database.store()
-            while moved := store.retention.archive(age=age or 0.0, write=file.write, limit=BATCH):
+            age, store = _age(chosen, given), chosen.database.store()
+            while moved := store.retention.archive(age=age, write=file.write, limit=BATCH):
                 file.settle()
                 jobs += moved
                 status.update(f"archiving: {jobs:,} jobs")
     finally:
         digest = file.close()
     _say(to, jobs, file.entries, digest, json)
+
+
+def _age(app: App[Any], given: float | None) -> float:
+    if given is not None:
+        return given
+    if app.audit_retention is None:
+        raise CommandError("Give --before AGE: the app sets no retention of audit.")
+    return app.audit_retention.age
 
 
 def _say(file: Path, jobs: int, entries: int, digest: str | None, json: bool) -> None:

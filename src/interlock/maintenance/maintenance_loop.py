@@ -10,6 +10,7 @@ from ..engine.settle import Settler
 from ..errors import Unavailable
 from ..jobs.schedule import Schedule
 from ..telemetry import events
+from .audit_retention import Archiving, AuditRetention
 from .expire import Expiry
 from .prune import Pruning
 from .recover import Finish, FreeSlots, Recovery
@@ -32,6 +33,7 @@ class Maintenance:
         lease: float,
         finish: Finish,
         free_slots: FreeSlots,
+        audit_retention: AuditRetention | None = None,
     ) -> None:
         self._context = context
         self.owner = f"{context.owner}/maintenance"
@@ -43,6 +45,7 @@ class Maintenance:
             "expire": Expiry(context, self.owner).run,
             "schedule": Scheduler(context, schedules, self.owner).run,
             "prune": Pruning(context, retention).run,
+            "archive": Archiving(context, audit_retention).run,
         }
         self._busy = threading.Lock()
         self._swept_at = float("-inf")

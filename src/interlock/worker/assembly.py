@@ -174,7 +174,14 @@ class _Parts:
         self._leases = LeaseRenewer(context, self._slots.executions, self._facts, min(leases) / 3)
         capacity = Capacity(plan.kinds, self._slots, self._children, plan.threads)
         maintenance = Maintenance(
-            context, self._settler, plan.schedules, plan.retention, max(leases), self._adopted, capacity.free_slots
+            context,
+            self._settler,
+            plan.schedules,
+            plan.retention,
+            max(leases),
+            self._adopted,
+            capacity.free_slots,
+            plan.audit_retention,
         )
         self._pulse = _Pulse(context.sleeper)
         self._watch = Watchdog(

@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..jobs.enqueue import Transaction
 from ..jobs.schedule import Schedule
 from ..jobs.spec import KindSpec
+from ..maintenance.audit_retention import AuditRetention
 from ..store import OpenStore
 from ..telemetry.events import Events
 
@@ -36,6 +37,7 @@ class Plan:
     lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = None
     schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
     retention: Mapping[Phase, float] = field(default_factory=dict[Phase, float])
+    audit_retention: AuditRetention | None = None
     events: Events = field(default_factory=Events)
     listen: bool = True
     until_idle: bool = False

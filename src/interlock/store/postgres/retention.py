@@ -8,6 +8,8 @@ import psycopg
 from ...core.job import AuditEntry, Phase
 from ..archive import digest_of
 from ..codec import array, text_array
+from ..open_transactions import inside
+from ..tx import PlainTx
 from .connection import execute, runner
 from .inspect import read_histories
 from .session import PostgresSession
@@ -32,7 +34,8 @@ class PostgresRetention:
             if not ids:
                 return 0
             histories = read_histories(run, session.queries["history"], ids)
-            write([entry for history in histories.values() for entry in history])
+            with inside(session, PlainTx(conn)):
+                write([entry for history in histories.values() for entry in history])
             given = {
                 "job_id": array(ids),
                 "entries": array(len(h) for h in histories.values()),

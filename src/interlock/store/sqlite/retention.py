@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 
 from ...core.job import AuditEntry, Phase
 from ..archive import digest_of
+from ..open_transactions import inside
+from ..tx import PlainTx
 from . import rows
 from .file import runner
 from .inspect import read_histories
@@ -33,7 +35,8 @@ class SqliteRetention:
             ids: list[str] = [row[0] for row in found]
             if ids:
                 histories = read_histories(run, session.queries["history"], ids)
-                write([entry for id in ids for entry in histories[id]])
+                with inside(session, PlainTx(conn, session.file.converting)):
+                    write([entry for id in ids for entry in histories[id]])
                 archived = [
                     {"job_id": id, "entries": len(entries), "digest": digest_of(entries), "now": now.text}
                     for id, entries in histories.items()
