@@ -100,6 +100,20 @@ class _With:
         return _With(value, **self._verbs) if name in PARTS else self._verbs.get(name) or value
 
 
+def test_heartbeat_on_its_way_leaves_no_row_of_a_worker_that_has_ended(hand: Hand, store: OpenStore) -> None:
+    """The worker has removed its row meanwhile; the row would count as a live worker for 30 s."""
+
+    def end() -> None:
+        hand.context.stopped.set()
+        store.workers.remove("me#1")
+
+    hand.leases.heartbeat()
+    assert [seen.facts.name for seen in store.workers.all()] == ["me#1"]
+    hand.store.before["report"] = end
+    hand.leases.heartbeat()
+    assert store.workers.all() == []
+
+
 def test_short_job_is_never_renewed(hand: Hand, store: OpenStore) -> None:
     execution = hand.held(store)
     asked = execution.asked_at

@@ -82,6 +82,9 @@ class LeaseRenewer:
                 self._renew(due, asked)
             if not progress_only:
                 self._context.store.workers.report(self._facts())
+                if self._context.stopped.is_set():
+                    # The worker ended meanwhile: it may have removed its row before this report stored it again.
+                    self._context.store.workers.remove(self._context.owner)
         except Exception as error:  # noqa: BLE001 - without this thread every lease is lost
             self.failing_since = self.failing_since or asked
             self._context.database_down.set()
