@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ..errors import UsageError
@@ -60,6 +60,7 @@ TRIPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 """Histogram buckets for a call to the database, in seconds."""
 TIMES = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21_600)
 """Histogram buckets for jobs, in seconds. Some jobs take milliseconds, others hours."""
+DATABASE_UP = ("interlock_database_up", "Whether the database answered this scrape.")
 NAMES = 200
 """The most names of `run.measure` that get their own series. All further names share the series `other`."""
 
@@ -185,7 +186,7 @@ class DatabaseCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("interlock_database_up", "Whether the database answered this scrape.")
+        up = GaugeMetricFamily(*DATABASE_UP)
         try:
             found = [*self._by_queue(), *self._by_state()]
         except Exception:
@@ -252,17 +253,27 @@ def serve(
     metrics = Metrics()
     metrics.registry.register(DatabaseCollector(depths=depths, states=states))
     ProcessCollector(registry=metrics.registry)
+    served = serve_registry(metrics.registry, port, host=host)
+    end = metrics.attach(events)
+
+    def close() -> None:
+        end()
+        served.close()
+
+    return replace(served, close=close)
+
+
+def serve_registry(registry: CollectorRegistry, port: int, *, host: str) -> Served:
+    """Serve a registry over HTTP until the result is closed. Raises `UsageError` if the port cannot be used."""
     try:
-        server, thread = start_http_server(port, host, metrics.registry)
+        server, thread = start_http_server(port, host, registry)
     except (OSError, OverflowError) as error:
         raise UsageError(
             f"The metrics cannot be served at {host}, port {port}: {error}. Use another port, or stop the program that "
             "uses this one."
         ) from None
-    end = metrics.attach(events)
 
     def close() -> None:
-        end()
         server.shutdown()
         server.server_close()
         thread.join()
