@@ -19,7 +19,7 @@ from interlock.store import types as records
 from interlock.store.contract import PARTS, Store
 from interlock.worker import heartbeat as leases
 from interlock.worker import poll_backoff as speed
-from interlock.worker import worker
+from interlock.worker import supervisor, worker
 from tests.kit import TABLES, Place
 from tests.surface.test_docs import DOCS, ROOT
 
@@ -96,12 +96,17 @@ def defaults() -> str:
 
 def _of_a_worker() -> list[tuple[str, str]]:
     return [
+        ("`interlock worker --processes`", "`1`"),
         ("`interlock worker --threads`", "the number of cores plus 4, at most 32"),
         ("interval of lease renewals", f"a third of the lease, at most {leases.LONGEST_INTERVAL:g} s"),
         ("interval of polls while no job is due", f"{speed.SHORTEST:g} s, growing to {speed.LONGEST:g} s"),
         ("interval of maintenance", f"{maintenance.EVERY:g} s"),
         ("time for running jobs to finish after a signal", f"{worker.DRAIN:g} s"),
         ("interval of retries while the database is unreachable", f"{worker.ERROR_WAIT:g} s"),
+        (
+            "pause before a worker process that ended unexpectedly starts again",
+            f"{supervisor.RESTART.first:g} s, growing to {supervisor.RESTART.cap:g} s",
+        ),
         ("time for which a worker counts as alive after a heartbeat", f"{records.SILENT:g} s"),
         ("`priority`", "`0`; higher first"),
     ]

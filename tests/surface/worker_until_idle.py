@@ -13,7 +13,7 @@ from itertools import pairwise
 
 TIME_LIMIT = 45.0
 GLANCE = 0.2
-READY = "the worker is ready"
+READY = ("the worker is ready", "the workers are ready")
 
 
 def idle(where: list[str], queues: list[str], kinds: list[str]) -> bool:
@@ -44,7 +44,8 @@ def main(arguments: list[str]) -> int:
                     worker.wait(GLANCE)
                     break
                 log.seek(0)
-                if not asked and READY in log.read() and idle(where, *served):
+                said = log.read()
+                if not asked and any(each in said for each in READY) and idle(where, *served):
                     worker.send_signal(signal.SIGINT)
                     asked = True
         finally:

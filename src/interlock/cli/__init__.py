@@ -51,7 +51,7 @@ commands = typer.Typer(
 )
 commands.command(short_help="Kill and freeze workers, and count the results")(demo)
 commands.command(short_help="Create or update the tables, register lifecycles")(migrate_command.migrate)
-commands.command(short_help="Run one worker until a signal stops it")(worker)
+commands.command(short_help="Run a worker, or several, until a signal stops them")(worker)
 commands.command(short_help="List lifecycles, print one, or check a document")(lifecycle_command.lifecycle)
 commands.command(cls=Command, short_help="Store a job and print its id")(job_commands.enqueue)
 commands.command("jobs", short_help="List jobs, newest first")(job_commands.list_jobs)
@@ -101,8 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int | str | None:
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        commands(args=None if arguments is None else list(arguments), prog_name="interlock")
+        # A supervisor starts its workers with the same arguments.
+        commands(args=given, prog_name="interlock", obj=given)
     except SystemExit as end:
         return end.code
     except CommandError as error:

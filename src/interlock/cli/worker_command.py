@@ -1,4 +1,4 @@
-"""`interlock worker`: runs one worker process."""
+"""`interlock worker`: runs one worker process, or a supervisor of several."""
 
 import asyncio
 import faulthandler
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from ..app import App
+from ..engine.context import call_soon
 from ..errors import NotMigrated, UsageError
 from ..jobs.user_code import run
 from ..telemetry import logs
@@ -25,17 +26,18 @@ from ..telemetry.events import AttemptEnded, Notice, WorkerStateChanged
 from ..worker.assembly import HUNG_EXIT_CODE, start_worker
 from ..worker.forked_handlers import reset_signals_in_forks
 from ..worker.plan import Plan
+from ..worker.supervisor import SAME_SIGNAL, SIGNALS
+from ..worker.supervisor_link import SupervisorLink
 from ..worker.worker import DRAIN, ERROR_WAIT, Worker
 from . import output
 from .arguments import names
 from .common_options import AppOption, CommandError, DatabaseOption, hide_password, open_unmigrated, require_app
 from .standard_streams import Streams
+from .supervisor_command import process_count, supervise
+from .worker_metrics import metrics_answers, serve_metrics
 
 HANDLERS = ("interlock-handler", "interlock-commit", "interlock-call")
 """Names of the threads that run the app's functions."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-SAME_SIGNAL = 0.5
-"""Seconds in which a repeated signal counts as one: `timeout` signals a process and then its group."""
 LINGER = 0.5
 """Seconds that these threads have to end after everything else has ended."""
 DUMP_TIMEOUT = 5.0
@@ -43,6 +45,7 @@ DUMP_TIMEOUT = 5.0
 
 
 def worker(
+    context: typer.Context,
     *,
     app: AppOption = None,
     database: DatabaseOption = None,
@@ -52,12 +55,21 @@ def worker(
     kinds: Annotated[
         str | None, typer.Option(metavar="X,Y", help="Only these kinds; by default all kinds of the app.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="How many jobs run at once.")] = 100,
+    processes: Annotated[
+        str, typer.Option(metavar="N", help="How many worker processes; auto: one for each usable core.")
+    ] = "1",
+    slots: Annotated[int, typer.Option(min=1, help="How many jobs run at once in each process.")] = 100,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads for sync handlers; by default the number of cores plus 4, at most 32."),
+        typer.Option(
+            min=1,
+            help="Threads for sync handlers in each process; by default the number of cores plus 4, at most 32.",
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The worker's name; by default host and process id.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The worker's name; by default host and process id. Several processes append -1, -2, …"),
+    ] = None,
     listen: Annotated[
         bool,
         typer.Option("--listen/--no-listen", help="Whether the database wakes the worker; --no-listen polls only."),
@@ -68,8 +80,9 @@ def worker(
     metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to serve them on.")] = "127.0.0.1",
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    supervisor: Annotated[int | None, typer.Option(hidden=True, help="The channel to the supervisor.")] = None,
 ) -> None:
-    """Run one worker until a signal stops it.
+    """Run one worker, or several with --processes, until a signal stops it.
 
     On SIGTERM or SIGINT the worker claims no more jobs, lets running jobs finish for 25 seconds, returns the rest to
     the queue and exits with 0. A second signal ends it at once, with 128 plus the signal's number; its jobs recover
@@ -78,12 +91,20 @@ def worker(
     Exits with 1 if the database is not migrated for this app or the app's lifespan raised, with 2 for wrong usage,
     and with 70 if it hung, so that a supervisor restarts it.
 
+    With --processes, this process runs that many workers: it restarts a worker that ends unexpectedly, passes signals
+    on, and serves their metrics as one. It exits with 0 if all drained, or else with the highest exit code.
+
     Example: interlock worker -A shop:app --queues mail,default --slots 50
     """
+    worker_name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
+    if (count := process_count(processes)) > 1:
+        _configure(log_json, log_level, Streams(), worker=worker_name)
+        raise typer.Exit(supervise(worker_name, count, context.obj, metrics_host, metrics_port))
+    link = None if supervisor is None else SupervisorLink(supervisor)
     chosen = require_app(app)
     wanted = _known(chosen, names(kinds, "--kinds"))
     streams = Streams()
-    _configure(log_json, log_level, streams)
+    _configure(log_json, log_level, streams, worker=None if link is None else worker_name)
     with ExitStack() as stack:
         if database:
             stack.enter_context(chosen.bound_to(database))
@@ -91,13 +112,16 @@ def worker(
         open_unmigrated(chosen).close()
         stack.callback(chosen.close)
         few = {} if threads is None else {"threads": threads}
-        worker_name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
         plan = chosen.plan(
             only=wanted, queues=names(queues, "--queues"), slots=slots, name=worker_name, listen=listen, **few
         ).checked()
-        process = Process(plan, hide_password(chosen.database.url), streams)
-        if metrics_port is not None:
-            stack.callback(_serve(process, plan, metrics_host, metrics_port))
+        process = Process(plan, hide_password(chosen.database.url), streams, link)
+        if link is not None:
+            link.start(process.drain, {} if metrics_port is None else metrics_answers(plan))
+        elif metrics_port is not None:
+            served = serve_metrics(plan, metrics_host, metrics_port)
+            process.start_fields["metrics"] = served.url
+            stack.callback(served.close)
         code = process.run()
     streams.flush()
     raise typer.Exit(code)
@@ -112,31 +136,17 @@ def _known(app: App[Any], wanted: tuple[str, ...]) -> tuple[str, ...]:
     return wanted
 
 
-def _configure(json: bool, level: str, streams: Streams) -> None:
+def _configure(json: bool, level: str, streams: Streams, *, worker: str | None = None) -> None:
     try:
-        logs.configure(json=json, level=level, stream=streams.log())
+        logs.configure(json=json, level=level, stream=streams.log(), worker=worker)
     except UsageError as error:
         raise CommandError(str(error)) from None
-
-
-def _serve(process: "Process", plan: Plan, host: str, port: int) -> Callable[[], None]:
-    from ..telemetry.metrics import serve
-
-    served = serve(
-        plan.events,
-        port,
-        host=host,
-        depths=lambda: plan.find_store().inspect.depths(),  # noqa: PLW0108 - opens the store when called
-        states=lambda: plan.find_store().inspect.counts(),  # noqa: PLW0108 - opens the store when called
-    )
-    process.start_fields["metrics"] = served.url
-    return served.close
 
 
 class Process:
     """A worker that owns its process. A signal drains it, a second one ends it, and a hang makes it exit."""
 
-    def __init__(self, plan: Plan, database: str, streams: Streams) -> None:
+    def __init__(self, plan: Plan, database: str, streams: Streams, link: SupervisorLink | None = None) -> None:
         self.start_fields: dict[str, object] = {
             "name": plan.name,
             "database": database,
@@ -147,8 +157,10 @@ class Process:
         }
         self._plan = replace(plan, on_hang=exit_hung, lifespan=plan.lifespan and _report_lifespan_errors(plan.lifespan))
         self._streams = streams
+        self._link = link
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_reason: str | None = None
         self._signal: int | None = None
         self._signalled_at = 0.0
         self._ready = self._in_error_wait = False
@@ -176,7 +188,7 @@ class Process:
         try:
             async with start_worker(self._plan) as worker:
                 self._worker = worker
-                if self._signal is not None:
+                if self._stop_reason is not None:
                     worker.stop()
                 done = await worker.run()
                 self._notify("the worker has ended", attempts=done)
@@ -219,15 +231,20 @@ class Process:
                 return
             os._exit(128 + number)
         self._signal, self._signalled_at = number, now
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop)
+        self.drain(signal.Signals(number).name)
+
+    def drain(self, why: str) -> None:
+        """Drain and stop. Any thread may call it, repeatedly; it does not count as a signal."""
+        if self._stop_reason is None:
+            self._stop_reason = why
+            if self._loop is not None:
+                call_soon(self._loop, self._stop)
 
     def _stop(self) -> None:
-        if self._worker is not None and self._signal is not None:
-            why = signal.Signals(self._signal).name
+        if self._worker is not None:
             self._notify(
-                f"{why}: the worker claims no more jobs and ends when running jobs finish; after {DRAIN:g} s it "
-                "returns the rest",
+                f"{self._stop_reason}: the worker claims no more jobs and ends when running jobs finish; after "
+                f"{DRAIN:g} s it returns the rest",
                 busy=self._worker.busy,
             )
             self._worker.stop()
@@ -238,7 +255,10 @@ class Process:
             self._in_error_wait = False
             if not self._ready:
                 self._ready = True
-                self._notify("the worker is ready")
+                if self._link is not None:
+                    self._link.report_ready()
+                else:
+                    self._notify("the worker is ready")
         elif event.target == "ErrorWait" and not self._in_error_wait:
             self._in_error_wait = True
             self._notify(f"the worker cannot work now; it retries every {ERROR_WAIT:g} s", why=event.why)

@@ -210,17 +210,20 @@ def _traced(error: BaseException) -> bool:
 
 
 # ---------------------------------------------------------------- for the command line
-def configure(*, json: bool = False, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
+def configure(
+    *, json: bool = False, level: str | int = "INFO", stream: TextIO | None = None, worker: str | None = None
+) -> bool:
     """Send the log of the whole process to stderr, one line per record, as text or JSON, with secrets hidden.
 
-    Records of a job have its `job_id`, `kind` and `attempt`. If the program has configured logging itself, this
-    function adds only these fields, sets the level of `interlock`, and returns False.
+    Records of a job have its `job_id`, `kind` and `attempt`; all records have the `worker`, if one is named. If the
+    program has configured logging itself, this function adds only the fields of jobs, sets the level of `interlock`,
+    and returns False.
     """
     try:
         log.setLevel(level.upper() if isinstance(level, str) else level)
     except ValueError:
         raise UsageError(f"There is no log level {level!r}. Use debug, info, warning or error.") from None
-    _chosen.update(json=json, level=level)
+    _chosen.update(json=json, level=level, worker=worker)
     if _bind not in binders:
         binders.append(_bind)
     root = logging.getLogger()
@@ -312,6 +315,8 @@ def _take_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -
         given = {name: value for name in JOB if (value := getattr(record, name, None)) is not None}
     if "traceback" in given:
         entry["exception"] = given.pop("traceback")
+    if worker := _chosen.get("worker"):
+        given.setdefault("worker", worker)
     for name, value in given.items():
         entry.setdefault(name, value)
     return entry
