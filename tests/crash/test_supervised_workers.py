@@ -34,7 +34,8 @@ def test_processes_are_workers_of_their_own_and_drain_as_one(lab: Lab) -> None:
     """Each has its row and its name. On SIGTERM, running jobs end, then the supervisor ends with 0."""
     supervised = Supervised(lab, 3).ready()
     pids = supervised.pids
-    assert live(lab) == sorted(pids) == ["sup-1", "sup-2", "sup-3"]
+    assert sorted(pids) == ["sup-1", "sup-2", "sup-3"]
+    lab.until(lambda: live(lab) == sorted(pids), "each worker has reported")
     assert len({*pids.values(), supervised.pid}) == 4
     ids = run_gated(lab, 5)
     supervised.terminate()
