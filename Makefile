@@ -4,6 +4,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+PEERS := .venv-peers
 # Each program has the name of its Debian package.
 PROGRAMS := qbittorrent-nox chromium pgbouncer
 MISSING = $(strip $(foreach program,$(PROGRAMS),$(if $(shell PATH=$$PATH:/usr/sbin command -v $(program) 2> /dev/null),,$(program))))
@@ -23,7 +24,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-newest test-real system demo bench chaos mutants lock clean
+.PHONY: help setup check test test-newest test-real system demo bench bench-peers chaos mutants lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +72,16 @@ demo: $(STAMP) ## Kill and freeze workers and count the results, in under a minu
 bench: $(STAMP) ## Measure throughput and database CPU per job on both stores
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-peers: $(STAMP) $(PEERS)/.stamp ## Compare with other job systems in one run; needs Node 20 (ARGS="--quick --only drain,enqueue")
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+$(PEERS)/.stamp: benchmarks/peers/requirements.txt benchmarks/peers/package-lock.json
+	@command -v npm > /dev/null || { echo "npm is not installed: install Node 20 first."; exit 1; }
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
+	npm ci --silent --ignore-scripts --prefix benchmarks/peers
+	@touch $@
+
 chaos: $(STAMP) ## Kill workers at random and count lost and duplicated jobs (ARGS="--kills 50 --store sqlite")
 	$(BIN)/python -m tests.crash.chaos $(ARGS)
 
@@ -86,5 +97,5 @@ lock: ## Regenerate requirements/dev.txt from dev.in (ARGS=--upgrade updates all
 	  $(ARGS) --output-file requirements/dev.txt requirements/dev.in
 
 clean: ## Remove .venv and all generated files
-	rm -rf .venv .venv-newest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-newest $(PEERS) benchmarks/peers/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests apps benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
