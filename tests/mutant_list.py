@@ -28,6 +28,22 @@ MUTANTS = (
     _pg("move fence", FENCE, "-- name: move\n", "(a.holder, a.from_status", "(e.holder, a.from_status", STALE),
     _pg("finish fence", FENCE, "-- name: finish\n", "(a.holder, 'IN_PROGRESS'", "(e.holder, 'IN_PROGRESS'", STALE),
     _pg(
+        "plain claim and limits",
+        "A plain claim leaves limited kinds to the general one",
+        "-- name: claim.plain\n",
+        "AND k.max_running IS NOT NULL",
+        "AND false",
+        f"{CONTRACT}/test_plain_path.py",
+    ),
+    _pg(
+        "plain claim and suspects",
+        "A plain claim leaves suspects to the general one",
+        "-- name: claim.plain\n",
+        "AND {suspect}",
+        "AND false",
+        f"{CONTRACT}/test_plain_path.py",
+    ),
+    _pg(
         "finish in step",
         "An execution never ends without its job",
         "-- name: finish\n",

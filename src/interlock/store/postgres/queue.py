@@ -45,6 +45,7 @@ class PostgresQueue:
         """Whether claims try the plain statement first."""
         self.fallbacks = Fallbacks("claim")
         self._bounds = ClaimBounds()
+        self.special_for = SPECIAL_FOR
         self._special_until: dict[tuple[str, str], float] = {}
         self.probe_after = PROBE_AFTER
 
@@ -131,7 +132,7 @@ class PostgresQueue:
             self.fallbacks.add(given["limit"], str(error))
             return None
         if rows[0][0]:
-            self._special_until[asked] = now + SPECIAL_FOR
+            self._special_until[asked] = now + self.special_for
             self.fallbacks.add(given["limit"], "a limit, a paused queue, a job with a TTL or a suspect")
             return None
         found = [row for row in rows if row[1] is not None]

@@ -197,8 +197,8 @@ pairs AS MATERIALIZED (
 {heads},
 non_expiring AS MATERIALIZED (
   SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM heads h WHERE h.due_at <= (SELECT now FROM clock) ORDER BY h.priority DESC, h.due_at) g CROSS
-    JOIN LATERAL (
+  FROM (SELECT * FROM heads h WHERE h.due_at <= (SELECT now FROM clock)
+    ORDER BY h.priority DESC, h.due_at, h.queue, h.kind) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock)
       AND {ready} AND {wanted}
@@ -206,7 +206,7 @@ non_expiring AS MATERIALIZED (
   LIMIT :limit::int),
 expiring AS MATERIALIZED (
   SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM expiring_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
+  FROM (SELECT * FROM expiring_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock)
       AND j.expires_at > (SELECT now FROM clock)
@@ -216,7 +216,7 @@ expiring AS MATERIALIZED (
 enough AS MATERIALIZED (SELECT :suspects::int * (1 + count(*)) AS most FROM pairs),
 non_expiring_suspects AS MATERIALIZED (
   SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
+  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at IS NULL
       AND j.due_at <= (SELECT now FROM clock)
@@ -225,7 +225,7 @@ non_expiring_suspects AS MATERIALIZED (
   LIMIT (SELECT m.most FROM enough m)),
 expiring_suspects AS MATERIALIZED (
   SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC) g CROSS JOIN LATERAL (
+  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at > (SELECT now FROM clock)
       AND j.due_at <= (SELECT now FROM clock)
@@ -292,7 +292,8 @@ rules AS MATERIALIZED (
     :first_event::text::text[]) WITH ORDINALITY
   AS w(kind, lifecycle, state, lifecycle_version, target, status, lease, event, ord)),
 pairs AS MATERIALIZED (
-  SELECT q.queue, k.kind FROM unnest(:queues::text::text[]) AS q(queue) CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)),
+  SELECT q.queue, k.kind FROM unnest(:queues::text::text[]) AS q(queue)
+    CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)),
 special AS MATERIALIZED (
   SELECT EXISTS (SELECT FROM interlock.kinds k WHERE k.name = ANY(:kinds::text::text[]) AND k.max_running IS NOT NULL)
     OR EXISTS (SELECT FROM interlock.queues q WHERE q.name = ANY(:queues::text::text[])
@@ -327,7 +328,8 @@ bounded_heads AS (
 chosen AS MATERIALIZED (
   SELECT p.place FROM (
     SELECT * FROM (SELECT h.queue, h.kind, h.priority, h.due_at FROM heads h UNION ALL SELECT * FROM bounded_heads) h
-    WHERE h.due_at <= (SELECT now FROM clock) ORDER BY h.priority DESC, h.due_at) g CROSS JOIN LATERAL (
+    WHERE h.due_at <= (SELECT now FROM clock)
+    ORDER BY h.priority DESC, h.due_at, h.queue, h.kind) g CROSS JOIN LATERAL (
     SELECT j.ctid AS place FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at >= g.due_at
       AND j.due_at <= (SELECT now FROM clock) AND {ready}
@@ -351,9 +353,9 @@ leased AS (
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
   SELECT x.id, x.version, 0, x.attempt, x.now, x.event, x.waited, x.state, :by::text FROM claimed x)
-SELECT s.found, x.id::text, x.ord::int, x.queue, x.priority, x.version, x.attempt, x.tries, x.tries_left, x.payload::text,
-  x.tags::text, x.trace::text, x.last_error, x.due_at, x.scheduled_for, x.created_at, x.updated_at, x.idempotency_key,
-  x.key_freed, x.unique_key, x.redrive_of::text, x.root::text
+SELECT s.found, x.id::text, x.ord::int, x.queue, x.priority, x.version, x.attempt, x.tries, x.tries_left,
+  x.payload::text, x.tags::text, x.trace::text, x.last_error, x.due_at, x.scheduled_for, x.created_at, x.updated_at,
+  x.idempotency_key, x.key_freed, x.unique_key, x.redrive_of::text, x.root::text
 FROM special s LEFT JOIN claimed x ON true
 
 -- name: claim.note
