@@ -80,6 +80,11 @@ class InTerminal(Supervised):
     def press_control_c(self) -> None:
         os.write(self._terminal, b"\x03")
 
+    def children(self) -> list[int]:
+        """Return the process ids of the workers that it has started, even before they log anything."""
+        every = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="utf-8")
+        return [int(pid) for pid in every.split() if is_worker(int(pid))]
+
     def close(self) -> None:
         super().close()
         with contextlib.suppress(OSError):

@@ -64,16 +64,27 @@ def test_control_c_in_a_terminal_counts_once(lab: Lab) -> None:
 
 
 @on_sqlite
+def test_control_c_while_the_workers_start_is_no_error(lab: Lab) -> None:
+    """The terminal does not interrupt a worker that imports the app."""
+    supervised = InTerminal(lab, 2)
+    supervised.says("the supervisor starts")
+    lab.until(supervised.children, "the first worker has been started")
+    supervised.press_control_c()
+    assert supervised.exit_code() == 0, supervised.log
+    assert "Traceback" not in supervised.log
+
+
+@on_sqlite
 def test_signal_to_the_supervisor_and_all_workers_counts_once(lab: Lab) -> None:
-    """systemd signals every process of a service by default, in any order."""
+    """systemd signals every process of a service by default, in any order. No signal is a worker's second one."""
     supervised = Supervised(lab, 2, "--slots", "1").ready()
     ids = run_gated(lab, 2)
     first, second = supervised.pids.values()
-    os.kill(first, signal.SIGTERM)
+    os.kill(first, signal.SIGINT)
     supervised.says(DRAINS, 1)
     supervised.terminate()
     supervised.says(DRAINS, 2)
-    os.kill(second, signal.SIGTERM)
+    os.kill(second, signal.SIGINT)
     open_gate(lab)
     assert supervised.exit_code() == 0, supervised.log
     assert {(lab.job(id).state, lab.job(id).attempt) for id in ids} == {("SUCCEEDED", 1)}

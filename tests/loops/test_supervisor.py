@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import accumulate, chain, count
 from pathlib import Path
 
@@ -91,6 +91,11 @@ def starts(directory: Path, name: str) -> int:
     return len(file.read_text()) if file.exists() else 0
 
 
+async def ended(running: Awaitable[int]) -> int:
+    """Return the exit code of a supervisor that must end by itself."""
+    return await asyncio.wait_for(running, 20)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - other processes make it true
@@ -101,7 +106,7 @@ def test_pauses_before_a_restart_grow_and_shrink_after_a_minute(make: Make) -> N
     """From 1 to 30 s; a process that has run for a minute counts as stable."""
     sleeper = SetSleeper(0, 0, 59, 0, 0, 0, 0, 60, 0, 0)
     supervisor = make([(True, 3)] * 9 + [(False, 2)], sleeper=sleeper)
-    assert asyncio.run(supervisor.run()) == 2
+    assert asyncio.run(ended(supervisor.run())) == 2
     assert sleeper.pauses == [1, 2, 4, 8, 16, 30, 30, 1, 2]
     assert supervisor.restarts == 9
 
@@ -109,7 +114,7 @@ def test_pauses_before_a_restart_grow_and_shrink_after_a_minute(make: Make) -> N
 def test_hung_process_starts_again_at_once(make: Make, said: Callable[[str], int]) -> None:
     """It has exited with 70. Its leases expire meanwhile."""
     sleeper = SetSleeper(1, 1, 1)
-    assert asyncio.run(make([(True, 70), (True, 70), (False, 1)], sleeper=sleeper).run()) == 1
+    assert asyncio.run(ended(make([(True, 70), (True, 70), (False, 1)], sleeper=sleeper).run())) == 1
     assert sleeper.pauses == [0, 0]
     assert said("exit code 70: it hung, or could not stop its handlers); it starts again at once") == 2
 
@@ -119,7 +124,7 @@ def test_error_at_the_first_start_ends_the_supervisor(
     make: Make, tmp_path: Path, said: Callable[[str], int], code: int
 ) -> None:
     """The other processes would fail like the first, and are not even started."""
-    assert asyncio.run(make([(False, code)], DRAINED, DRAINED, sleeper=SystemSleeper()).run()) == code
+    assert asyncio.run(ended(make([(False, code)], DRAINED, DRAINED, sleeper=SystemSleeper()).run())) == code
     assert [starts(tmp_path, name) for name in ("w-1", "w-2", "w-3")] == [1, 0, 0]
     assert said(f"worker w-1 could not start (exit code {code}); the supervisor ends") == 1
 
@@ -134,7 +139,7 @@ def test_error_at_a_restart_is_retried_while_another_worker_works(
         running = asyncio.create_task(supervisor.run())
         await until(lambda: said("the workers are ready") == 2)
         supervisor.signalled(signal.SIGTERM)
-        return await running
+        return await ended(running)
 
     assert asyncio.run(scene()) == 0
     assert [starts(tmp_path, name) for name in ("w-1", "w-2")] == [1, 4]
@@ -146,7 +151,7 @@ def test_last_worker_that_cannot_start_ends_the_supervisor(make: Make) -> None:
 
     async def scene() -> int:
         script: Script = [(True, -9), (False, 2)]
-        return await make(script, script, sleeper=QuickSleeper()).run()
+        return await ended(make(script, script, sleeper=QuickSleeper()).run())
 
     assert asyncio.run(scene()) == 2
 
@@ -165,7 +170,7 @@ def test_exit_code_is_the_highest_of_all_processes(
         running = asyncio.create_task(supervisor.run())
         await until(lambda: said("the workers are ready") == 1)
         supervisor.signalled(signal.SIGTERM)
-        return await running
+        return await ended(running)
 
     assert asyncio.run(scene()) == code
     assert said("starts again") == 0
@@ -182,7 +187,7 @@ def test_process_that_cannot_be_started_is_retried(make: Make, monkeypatch: pyte
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fails_twice)
     sleeper = SetSleeper(0, 0, 0)
-    assert asyncio.run(make([(False, 2)], sleeper=sleeper).run()) == 2
+    assert asyncio.run(ended(make([(False, 2)], sleeper=sleeper).run())) == 2
     assert sleeper.pauses == [1, 2]
 
 
@@ -194,7 +199,7 @@ def test_signal_during_the_first_start_starts_no_other_process(make: Make, tmp_p
         running = asyncio.create_task(supervisor.run())
         await asyncio.sleep(0)
         supervisor.signalled(signal.SIGINT)
-        return await running
+        return await ended(running)
 
     assert asyncio.run(scene()) == 0
     assert starts(tmp_path, "w-2") == 0
