@@ -61,7 +61,7 @@ class Supervised(Command):
 class InTerminal(Supervised):
     """A supervisor in the foreground of its own terminal."""
 
-    def __init__(self, lab: Lab, count: int) -> None:
+    def __init__(self, lab: Lab, count: int, **environment: str) -> None:
         self.name, self._lab = "sup", lab
         self._log = lab.log_of(self.name)
         self._terminal, side = pty.openpty()
@@ -69,7 +69,7 @@ class InTerminal(Supervised):
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _IN_TERMINAL, *arguments(self.name, count)],
                 cwd=ROOT,
-                env=os.environ | lab.setting.environment(),
+                env=os.environ | lab.setting.environment() | environment,
                 stdin=side,
                 stdout=file,
                 stderr=file,
@@ -79,11 +79,6 @@ class InTerminal(Supervised):
 
     def press_control_c(self) -> None:
         os.write(self._terminal, b"\x03")
-
-    def children(self) -> list[int]:
-        """Return the process ids of the workers that it has started, even before they log anything."""
-        every = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="utf-8")
-        return [int(pid) for pid in every.split() if is_worker(int(pid))]
 
     def close(self) -> None:
         super().close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 from interlock import App, Run
@@ -32,4 +33,13 @@ def build(setting: Setting) -> App:
     return app
 
 
+def wait_while_imported(setting: Setting) -> None:
+    """Import as slowly as the test wishes."""
+    ExternalWork(setting).note("import", "app", 0)
+    while not gate(setting).exists():
+        time.sleep(0.02)
+
+
+if "LAB_SLOW_IMPORT" in os.environ:
+    wait_while_imported(Setting.of(os.environ))
 app = build(Setting.of(os.environ))

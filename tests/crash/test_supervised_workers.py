@@ -66,10 +66,11 @@ def test_control_c_in_a_terminal_counts_once(lab: Lab) -> None:
 @on_sqlite
 def test_control_c_while_the_workers_start_is_no_error(lab: Lab) -> None:
     """The terminal does not interrupt a worker that imports the app."""
-    supervised = InTerminal(lab, 2)
-    supervised.says("the supervisor starts")
-    lab.until(supervised.children, "the first worker has been started")
+    supervised = InTerminal(lab, 2, LAB_SLOW_IMPORT="yes")
+    lab.until(lambda: lab.happened("import"), "the first worker imports the app")
     supervised.press_control_c()
+    supervised.says("SIGINT: the workers claim no more jobs")
+    open_gate(lab)
     assert supervised.exit_code() == 0, supervised.log
     assert "Traceback" not in supervised.log
 
