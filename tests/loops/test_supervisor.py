@@ -191,18 +191,19 @@ def test_process_that_cannot_be_started_is_retried(make: Make, monkeypatch: pyte
     assert sleeper.pauses == [1, 2]
 
 
-def test_signal_during_the_first_start_starts_no_other_process(make: Make, tmp_path: Path) -> None:
+def test_signal_during_the_first_start_starts_no_other_process(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first process is asked to drain as soon as it listens."""
+    start, supervisor = asyncio.create_subprocess_exec, make([(False, [0])], DRAINED, sleeper=SystemSleeper())
 
-    async def scene() -> int:
-        supervisor = make([(False, [0])], DRAINED, sleeper=SystemSleeper())
-        running = asyncio.create_task(supervisor.run())
-        await asyncio.sleep(0)
+    async def signalled_meanwhile(*arguments: object, **options: object) -> object:
         supervisor.signalled(signal.SIGINT)
-        return await ended(running)
+        return await start(*arguments, **options)  # type: ignore[arg-type]
 
-    assert asyncio.run(scene()) == 0
-    assert starts(tmp_path, "w-2") == 0
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", signalled_meanwhile)
+    assert asyncio.run(ended(supervisor.run())) == 0
+    assert [starts(tmp_path, name) for name in ("w-1", "w-2")] == [1, 0]
 
 
 def test_same_signal_twice_at_once_counts_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
