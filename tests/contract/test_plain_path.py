@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ class Twins:
             part.plain = False  # type: ignore[attr-defined]
         self.stores[0].queue.special_for = 0.0  # type: ignore[attr-defined]
         self.seen = seen
+        self.ttls: list[float | None] = [None]
         self.leases: list[Lease] = []
         self.ids: list[str] = []
 
@@ -125,7 +127,7 @@ class Twins:
             "priority": draw(st.sampled_from([0, 0, 1])),
             "queue": draw(st.sampled_from(QUEUES)),
             "delay": draw(st.sampled_from([0.0, 0.0, 15.0])),
-            "ttl": draw(st.sampled_from([None, None, None, 40.0])),
+            "ttl": draw(st.sampled_from(self.ttls)),
             "tags": draw(st.sampled_from([None, '{"shop":"é"}'])),
             "trace": draw(st.sampled_from([None, '{"traceparent":"00-1"}'])),
             "payload": "{}",
@@ -146,8 +148,12 @@ class Twins:
             leases = store.queue.claim("ann", rules, QUEUES, limit, suspects=suspects, alone=alone)
             return sorted(leases, key=lambda lease: lease.job.id)
 
+        queue: Any = self.stores[0].queue
+        before = queue.fallbacks.count
         claimed = self.both(claim)
         self.leases += claimed
+        if plain_claim(rules) and queue.fallbacks.count == before:
+            self.seen["claims that were plain"] += 1
         self.seen["plain claims" if plain_claim(rules) else "claims with notes or two transitions"] += len(claimed)
         self.seen["claimed suspects"] += sum(lease.job.lease_losses > 0 for lease in claimed)
         self.seen["claimed expiring jobs"] += sum(lease.job.expires_at is not None for lease in claimed)
@@ -261,11 +267,12 @@ def test_plain_path_stores_the_same_rows_and_refuses_the_same_moves(places: Plac
         if not used or not used[-1].recycle():
             used.append(Twins(places(), places(), seen))
         twins = used[-1]
+        twins.ttls = data.draw(st.sampled_from([[None], [None], [None, None, 40.0]]))
         twins.enqueue(data.draw)
         twins.enqueue(data.draw)
         twins.claim(data.draw)
         for _ in range(data.draw(st.integers(5, 18))):
-            steps = [twins.enqueue, twins.claim, twins.claim, twins.claim, twins.disturb, twins.adopt]
+            steps = [twins.enqueue, twins.claim, twins.claim, twins.claim, twins.disturb, twins.adopt, twins.adopt]
             steps += [twins.move] * 3 if twins.leases else []
             data.draw(st.sampled_from(steps))(data.draw)
             twins.check()
@@ -273,6 +280,7 @@ def test_plain_path_stores_the_same_rows_and_refuses_the_same_moves(places: Plac
     history()
     wanted = [
         "plain claims",
+        "claims that were plain",
         "claims with notes or two transitions",
         "claimed suspects",
         "claimed expiring jobs",
@@ -304,3 +312,38 @@ def test_each_deviation_from_a_plain_finish_is_stored_or_refused_as_without_the_
     twins.both(lambda store: store.leases.adopt("bob", ["mail"], 30.0, len(jobs) // 4))
     twins._send([replace(move, **CHANGES[n // 4]) for n, move in enumerate(finishes)])
     twins.check()
+
+
+SPECIAL = {
+    "limited kind": "UPDATE {kinds} SET max_running = 1 WHERE name = 'mail'",
+    "limited queue": "INSERT INTO {queues} (name, max_running) VALUES ('default', 1)",
+    "paused queue": "INSERT INTO {queues} (name, paused_at) VALUES ('default', '2026-01-01')",
+    "expiring job": "",
+    "suspect": "",
+}
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_special_jobs_are_claimed_as_without_the_plain_path(places: Places, special: str) -> None:
+    """Limits, a pause, jobs with a TTL and suspects, with plain jobs beside them."""
+    twins = Twins(places(), places(), Counter())
+    jobs = [make("mail", queue=queue) for queue in ("default", "slow", "default", "slow")]
+    twins.both(lambda store: store.queue.enqueue(jobs[:1]))
+    if special == "suspect":
+        twins.both(lambda store: store.queue.claim("ann", claim_rules("mail"), QUEUES, 1))
+        twins._advance(31.0)
+        lost = twins.both(lambda store: store.leases.adopt("maintenance", ALL, 30.0, 100))
+        twins._send([decided(lease, Lost()) for lease in lost])
+    twins.both(lambda store: store.queue.enqueue(jobs[1:]))
+    if special == "expiring job":
+        expiring = make("mail", ttl=40.0)
+        twins.both(lambda store: store.queue.enqueue([expiring]))
+    if SPECIAL[special]:
+        twins.raw(SPECIAL[special])
+    for _ in range(2):
+        twins.both(
+            lambda store: sorted(
+                lease.job.id for lease in store.queue.claim("ann", claim_rules("mail"), QUEUES, 3, suspects=1)
+            )
+        )
+        twins.check()
