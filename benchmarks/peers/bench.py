@@ -54,7 +54,7 @@ class Bench:
             url = sqlite_url(self.directory, next(self._numbers))
             if system.ours:
                 url = url.replace("sqlite", "sqlite+pysqlite3") if "pysqlite3" in system.name else url
-                install(system, url)
+                install(system, url, self._log)
             yield url
             return
         template = self.template(system)
@@ -70,7 +70,7 @@ class Bench:
             url = self.server.create(name)
             with psycopg.connect(url, autocommit=True) as conn:
                 conn.execute("CREATE TABLE effects (job text NOT NULL, n bigint NOT NULL)")
-            install(system, url)
+            install(system, url, self._log)
             if system.history:
                 self._finish_jobs(system, url)
             self._installed.add(name)
@@ -95,7 +95,7 @@ class Bench:
     @contextmanager
     def programs(self, system: System, url: str, processes: int) -> Iterator[tuple[Client, list[Worker]]]:
         """Yield a client and paused workers. Each worker has run a few jobs alone, so it is connected and warm."""
-        client, workers = Client(system, url), list[Worker]()
+        client, workers = Client(system, url, self._log), list[Worker]()
         with running(client, workers):
             for _ in range(processes):
                 workers.append(Worker(system, url, self._log))

@@ -53,9 +53,8 @@ class Snapshot:
         waiting = [pid for pid in roots if pid in self.processes]
         while waiting:
             pid = waiting.pop()
-            if pid not in members:
-                members.add(pid)
-                waiting += children.get(pid, [])
+            members.add(pid)
+            waiting += children.get(pid, [])
         return members
 
 

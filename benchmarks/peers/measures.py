@@ -42,6 +42,10 @@ class Measure:
     pairs: tuple[tuple[System, System], ...] = ()
     """Systems to compare besides each of ours with each other one."""
 
+    @property
+    def needs_quiet(self) -> bool:
+        return any(column.compared or column.is_ratio for column in self.columns)
+
     def compared(self) -> list[tuple[System, System]]:
         others = [system for system in self.systems if not system.ours]
         return [(ours, other) for ours in self.systems if ours.ours for other in others] + list(self.pairs)
@@ -122,7 +126,7 @@ def idle(bench: Bench, system: System, sizes: Sizes) -> Sample:
         bench.programs(system, url, 1) as (_, workers),
     ):
         workers[0].resume()
-        time.sleep(2)  # what it missed while it was paused
+        time.sleep(sizes.idle_seconds)  # until its polls are as rare as they become
         logged = bench.server.log_size()
         with bench.window([workers[0].pid]) as window:
             time.sleep(sizes.idle_seconds)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 from .systems import ROOT, System
@@ -23,13 +24,15 @@ class ProgramFailedError(Exception):
 class Client:
     """The enqueuing process of a system."""
 
-    def __init__(self, system: System, url: str) -> None:
+    def __init__(self, system: System, url: str, log: IO[str]) -> None:
+        self._log = log
         self._process = subprocess.Popen(
             system.command("client"),
             cwd=ROOT,
             env=system.variables(url),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
         )
         self.name, self.pid = system.name, self._process.pid
@@ -46,7 +49,7 @@ class Client:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise ProgramFailedError(f"The client of {self.name} ended.")
+            raise ProgramFailedError(f"The client of {self.name} ended: {last_line(self._log)}")
         return json.loads(line)
 
     def close(self) -> None:
@@ -59,6 +62,7 @@ class Worker:
     """A worker process of a system. A thread collects its reports."""
 
     def __init__(self, system: System, url: str, log: IO[str]) -> None:
+        self._log = log
         self._process = subprocess.Popen(
             system.command("worker"),
             cwd=ROOT,
@@ -87,7 +91,9 @@ class Worker:
 
     def check(self) -> None:
         if self._process.poll() is not None:
-            raise ProgramFailedError(f"The worker of {self.name} exited with {self._process.returncode}.")
+            raise ProgramFailedError(
+                f"The worker of {self.name} exited with {self._process.returncode}: {last_line(self._log)}"
+            )
 
     def pause(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -112,8 +118,19 @@ def _end(process: subprocess.Popen[str], seconds: float = 10.0) -> None:
         process.stdout.close()
 
 
-def install(system: System, url: str) -> None:
-    subprocess.run(system.command("install"), cwd=ROOT, env=system.variables(url), check=True, timeout=LIMIT)
+def last_line(log: IO[str]) -> str:
+    """Return the last line that a program has written to standard error."""
+    lines = Path(log.name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it wrote nothing"
+
+
+def install(system: System, url: str, log: IO[str]) -> None:
+    """Create the tables of a system."""
+    done = subprocess.run(
+        system.command("install"), cwd=ROOT, env=system.variables(url), stderr=log, timeout=LIMIT, check=False
+    )
+    if done.returncode:
+        raise ProgramFailedError(f"{system.name} cannot be installed: {last_line(log)}")
 
 
 def wait_for_handlers(workers: list[Worker], count: int, since: int = 0) -> None:

@@ -17,7 +17,8 @@ def take_all(bench: Bench, chosen: list[Measure], sizes: Sizes, say: Callable[[s
             start = number % len(measure.systems)
             for system in measure.systems[start:] + measure.systems[:start]:
                 where = f"{measure.name}, round {number + 1}, {system.name}"
-                sample = take_quiet(lambda s=system, m=measure: m.take(bench, s, sizes), sizes.repeats, where, say)
+                repeats = sizes.repeats if measure.needs_quiet else 0
+                sample = take_quiet(lambda s=system, m=measure: m.take(bench, s, sizes), repeats, where, say)
                 yield record(measure, system, number, sample)
 
 

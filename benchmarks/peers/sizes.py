@@ -20,6 +20,7 @@ class Sizes:
     history: int = 1_000_000
     sqlite: int = 5_000
     idle_seconds: int = 20
+    """Seconds of waiting, and then of counting."""
     batch: int = 1_000
     """Jobs in one call of a bulk enqueue."""
 

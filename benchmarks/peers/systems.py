@@ -60,13 +60,13 @@ INTERLOCK_1000 = System("Interlock, 1,000 slots", OURS, "`interlock worker --slo
 PGQUEUER = System(
     "PgQueuer",
     "pgqueuer_program",
-    "`batch_size=1000`, asyncpg, uvloop, one connection for the worker, `pgq autovac`",
+    "`batch_size=250`, asyncpg, uvloop, one connection for the worker, `pgq autovac`",
     pending="SELECT EXISTS (SELECT FROM pgqueuer)",
 )
 PROCRASTINATE = System(
     "Procrastinate",
     "procrastinate_program",
-    "`concurrency=30`, psycopg with its C extension",
+    "`concurrency=30`, psycopg with its C extension; 5 % of the jobs of a drain",
     pending="SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
     warm_up=100,
     share=0.05,
@@ -80,7 +80,8 @@ GRAPHILE = System(
 PG_BOSS = System(
     "pg-boss",
     "pg_boss",
-    "`batchSize: 1000`, `burstWhenBatchFull: true`, `useListenNotify: true`; one handler call per batch",
+    "`batchSize: 1000`, `localConcurrency: 4`, `burstWhenBatchFull: true`, `useListenNotify: true`; "
+    "its handler is called once per batch",
     pending="SELECT EXISTS (SELECT FROM pgboss.job WHERE state < 'completed')",
 )
 PEERS = (PGQUEUER, PROCRASTINATE, GRAPHILE, PG_BOSS)
