@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,4 +114,5 @@ def main() -> None:
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
     os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the server and the paused workers, too
     main()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 720, 230, 90, 26, 44
+WIDTH, LEFT, RIGHT, ROW, TOP = 760, 270, 90, 26, 44
 OURS, OTHER, RANGE = "#2f6f4f", "#9aa5b1", "#1f2933"
 LINES = ("#2f6f4f", "#c05621", "#3366cc", "#805ad5", "#718096")
 STYLE = "<style>text{font:13px sans-serif;fill:#1f2933}.title{font-size:15px;font-weight:600}</style>"
@@ -18,22 +18,27 @@ class Bar:
     high: float
     ours: bool
     label: str
+    noisy: bool = False
 
 
 def bar_chart(title: str, bars: Sequence[Bar]) -> str:
-    """Return a chart with one bar for each median, and a line from the lowest to the highest round."""
+    """Return a chart with one bar for each median, and a line from the lowest to the highest round.
+
+    A noisy bar is pale: its length cannot be compared.
+    """
     top = max((bar.high for bar in bars), default=0.0) or 1.0
     height = TOP + ROW * len(bars) + 12
 
     def x(value: float) -> float:
         return LEFT + value / top * (WIDTH - LEFT - RIGHT)
 
-    parts = [_text(12, 24, title, css="title")]
+    note = " (pale: the machine was not quiet)" if any(bar.noisy for bar in bars) else ""
+    parts = [_text(12, 24, title + note, css="title")]
     for number, bar in enumerate(bars):
         y = TOP + ROW * number
         parts += [
             _text(LEFT - 8, y + 14, bar.name, anchor="end"),
-            _rectangle(LEFT, y, x(bar.middle) - LEFT, 18, OURS if bar.ours else OTHER),
+            _rectangle(LEFT, y, x(bar.middle) - LEFT, 18, OURS if bar.ours else OTHER, 0.3 if bar.noisy else 1),
             f'<line x1="{x(bar.low):.1f}" x2="{x(bar.high):.1f}" y1="{y + 9}" y2="{y + 9}" stroke="{RANGE}"/>',
             _text(x(bar.high) + 8, y + 14, bar.label),
         ]
@@ -71,8 +76,9 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", css: str = ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{attributes}>{escape(text)}</text>'
 
 
-def _rectangle(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" fill="{colour}"/>'
+def _rectangle(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> str:  # noqa: PLR0917 - a shape
+    pale = f' fill-opacity="{opacity}"' if opacity < 1 else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" fill="{colour}"{pale}/>'
 
 
 def _document(height: int, parts: Sequence[str]) -> str:

@@ -52,11 +52,10 @@ def chart(measure: Measure, results: Results) -> str:
 
 
 def _bar(measure: Measure, system: str, ours: bool, column: Column, results: Results) -> Bar | None:
-    values = results.values(measure.name, system, column.key, quiet=True) or results.values(
-        measure.name, system, column.key, quiet=False
-    )
+    quiet = results.values(measure.name, system, column.key, quiet=True)
+    values = quiet or results.values(measure.name, system, column.key, quiet=False)
     if not values:
         return None
     low, high = min(values.values()), max(values.values())
     label = results.value(measure.name, system, column)
-    return Bar(system, low, median(values.values()), high, ours, label)
+    return Bar(system, low, median(values.values()), high, ours, label, noisy=not quiet)

@@ -129,6 +129,14 @@ def test_bar_chart_is_an_svg_with_a_bar_for_each_system() -> None:
     assert {"a <b>", "c", "100", "50"} <= set(texts)
 
 
+def test_noisy_bar_is_pale() -> None:
+    bars = [Bar("a", 1, 1, 1, True, "1"), Bar("b", 1, 1, 1, False, "~1", noisy=True)]
+    pale = [line for line in bar_chart("Drain", bars).splitlines() if "fill-opacity" in line]
+    assert len(pale) == 1
+    assert "pale: the machine was not quiet" in bar_chart("Drain", bars)
+    assert "pale" not in bar_chart("Drain", bars[:1])
+
+
 def test_line_chart_has_a_point_for_each_tenth() -> None:
     root = ET.fromstring(line_chart("Backlog", {"a": [1.0] * 10, "b": [2.0] * 10}, "jobs/s"))
     lines = [each.get("points", "") for each in root.iter("{http://www.w3.org/2000/svg}polyline")]
