@@ -152,82 +152,77 @@ INTERLOCK, FAST = known.INTERLOCK, known.INTERLOCK_1000
 EMPTY = replace(INTERLOCK, name="Interlock, empty tables")
 
 
+ALL = (INTERLOCK, *known.PEERS)
+BATCHING = (INTERLOCK, known.PGQUEUER, known.GRAPHILE, known.PG_BOSS)
+"""Without Procrastinate, which needs minutes where these need seconds."""
+ON_SQLITE = (known.SQLITE, known.PYSQLITE, known.HUEY)
+ENQUEUE, DRAIN = (RATE, CLIENT, DATABASE, CPU), (RATE, PROGRAMS, DATABASE, CPU)
+
+
 def measures(sizes: Sizes) -> list[Measure]:
     """Return all measures, in the order in which they run."""
-    filled = replace(INTERLOCK, name=f"Interlock, {sizes.history:,} finished jobs", history=sizes.history)
-    all_systems = (INTERLOCK, *known.PEERS)
-    of_sqlite = (known.SQLITE, known.PYSQLITE, known.HUEY)
     return [
-        Measure("enqueue-one", "Enqueue one by one", all_systems, (RATE, CLIENT, DATABASE, CPU), enqueue_one_by_one),
-        Measure(
-            "enqueue-bulk",
-            f"Enqueue in bulk, {sizes.batch:,} jobs per call",
-            all_systems,
-            (RATE, CLIENT, DATABASE, CPU),
-            enqueue_in_bulk,
-        ),
-        *(
-            Measure(
-                f"drain-{count}",
-                f"Drain with {count} process{'es' if count > 1 else ''}",
-                (INTERLOCK, FAST, *known.PEERS),
-                (RATE, PROGRAMS, DATABASE, CPU),
-                lambda bench, system, sizes, count=count: drain(
-                    bench, system, sizes, jobs=sizes.drain, processes=count
-                ),
-                pairs=((INTERLOCK, FAST),),
-            )
-            for count in (1, 2)
-        ),
-        Measure(
-            "commit",
-            "Commit functions",
-            (known.COMMITTED, *known.BY_HAND),
-            (RATE, PROGRAMS, DATABASE, CPU),
-            lambda bench, system, sizes: drain(bench, system, sizes, jobs=sizes.commits),
-        ),
-        Measure("pickup", "Pickup of a single job", all_systems, (P50, P99, BOTH_PROGRAMS, DATABASE, ALL_CPU), pick_up),
-        Measure(
-            "steady",
-            f"Steady load of {sizes.steady_per_second:,} jobs/s in tens",
-            (INTERLOCK, known.PGQUEUER, known.GRAPHILE, known.PG_BOSS),
-            (P50, P99, replace(RATE, title="enqueued, jobs/s", compared=False), BOTH_PROGRAMS, DATABASE, ALL_CPU),
-            steady,
-        ),
-        Measure(
-            "backlog",
-            f"Drain a backlog of {sizes.backlog:,}",
-            (INTERLOCK, known.PGQUEUER, known.GRAPHILE, known.PG_BOSS),
-            (RATE, EVENNESS, CPU),
-            drain_backlog,
-            rounds=1,
-        ),
-        Measure(
-            "history",
-            f"Drain with {sizes.history:,} finished jobs in the tables",
-            (EMPTY, filled),
-            (RATE, PROGRAMS, DATABASE, CPU),
-            lambda bench, system, sizes: drain(bench, system, sizes, jobs=sizes.drain),
-            pairs=((filled, EMPTY),),
-        ),
-        Measure("sqlite-enqueue", "SQLite: enqueue one by one", of_sqlite, (RATE, CLIENT), enqueue_one_by_one),
-        Measure(
-            "sqlite-drain",
-            "SQLite: drain",
-            of_sqlite,
-            (RATE, PROGRAMS),
-            lambda bench, system, sizes: drain(bench, system, sizes, jobs=sizes.sqlite),
-        ),
-        Measure(
-            "idle",
-            "An idle worker",
-            all_systems,
-            (
-                Column("statements", "statements/s", 1),
-                Column("programs", "worker CPU, ms/s", 1),
-                Column("database", "database CPU, ms/s", 1),
-            ),
-            idle,
-            rounds=1,
-        ),
+        Measure("enqueue-one", "Enqueue one by one", ALL, ENQUEUE, enqueue_one_by_one),
+        Measure("enqueue-bulk", f"Enqueue in bulk, {sizes.batch:,} jobs per call", ALL, ENQUEUE, enqueue_in_bulk),
+        _drain(1, "process"),
+        _drain(2, "processes"),
+        _commit(),
+        Measure("pickup", "Pickup of a single job", ALL, (P50, P99, BOTH_PROGRAMS, DATABASE, ALL_CPU), pick_up),
+        _steady(sizes),
+        _backlog(sizes),
+        _history(sizes),
+        Measure("sqlite-enqueue", "SQLite: enqueue one by one", ON_SQLITE, (RATE, CLIENT), enqueue_one_by_one),
+        _sqlite_drain(),
+        _idle(),
     ]
+
+
+def _drain(processes: int, word: str) -> Measure:
+    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
+        return drain(bench, system, sizes, jobs=sizes.drain, processes=processes)
+
+    title, rows = f"Drain with {processes} {word}", (INTERLOCK, FAST, *known.PEERS)
+    return Measure(f"drain-{processes}", title, rows, DRAIN, take, pairs=((INTERLOCK, FAST),))
+
+
+def _commit() -> Measure:
+    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
+        return drain(bench, system, sizes, jobs=sizes.commits)
+
+    return Measure("commit", "Commit functions", (known.COMMITTED, *known.BY_HAND), DRAIN, take)
+
+
+def _steady(sizes: Sizes) -> Measure:
+    enqueued = replace(RATE, title="enqueued, jobs/s", compared=False)
+    title = f"Steady load of {sizes.steady_per_second:,} jobs/s in tens"
+    return Measure("steady", title, BATCHING, (P50, P99, enqueued, BOTH_PROGRAMS, DATABASE, ALL_CPU), steady)
+
+
+def _backlog(sizes: Sizes) -> Measure:
+    title = f"Drain a backlog of {sizes.backlog:,}"
+    return Measure("backlog", title, BATCHING, (RATE, EVENNESS, CPU), drain_backlog, rounds=1)
+
+
+def _history(sizes: Sizes) -> Measure:
+    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
+        return drain(bench, system, sizes, jobs=sizes.drain)
+
+    filled = replace(INTERLOCK, name=f"Interlock, {sizes.history:,} finished jobs", history=sizes.history)
+    title = f"Drain with {sizes.history:,} finished jobs in the tables"
+    return Measure("history", title, (EMPTY, filled), DRAIN, take, pairs=((filled, EMPTY),))
+
+
+def _sqlite_drain() -> Measure:
+    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
+        return drain(bench, system, sizes, jobs=sizes.sqlite)
+
+    return Measure("sqlite-drain", "SQLite: drain", ON_SQLITE, (RATE, PROGRAMS), take)
+
+
+def _idle() -> Measure:
+    columns = (
+        Column("statements", "statements/s", 1),
+        Column("programs", "worker CPU, ms/s", 1),
+        Column("database", "database CPU, ms/s", 1),
+    )
+    return Measure("idle", "An idle worker", ALL, columns, idle, rounds=1)
