@@ -167,7 +167,7 @@ def test_failing_task_of_maintenance_stops_no_other_task(shop: Shop, monkeypatch
     """The error is reported, and the task runs again in the next round."""
     waiting = shop.mail.using(ttl=5).enqueue().id
     shop.advance(6)
-    monkeypatch.setattr(shop.store.leases, "adopt", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(shop.store.inspect, "maintenance_due", lambda *_, **__: 1 / 0)
     maintenance = shop.maintenance()
     assert maintenance.run_once() == 1
     assert shop.store.inspect.get(waiting).state == "EXPIRED"
@@ -229,14 +229,14 @@ def test_sweep_of_the_loop_is_skipped_within_a_second_of_the_last(shop: Shop) ->
     shop.held(shop.mail)
     assert maintenance.recover() == 0
     asked: list[str] = []
-    adopt = shop.store.leases.adopt
-    shop.store.leases.adopt = lambda *args, **kwargs: asked.append("adopt") or adopt(*args, **kwargs)  # type: ignore[method-assign]
+    ask = shop.store.inspect.maintenance_due
+    shop.store.inspect.maintenance_due = lambda kinds: asked.append("due") or ask(kinds)  # type: ignore[method-assign,func-returns-value]
     shop.advance(0.9)
     maintenance.recover()
     assert asked == []
     shop.advance(0.1)
     maintenance.recover()
-    assert asked == ["adopt"]
+    assert asked == ["due"]
 
 
 def test_sweep_of_the_loop_does_not_wait_for_a_sweep_of_the_timer(shop: Shop) -> None:

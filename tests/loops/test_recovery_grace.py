@@ -1,10 +1,12 @@
 """Recovery grace: after an outage, live workers can renew before leases are recovered. Hooks run in a recovery too."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from interlock.core.outcome import Returned
 from interlock.store import OpenStore
-from interlock.store.types import Heartbeat
+from interlock.store.types import Heartbeat, MaintenanceDue
 from interlock.telemetry.events import HookFailed
 from tests.kit import Place
 from tests.loops.test_maintenance import Shop, shop
@@ -90,12 +92,14 @@ def test_rule_03_frozen_database_is_noticed_before_leases_are_recovered(shop: Sh
     """The database answers half a minute late."""
     shop.held(shop.mail)
 
-    def slowly() -> float | None:
-        shop.store.inspect.uptime = lambda: None  # type: ignore[method-assign]
-        shop.advance(31)
-        return None
+    ask = shop.store.inspect.maintenance_due
 
-    shop.store.inspect.uptime = slowly  # type: ignore[method-assign]
+    def slowly(kinds: Sequence[str]) -> MaintenanceDue:
+        shop.store.inspect.maintenance_due = ask  # type: ignore[method-assign]
+        shop.advance(31)
+        return ask(kinds)
+
+    shop.store.inspect.maintenance_due = slowly  # type: ignore[method-assign]
     maintenance = shop.maintenance()
     assert maintenance.run_once() == 0
     shop.advance(10)

@@ -40,10 +40,13 @@ class Maintenance:
         """Differs from the worker's name, so that the worker does not mistake these leases for lost claims."""
         self._grace = RecoveryGrace(context)
         self._recovery = Recovery(context, settler, self.owner, lease, finish, free_slots)
+        self._expiry = Expiry(context, self.owner)
+        self._scheduler = Scheduler(context, schedules, self.owner)
+        # The sweep comes first: it asks what is due, in one statement.
         self._parts: dict[str, Callable[[], int]] = {
             "recover": self._sweep,
-            "expire": Expiry(context, self.owner).run,
-            "schedule": Scheduler(context, schedules, self.owner).run,
+            "expire": self._expire,
+            "schedule": self._schedule,
             "prune": Pruning(context, retention).run,
             "archive": Archiving(context, audit_retention).run,
         }
@@ -88,6 +91,14 @@ class Maintenance:
         done = self._recovery.sweep(self._grace)
         self._swept_at = self._context.sleeper.monotonic()
         return done
+
+    def _expire(self) -> int:
+        due = self._grace.due
+        return self._expiry.run() if due is None or due.jobs else 0
+
+    def _schedule(self) -> int:
+        due = self._grace.due
+        return self._scheduler.run(None if due is None else due.now)
 
     def _attempt(self, name: str, part: Callable[[], int], *, propagate: type[Exception] | tuple[()] = ()) -> int:
         try:

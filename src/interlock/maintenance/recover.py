@@ -43,6 +43,10 @@ class Recovery:
         """Adopt and settle batches until no lease is expired. Returns how many executions were settled or finished."""
         done, kinds = 0, sorted(self._context.kinds)
         while grace.is_over() and not self._context.stopped.is_set():
+            if grace.due is None or not grace.due.leases:
+                grace.swept()
+                self.has_more = False
+                return done
             free = self._free_slots() if self._finishing else LIMIT
             found, settled = self._adopt(kinds, LIMIT, None if free >= LIMIT else self._others)
             grace.swept()

@@ -1,6 +1,7 @@
 """Delays recovery after an outage, so that live workers can renew their leases first."""
 
 from ..engine.context import WorkerContext
+from ..store.types import MaintenanceDue
 
 LONGEST = 10.0
 """The longest heartbeat interval of a worker, in seconds."""
@@ -20,17 +21,24 @@ class RecoveryGrace:
         self._until = 0.0
         self._checked_at: float | None = None
         self._waited_once = False
+        self.due: MaintenanceDue | None = None
+        """What the last check found to do; None if it failed."""
 
     def note_unreachable(self) -> None:
         """Give live workers time to reconnect and renew after an outage. Thread-safe."""
         self._wait_until(self._now() + max(self.heartbeat, RECONNECT))
 
     def is_over(self) -> bool:
-        """Whether leases may be recovered now. It calls the database, so that a frozen database is noticed first."""
+        """Ask the database what is due, and return whether leases may be recovered now.
+
+        A frozen database answers late, so it is noticed first.
+        """
         if self._context.database_down.is_set():
             self.note_unreachable()
+        self.due = None
         asked = self._now()
-        up = self._context.store.inspect.uptime()
+        self.due = self._context.store.inspect.maintenance_due(sorted(self._context.kinds))
+        up = self._context.store.inspect.uptime() if self.due.leases else None
         now = self._now()
         late = now - (asked if self._checked_at is None else self._checked_at) > LATE
         self._checked_at = now

@@ -32,11 +32,14 @@ class Scheduler:
         self._next: dict[str, datetime] = {}
         """When each schedule is due next, by the store's clock. Until then its row is neither read nor written."""
 
-    def run(self) -> int:
-        """Enqueue every tick that is due now. Returns how many jobs were created."""
+    def run(self, now: datetime | None) -> int:
+        """Enqueue every tick that is due. Returns how many jobs were created.
+
+        `now` is the time of the store's clock, if it is known already.
+        """
         if not self._schedules:
             return 0
-        done, now = 0, self._context.now()
+        done, now = 0, now or self._context.now()
         for schedule in self._schedules.values():
             if now < self._next.get(schedule.name, now):
                 continue

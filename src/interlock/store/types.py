@@ -289,6 +289,17 @@ class ExternalWork:
 
 
 @dataclass(frozen=True, slots=True)
+class MaintenanceDue:
+    """Whether maintenance has something to do, at a time of the store's clock."""
+
+    now: datetime
+    leases: bool
+    """Whether a lease has ended."""
+    jobs: bool
+    """Whether the TTL of a waiting job has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class FailedJob:
     """A job that failed for good, without its payload."""
 

@@ -20,8 +20,10 @@ class PollBackoff:
         """Whether the last poll found a job."""
         return self._next == self._shortest
 
-    def next(self) -> float:
-        """Return the next pause, and double the one after it."""
+    def next(self, *, at_once: bool = False) -> float:
+        """Return the next pause, and double the one after it. With `at_once`, the longest."""
+        if at_once:
+            self._next = self._longest
         pause, self._next = self._next, min(self._next * 2, self._longest)
         return pause * (0.75 + 0.5 * self._random())
 

@@ -73,6 +73,8 @@ class Worker:
         self._slot_error: BaseException | None = None
         self._listener: Subscription | None = None
         self._starved = self._notified = False
+        self._notifications_work = False
+        """Whether a notification announced the jobs that were claimed last."""
 
     # ------------------------------------------------------------ status
     @property
@@ -165,11 +167,11 @@ class Worker:
         self.position.go("Recovery", "connected")
         done = await self._in_claim_thread(self._maintenance.recover)
         self.position.go("Polling", f"{done} recovered" if done else "nothing to recover, or checked a moment ago")
-        await self._poll()
+        due_in = await self._poll()
         if self._stopping.is_set():
             return
         self.position.go("Backoff", "nothing is due")
-        pause = await self._pause()
+        pause = self._pause(due_in)
         self.position.go("Idle", f"for {pause:.3f} s at most")
         await self._idle(pause)
         self.position.go("Connecting", "the pause ended")
@@ -197,30 +199,42 @@ class Worker:
         store = self._context.store
         return [rule for spec in self._context.kinds.values() for rule in spec.claim_rules(spec.version(store))]
 
-    async def _poll(self) -> None:
-        """Claim while jobs are due and slots are free."""
+    async def _poll(self) -> float | None:
+        """Claim while jobs are due and slots are free. Returns the seconds until the next job is due."""
         # After a notification, claim without first asking whether a job is due.
-        work_expected = self._backoff.fresh or self._notified
-        self._notified = False
+        notified = self._take_notification()
+        work_expected = self._backoff.fresh or notified
         while not self._stopping.is_set():
             self._check_health()
             if self._slots.free <= 0 and not await self._wait_for_slot():
                 continue
-            if not work_expected and not await self._anything_due():
-                return
+            if not work_expected and ((due_in := await self._due_in()) is None or due_in > 0):
+                return due_in
             if self._stopping.is_set():
-                return
+                break
             if self._maintenance.has_more:
                 # Committed executions come before jobs that have not started.
                 await self._in_claim_thread(self._maintenance.recover)
+            free = self._slots.free
             claimed = await self._claim()
             if not claimed:
                 if not work_expected:
                     self._slots.report_missed_claim()
-                return
+                return await self._due_in()
             self._backoff.reset()
-            work_expected = True
+            self._notifications_work = notified
             await self._wait_for_batch()
+            # A claim that found fewer jobs than it asked for took all that were due.
+            notified_again = self._take_notification()
+            work_expected = claimed >= free or notified_again
+            notified = notified or notified_again
+        return None
+
+    def _take_notification(self) -> bool:
+        """Return whether a notification has come. The poll that follows serves every wake-up until now."""
+        notified, self._notified = self._notified, False
+        self._wake.clear()
+        return notified
 
     def _check_health(self) -> None:
         if error := self._slot_error:
@@ -251,9 +265,8 @@ class Worker:
         ):
             await self._context.sleeper.asleep(BATCH_WAIT / 8)
 
-    async def _anything_due(self) -> bool:
-        due_in = await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))
-        return due_in is not None and due_in <= 0
+    async def _due_in(self) -> float | None:
+        return await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))
 
     async def _claim(self) -> int:
         count, begun = 0, self._context.sleeper.monotonic()
@@ -285,12 +298,14 @@ class Worker:
         return len(leases)
 
     # ------------------------------------------------------------ waiting
-    async def _pause(self) -> float:
-        """Return how long to idle: longer each time, but not longer than until the next job is due."""
-        pause = self._backoff.next()
-        due_in = await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))
+    def _pause(self, due_in: float | None) -> float:
+        """Return how long to idle: longer each time, but not longer than until the next job is due.
+
+        If notifications announce new jobs, the pause is the longest at once.
+        """
         # If a job is due but its kind has no capacity here, wake up when a slot becomes free.
         self._starved = due_in is not None and due_in <= 0
+        pause = self._backoff.next(at_once=self._notifications_work and not self._starved)
         return pause if due_in is None or self._starved else min(pause, due_in)
 
     async def _idle(self, pause: float) -> None:
@@ -306,7 +321,6 @@ class Worker:
         finally:
             for wait in waiting:
                 wait.cancel()
-        self._wake.clear()
 
     async def _idle_or_stop(self) -> None:
         """Wait for running jobs, run maintenance, and stop the worker when no job is due."""
@@ -314,9 +328,7 @@ class Worker:
             self._slots.slot_freed.clear()
             await self._slots.slot_freed.wait()
         elif not await self._in_claim_thread(self._maintenance.run_once) + await self._reconcile():
-            due_in = await self._in_claim_thread(
-                lambda: self._context.store.queue.due_in(self._claim_rules, self._queues)
-            )
+            due_in = await self._due_in()
             if due_in is None or due_in > 0:
                 self.stop()
             else:
@@ -329,6 +341,7 @@ class Worker:
         self._context.events.emit(events.WorkerError(self._context.owner, self.state, error))
         self.position.go("ErrorWait", type(error).__name__)
         self._close_listener()
+        self._notifications_work = False
         self._context.database_down.set()
         stop = asyncio.ensure_future(self._stopping.wait())
         pause = asyncio.ensure_future(self._context.sleeper.asleep(ERROR_WAIT))

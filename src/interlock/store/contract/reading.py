@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from ...core.job import AuditEntry, Execution, Job
-from ..types import Depth, ExternalWork, Failures, JobRecord
+from ..types import Depth, ExternalWork, Failures, JobRecord, MaintenanceDue
 
 
 class InspectPart(Protocol):
@@ -69,6 +69,13 @@ class InspectPart(Protocol):
 
     def expired(self, kinds: Sequence[str], limit: int) -> list[Job]:
         """Return the waiting jobs of these kinds whose TTL has ended, the longest ended first."""
+        ...
+
+    def maintenance_due(self, kinds: Sequence[str]) -> MaintenanceDue:
+        """Return whether a lease or a TTL of these kinds has ended, except those of handed-over work.
+
+        One statement of a few index lookups answers it. It is only a hint: other workers may be faster.
+        """
         ...
 
     def job_records(self, size: int = 1000) -> Iterator[list[JobRecord]]:

@@ -11,7 +11,7 @@ from ...core.job import AuditEntry, Execution, Job
 from ...errors import NotFound
 from .. import codec
 from ..enqueue_plan import Statement
-from ..types import Depth, Failures, JobRecord
+from ..types import Depth, Failures, JobRecord, MaintenanceDue
 from . import columns
 from .connection import Run, runner
 from .session import PostgresSession, as_is
@@ -105,6 +105,11 @@ class PostgresInspect:
         given = {"kinds": columns.names(kinds), "limit": limit}
         rows = self._session.run_with_fixed_plan("expired", given) if kinds else ()
         return [codec.job(row, as_is) for row in rows]
+
+    def maintenance_due(self, kinds: Sequence[str]) -> MaintenanceDue:
+        self._session.check()
+        ((now, leases, jobs),) = self._session.run_with_fixed_plan("maintenance_due", {"kinds": columns.names(kinds)})
+        return MaintenanceDue(now, leases, jobs)
 
     def stuck(self, limit: int) -> list[Execution]:
         return [

@@ -7,7 +7,7 @@ import psycopg
 
 from .. import codec
 from ..types import ScheduleFacts, WorkerFacts, WorkerSeen
-from .connection import execute, runner
+from .connection import runner
 from .session import PostgresSession, as_is
 
 
@@ -19,7 +19,8 @@ class PostgresWorkers:
         session = self._session
         session.check()
         given = codec.worker_columns(worker)
-        session.renewing.transact(lambda conn: execute(conn, session.queries["report_worker"], given))
+        statement = session.statement("report_worker", given, answers=False)
+        session.renewing.with_fixed_plans(session.fixed_plans, statement)
 
     def remove(self, name: str) -> None:
         self._session.count_changed("remove_worker", {"name": name})

@@ -11,7 +11,7 @@ from ...errors import NotFound
 from .. import codec
 from ..commit_boundary import Run
 from ..enqueue_plan import Statement
-from ..types import Depth, Failures, JobRecord
+from ..types import Depth, Failures, JobRecord, MaintenanceDue
 from . import rows
 from .session import SqliteSession
 from .timestamps import when
@@ -87,6 +87,13 @@ class SqliteInspect:
     def expired(self, kinds: Sequence[str], limit: int) -> list[Job]:
         given = {"kinds": rows.array(sorted(set(kinds))), "now": self._session.timestamp().text, "limit": limit}
         return [codec.job(row, when) for row in self._session.read("expired", given)]
+
+    def maintenance_due(self, kinds: Sequence[str]) -> MaintenanceDue:
+        self._session.check()
+        now = self._session.timestamp()
+        given = {"kinds": rows.array(sorted(set(kinds))), "now": now.text}
+        ((leases, jobs),) = self._session.read("maintenance_due", given)
+        return MaintenanceDue(now.at, bool(leases), bool(jobs))
 
     def stuck(self, limit: int) -> list[Execution]:
         now = self._session.timestamp()

@@ -55,6 +55,17 @@ SELECT {job}, NULL FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATER
     AND x.expires_at <= (SELECT interlock.clock())
   ORDER BY x.expires_at LIMIT :limit::int) j ORDER BY j.expires_at, j.id LIMIT :limit::int
 
+-- name: maintenance_due
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+kinds AS MATERIALIZED (SELECT k.kind FROM unnest(:kinds::text::text[]) AS k(kind))
+SELECT c.now,
+  EXISTS (SELECT FROM kinds k CROSS JOIN LATERAL (SELECT 1 FROM interlock.executions e
+    WHERE e.kind = k.kind AND e.lease_expires_at <= (SELECT now FROM clock) AND {leased} LIMIT 1) x),
+  EXISTS (SELECT FROM kinds k CROSS JOIN LATERAL (SELECT 1 FROM interlock.jobs j
+    WHERE j.kind = k.kind AND j.phase = 'pending' AND j.expires_at IS NOT NULL
+      AND j.expires_at <= (SELECT now FROM clock) LIMIT 1) x)
+FROM clock c
+
 -- name: stuck
 -- Twice the lease after the last heartbeat is later than the lease's end, by which the index is sorted. It is walked
 -- kind by kind, which OFFSET 0 enforces.

@@ -49,6 +49,13 @@ SELECT {job}, NULL FROM json_each(:kinds) k CROSS JOIN json_each((SELECT json_gr
     ORDER BY x.expires_at LIMIT :limit + 0) c)) p
 CROSS JOIN interlock_jobs j ON j.id = substr(p.value, 28) ORDER BY p.value LIMIT :limit + 0
 
+-- name: maintenance_due
+SELECT EXISTS (SELECT 1 FROM json_each(:kinds) k
+    CROSS JOIN interlock_executions e INDEXED BY interlock_executions_leases
+    WHERE e.kind = k.value AND e.lease_expires_at <= :now AND {leased}),
+  EXISTS (SELECT 1 FROM json_each(:kinds) k CROSS JOIN interlock_jobs j INDEXED BY interlock_jobs_expiring
+    WHERE j.kind = k.value AND j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= :now)
+
 -- name: stuck
 -- Twice the lease after the last heartbeat is later than the lease's end, by which the index is sorted. It is walked
 -- kind by kind.

@@ -1,0 +1,141 @@
+"""What an idle worker asks its database, and what one job on an idle worker costs."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from interlock import App, SyncRun
+from interlock.store import OpenStore
+from interlock.store.types import MaintenanceDue
+from interlock.telemetry.events import AttemptEnded, WorkerStateChanged
+from interlock.worker.assembly import run_worker
+from tests.kit import Place
+from tests.loops.test_maintenance import Shop, shop
+from tests.loops.worker_doubles import EventRecorder, InterceptedStore
+
+__all__ = ["shop"]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the statements that this process sends to PostgreSQL from now on."""
+    sent: list[str] = []
+    execute = psycopg.Cursor.execute
+
+    def counting(cursor: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+        sent.append(query.decode() if isinstance(query, bytes) else str(query))
+        return execute(cursor, query, *args, **kwargs)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counting)
+    return sent
+
+
+# ---------------------------------------------------------------- maintenance
+def test_idle_maintenance_sends_at_most_75_statements_a_minute(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PostgreSQL, one question a second, and pruning once a minute. On SQLite, the same calls."""
+    shop.held(shop.mail)
+    shop.mail.using(ttl=3600).enqueue()
+    maintenance = shop.maintenance(retention={"succeeded": 3600.0})
+    maintenance.run_once()
+    asked: list[Sequence[str]] = []
+    ask = shop.store.inspect.maintenance_due
+
+    def counting(kinds: Sequence[str]) -> MaintenanceDue:
+        asked.append(kinds)
+        return ask(kinds)
+
+    monkeypatch.setattr(shop.store.inspect, "maintenance_due", counting)
+    sent = counted(monkeypatch)
+    for _ in range(60):
+        shop.sleeper.at += 1
+        maintenance.run_once()
+    assert len(asked) == 60
+    assert len(sent) <= 75, Counter(sent)
+
+
+def test_questions_of_an_idle_worker_are_one_statement_each(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No BEGIN and no COMMIT."""
+    if place.url.startswith("sqlite"):
+        pytest.skip("SQLite has no round trips")
+    app: App[Any] = App(place.url, schema=place.schema)
+
+    @app.job()
+    def mail(run: SyncRun) -> None: ...
+
+    app.migrate()
+    store, plan = app.database.store(), app.plan()
+    facts: list[Any] = []
+    rules = mail.spec.claim_rules(mail.spec.version(store))
+
+    async def facts_of() -> None:
+        async with run_worker(plan) as worker:
+            facts.append(worker.facts())
+
+    asyncio.run(facts_of())
+    questions: list[Callable[[], object]] = [
+        lambda: store.inspect.maintenance_due(["mail"]),
+        lambda: store.queue.due_in(rules, ["default"]),
+        lambda: store.workers.report(facts[0]),
+    ]
+    for ask in questions:
+        ask()
+    sent = counted(monkeypatch)
+    for ask in questions:
+        ask()
+    app.close()
+    assert len(sent) == len(questions), sent
+
+
+# ---------------------------------------------------------------- one job
+def test_one_job_on_an_idle_worker_costs_one_claim_one_question_and_one_report(place: Place) -> None:
+    """The notification announced the job, so the worker does not ask before the claim, and then rests at once."""
+    if place.url.startswith("sqlite"):
+        pytest.skip("a listener on SQLite also notices the worker's own writes")
+    app: App[Any] = App(place.url, schema=place.schema)
+
+    @app.job()
+    def mail(run: SyncRun) -> int:
+        return 1
+
+    app.migrate()
+    intercepted, calls, guard = InterceptedStore(app.database.store()), list[str](), threading.Lock()
+
+    def note(name: str) -> Callable[[], None]:
+        def noted() -> None:
+            with guard:
+                calls.append(name)
+
+        return noted
+
+    for name in ("claim", "due_in", "move", "commit"):
+        intercepted.before[name] = note(name)
+
+    async def scene() -> None:
+        plan = replace(app.plan(), find_store=lambda: cast(OpenStore, intercepted))
+        async with run_worker(plan):
+            witness = EventRecorder(app.events)
+            # It finds the first jobs by polling, and wakes up once more when its listener is open.
+            known, announced = 0, 0
+            while announced < 3:
+                await mail.aenqueue()
+                await witness.until(AttemptEnded, after=known)
+                idle = await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=known)
+                known = len(witness.seen)
+                announced += idles_for(idle) > 3.0
+            calls.clear()
+            await mail.aenqueue()
+            await witness.until(AttemptEnded, after=known)
+            idle = await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=known)
+            assert idles_for(idle) > 3.0
+
+    def idles_for(moved: WorkerStateChanged) -> float:
+        return float(moved.why.split()[1]) if moved.target == "Idle" else 0.0
+
+    asyncio.run(scene())
+    app.close()
+    assert sorted(calls) == ["claim", "due_in", "move"], calls
