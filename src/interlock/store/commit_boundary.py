@@ -57,6 +57,13 @@ def too_long(move: Move | Take, timeout: float) -> CommitTimeout:
     )
 
 
+def transaction_ended(move: Move | Take) -> InterlockError:
+    return InterlockError(
+        f"The function that ran inside the commit of job {move.job_id} ended the transaction itself, or ignored the "
+        "error of a statement; it must do neither. The job was not moved."
+    )
+
+
 def _call(body: Callable[[Any, Job], None], tx: Any, job: Job) -> None:
     """Call the user's function. `SystemExit` and similar exceptions count as its errors, except Ctrl-C.
 
@@ -90,17 +97,21 @@ def committing(  # noqa: PLR0917
     if job is None:
         raise FenceRefused(writer.find_refusal(run, move))
     run(MARK)
-    began = monotonic()
-    with inside(writer.session, tx):
-        _call(body, tx, job)
-    if monotonic() - began > timeout:
-        raise too_long(move, timeout)
+    call_in_time(writer.session, body, tx, job, move, timeout)
     try:
         run(RELEASE)
     except Exception as error:  # the savepoint does not exist; each driver raises its own class
-        raise InterlockError(
-            f"The function that ran inside the commit of job {move.job_id} ended the transaction itself, or ignored "
-            "the error of a statement; it must do neither. The job was not moved."
-        ) from error
+        raise transaction_ended(move) from error
     if not writer.write(run, move):
         raise FenceRefused(writer.find_refusal(run, move))
+
+
+def call_in_time(  # noqa: PLR0917
+    session: object, body: Callable[[Any, Job], None], tx: Any, job: Job, move: Move | Take, timeout: float
+) -> None:
+    """Call `body` inside its transaction. Raise `CommitTimeout` if it took too long."""
+    began = monotonic()
+    with inside(session, tx):
+        _call(body, tx, job)
+    if monotonic() - began > timeout:
+        raise too_long(move, timeout)

@@ -19,8 +19,8 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 from ...errors import InterlockError, Unavailable
 from ..enqueue_plan import Rows, Statement
 from ..retry import cannot_write, causes, retry, write_unavailable
-from ..tx import check_process
 from .connection import execute, is_shared, prepare_fixed_session, prepare_session, runner
+from .rollback import rolled_back
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class Pool:
             except PoolClosed:
                 continue  # another thread found it dead, or closed it
             try:
-                if not _silent(conn):
+                if not is_silent(conn):
                     ConnectionPool.check_connection(conn)
             except psycopg.Error:
                 # If one connection died while idle, the others probably did too, so the pool is opened anew.
@@ -171,7 +171,8 @@ class Pool:
             pool.close()
 
     @contextmanager
-    def _connected(self) -> Generator[Connection[Any]]:
+    def connected(self) -> Generator[Connection[Any]]:
+        """A connection for the block: `Unavailable` if the block loses it."""
         pool, conn = self._get()
         pid = os.getpid()
         try:
@@ -194,24 +195,11 @@ class Pool:
     @contextmanager
     def begin(self) -> Generator[Connection[Any]]:
         """A transaction. If a statement in it has failed, it never counts as committed."""
-        with self._connected() as conn:
+        with self.connected() as conn, rolled_back(conn) as block:
             conn.execute("BEGIN")
-            pid, ours = os.getpid(), False
-            try:
-                yield conn
-                check_process(pid)
-                ours = True
-                _commit(conn)
-            except BaseException as error:
-                # An error of the caller's code about another database does not affect our transaction.
-                ours = ours or conn.info.transaction_status is TransactionStatus.INERROR
-                # If the connection is lost, the server has rolled back; the original error is raised, not this one.
-                with suppress(psycopg.Error):
-                    if os.getpid() == pid:
-                        conn.rollback()
-                if ours and cannot_write(error):
-                    raise write_unavailable(error) from error
-                raise
+            yield conn
+            block.end()
+            _commit(conn)
 
     def with_fixed_plans(self, fixed_plans: str, *statements: Statement) -> list[Rows]:
         """Run the statements in one transaction with fixed plans, in one round trip; it is retried after a conflict.
@@ -220,7 +208,7 @@ class Pool:
         """
 
         def work() -> list[Rows]:
-            with self._connected() as conn:
+            with self.connected() as conn:
                 if self._fixed_plans is not None and not is_shared(conn):
                     if len(statements) == 1:
                         return [runner(conn)(statements[0])]
@@ -264,7 +252,7 @@ def _in_pipeline(conn: Connection[Any], statements: Sequence[Statement]) -> list
         return [cursor.fetchall() if s.answers else () for cursor, s in zip(cursors, statements, strict=True)]
 
 
-def _silent(conn: Connection[Any]) -> bool:
+def is_silent(conn: Connection[Any]) -> bool:
     """Whether nothing has arrived on the idle connection. If the server has closed it, something has."""
     poll = select.poll()
     poll.register(conn.fileno(), select.POLLIN)

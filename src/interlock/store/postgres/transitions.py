@@ -12,15 +12,15 @@ from ...core.transition import Move, Take
 from ...errors import InterlockError, Unavailable
 from .. import caller_connection
 from ..bisect import bisect
-from ..codec import MoveStep, array, each_once, is_id, move_steps, refusal
+from ..codec import JOB_WIDTH, MoveStep, array, each_once, is_id, move_steps, refusal
 from ..codec import job as job_of
-from ..commit_boundary import FenceRefused, committing, too_long
-from ..enqueue_plan import Rows
+from ..commit_boundary import FenceRefused, too_long
+from ..enqueue_plan import Rows, Statement
 from ..plain_path import Fallbacks, PlainFinish, plain_finish
 from ..retry import COMMIT_TRIES, retry
-from ..tx import PlainTx
 from ..types import Refusal
 from . import columns
+from .commit_single import commit_single
 from .connection import Run, runner
 from .pool import collides, is_database_error, should_retry, was_idle_too_long
 from .session import PostgresSession, as_is
@@ -68,12 +68,7 @@ class PostgresTransitions:
             if transaction is not None:
                 caller_connection.commit(session, self, transaction, move, body, timeout)
                 return
-            with session.pool.begin() as conn:
-                run = runner(conn)
-                # Zero would mean no limit, and the server counts no further than some weeks.
-                idle = f"{max(round(min(timeout, 2e6) * 1000), 1)}ms"
-                run(session.statement("commit_timeouts", {"idle": idle}))
-                committing(self, run, move, body, PlainTx(conn), timeout)
+            commit_single(self, move, body, timeout)
 
         try:
             retry(once, should_retry, tries=COMMIT_TRIES)
@@ -87,26 +82,32 @@ class PostgresTransitions:
 
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:
+        rows = run(self.lock_statement(move))
+        return job_of(rows[0][:JOB_WIDTH], as_is) if rows else None
+
+    def lock_statement(self, move: Move | Take) -> Statement:
         if isinstance(move, Take):
             given: dict[str, Any] = {"job_id": move.job_id, "version": move.version, "source": move.arrow.source}
-            rows = run(self.session.statement("lock_waiting", given))
-        else:
-            given = {
-                "job_id": move.job_id,
-                "attempt": move.attempt,
-                "holder": move.holder,
-                "from_status": move.from_status,
-                "source": move.source,
-            }
-            rows = run(self.session.statement("lock", given))
-        return job_of(rows[0], as_is) if rows else None
+            return self.session.statement("lock_waiting", given)
+        given = {
+            "job_id": move.job_id,
+            "attempt": move.attempt,
+            "holder": move.holder,
+            "from_status": move.from_status,
+            "source": move.source,
+        }
+        return self.session.statement("lock", given)
 
     def write(self, run: Run, move: Move | Take) -> bool:
         # Only our own statements run from here on, with plans that are not made anew for every commit.
         run(self.session.statement("fixed_plans", {"local": True}))
+        return all(run(statement)[0][0] for statement in self.write_statements(move))
+
+    def write_statements(self, move: Move | Take) -> list[Statement]:
+        """The statements that carry out a move, each of which returns a row with the places of what it moved."""
         if isinstance(move, Take):
-            return bool(run(self.session.statement("take", columns.takes([move])))[0][0])
-        return all(run(self.session.statement("move", columns.steps([step])))[0][0] for step in move_steps(move))
+            return [self.session.statement("take", columns.takes([move]))]
+        return [self.session.statement("move", columns.steps([step])) for step in move_steps(move)]
 
     def find_refusal(self, run: Run, move: Move | Take) -> Refusal | None:
         return self._find_refusals(run, [move])[0]

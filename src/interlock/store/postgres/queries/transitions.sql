@@ -17,15 +17,15 @@ SELECT set_config('lock_timeout', '10s', true), set_config('idle_in_transaction_
     THEN set_config('transaction_timeout', :idle::text, true) END
 
 -- name: lock
--- The first half of a commit: locks the rows of one move until the transaction ends.
-SELECT {job} FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id
+-- The first half of a commit: locks the rows of one move until the transaction ends, whose id is the last column.
+SELECT {job}, pg_current_xact_id()::text FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id
 WHERE e.job_id = :job_id::text::uuid AND e.attempt = :attempt::int
   AND (e.holder, e.status, j.state, j.attempt) IS NOT DISTINCT
     FROM (:holder::int, :from_status::text, :source::text, :attempt::int)
 FOR NO KEY UPDATE OF e, j
 
 -- name: lock_waiting
-SELECT {job} FROM interlock.jobs j WHERE j.id = :job_id::text::uuid AND (j.version, j.state, j.phase) IS NOT DISTINCT
+SELECT {job}, pg_current_xact_id()::text FROM interlock.jobs j WHERE j.id = :job_id::text::uuid AND (j.version, j.state, j.phase) IS NOT DISTINCT
   FROM (:version::int, :source::text, 'pending')
 FOR NO KEY UPDATE
 
@@ -144,6 +144,13 @@ noted AS (
   SELECT m.id, m.version, 0, m.attempt, m.now, 'succeed', :source::text, :target::text, :actor::text FROM moved m)
 SELECT array_agg(m.ord::int),
   interlock.check_in_step((SELECT count(*) FROM settled), count(*)) FROM moved m
+
+-- name: require_moved
+-- Fails unless the move is written and this is still the transaction of the lock, so that a COMMIT in the same pipeline
+-- never stores a caller's writes without the move.
+SELECT 1 / count(*) FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id
+WHERE e.job_id = :job_id::text::uuid AND e.attempt = :attempt::int AND e.status = :status::text
+  AND j.version = :version::int AND pg_current_xact_id() = :transaction::text::xid8
 
 -- name: present
 -- The rows that a refused move did not match. Read after the refused statement, which waited for their locks.

@@ -32,6 +32,7 @@ UPDATE interlock_jobs SET state = :target, phase = 'succeeded', version = versio
     WHERE e.job_id = interlock_jobs.id AND e.attempt = :attempt), updated_at = {refreshed}
 WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- differs: there are no pipelines, so a commit sees that its move was refused before it ends, without `require_moved`.
 -- name: move
 -- One step of moves that differ only in job, result, progress and usage; `:shown` has progress and usage by job. The
 -- execution is written first: its fence and the job's state decide.
