@@ -221,7 +221,7 @@ MUTANTS = (
         "savepoint",
         "A function that ends the transaction itself moves no job",
         "src/interlock/store/commit_boundary.py",
-        "_call(body, tx, job)",
+        "call_in_time(writer.session",
         "run(RELEASE)",
         "pass",
         (f"{CONTRACT}/test_commit.py",),

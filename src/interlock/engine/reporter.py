@@ -10,8 +10,10 @@ from typing import Any
 from ..core.error_policy import headline
 from ..core.outcome import Outcome
 from ..jobs.user_code import protected, try_call
+from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
-from .settle import Settlement, Settler
+from .settle import Settlement
+from .settle_group import GroupSettler, Rest
 
 _log = logging.getLogger("interlock")
 MOST = 1000
@@ -21,10 +23,11 @@ MOST = 1000
 class Reporter:
     """Accepts outcomes in the event loop and settles them in threads.
 
-    One thread settles batches. Other threads settle kinds with hooks or a commit function, one job at a time.
+    One thread settles batches. Other threads settle kinds with hooks or a commit function: commits in groups, and
+    everything else one job at a time.
     """
 
-    def __init__(self, settler: Settler, batch_thread: Executor, single_threads: Executor) -> None:
+    def __init__(self, settler: GroupSettler, batch_thread: Executor, single_threads: Executor) -> None:
         self._settler = settler
         self._batch_thread = batch_thread
         self._single_threads = single_threads
@@ -32,6 +35,7 @@ class Reporter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
         self._hooks_stopped = asyncio.Event()
+        self._groups = CommitGroups(self._begin, self._settle_commit, self._settle_group)
 
     def stop_retrying_hooks(self) -> None:
         """Stop retrying hooks that raised; the worker that adopts the job retries them. Call it in the event loop."""
@@ -48,7 +52,10 @@ class Reporter:
         settlement = Settlement(execution, outcome, on_settled, value)
         execution.settling = not settlement.keeps_running
         if execution.spec.settles_alone:
-            self._begin(self._settle_one(settlement))
+            if self._settler.accepts(settlement):
+                self._groups.add(settlement)
+            else:
+                self._begin(self._settle_one(settlement))
             return
         self._waiting.append(settlement)
         if not self._flushing:
@@ -96,14 +103,43 @@ class Reporter:
                 settlement.error = settlement.error or fault
 
     async def _settle_one(self, settlement: Settlement) -> None:
-        context, work = self._settler.context, functools.partial(self._settler.settle_one, settlement)
+        await self._try_one(settlement)
+        await self._retry_hooks(settlement)
+
+    async def _settle_commit(self, settlement: Settlement) -> None:
+        """Settle one commit that has no group. Retries of its hooks do not delay the next group."""
+        await self._try_one(settlement)
+        self._begin(self._retry_hooks(settlement))
+
+    async def _settle_group(self, settlements: Sequence[Settlement]) -> Rest:
+        rest = Rest()
+
+        def work() -> None:
+            nonlocal rest
+            rest = self._settler.settle_group(settlements)
+
+        await self._settle(self._single_threads, settlements, work)
+        left = {id(settlement) for settlement in (*rest.alone, *rest.late)}
+        for settlement in settlements:
+            if id(settlement) not in left:
+                self._notify(settlement)
+        for settlement in rest.alone:
+            self._begin(self._settle_one(settlement))
+        return rest
+
+    async def _try_one(self, settlement: Settlement) -> None:
+        work = functools.partial(self._settler.settle_one, settlement)
         await self._settle(self._single_threads, [settlement], work)
+
+    async def _retry_hooks(self, settlement: Settlement) -> None:
+        """Settle again for as long as a hook raises, then notify the slot."""
+        context = self._settler.context
         while settlement.retry_in is not None and settlement.execution.stop != "lost" and not context.stopped.is_set():
             await self._wait(settlement.retry_in)
             if self._hooks_stopped.is_set():
                 break
             settlement.retry_in = settlement.error = None
-            await self._settle(self._single_threads, [settlement], work)
+            await self._try_one(settlement)
         self._notify(settlement)
 
     async def _wait(self, seconds: float) -> None:

@@ -84,6 +84,7 @@ class Declarations(Generic[TxT]):
         on_lost_lease: Literal["rerun", "fail", "hold"] = "rerun",
         key_until: Sequence[str] = (),
         commit_timeout: Seconds | None = None,
+        commit_batch: int = 25,
         error_policy: ErrorPolicy | None = None,
     ) -> JobDecorator[TxT]: ...
     def job(
@@ -102,6 +103,7 @@ class Declarations(Generic[TxT]):
         on_lost_lease: Literal["rerun", "fail", "hold"] = "rerun",
         key_until: Sequence[str] = (),
         commit_timeout: Seconds | None = None,
+        commit_batch: int = 25,
         error_policy: ErrorPolicy | None = None,
     ) -> Any:
         """Make a function a kind of job: `@app.job`, or `@app.job(…)` with options.
@@ -119,7 +121,7 @@ class Declarations(Generic[TxT]):
                 KindSpec(
                     name, signature, _find_lifecycle(lifecycle), tries=tries, queue=check_name("queue", queue),
                     process=process, backoff=backoff, on_lost_lease=on_lost_lease, key_until=frozenset(states),
-                    error_policy=error_policy, around=self._around, **durations,
+                    commit_batch=commit_batch, error_policy=error_policy, around=self._around, **durations,
                 )
             )  # fmt: skip
 

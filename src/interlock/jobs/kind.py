@@ -163,9 +163,25 @@ class Kind(Generic[P, R, TxT]):
 
         Its writes are stored exactly once, together with the result, or not at all.
         """
-        self.spec.require_unset("commit", self.spec.commit)
+        self._require_no_commit()
         self.spec.commit = self.spec.require_sync("commit", fn)
         return fn
+
+    def commit_many(
+        self, fn: Callable[[TxT, Sequence[Job], Sequence[R]], None], /
+    ) -> Callable[[TxT, Sequence[Job], Sequence[R]], None]:
+        """Register a commit function that takes several jobs and their values, at most `commit_batch` of them.
+
+        Its writes are stored exactly once, together with the results of all these jobs, or not at all. If it raises,
+        it is called again for each job alone.
+        """
+        self._require_no_commit()
+        self.spec.commit_many = self.spec.require_sync("commit_many", fn)
+        return fn
+
+    def _require_no_commit(self) -> None:
+        self.spec.require_unset("commit", self.spec.commit)
+        self.spec.require_unset("commit_many", self.spec.commit_many)
 
     @overload
     def finish(self, fn: Callable[[Run, R], Awaitable[None]], /) -> Callable[[Run, R], Awaitable[None]]: ...

@@ -1,7 +1,7 @@
 """The declaration of one kind of job: its lifecycle, its options and its functions."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
@@ -49,7 +49,11 @@ class KindSpec:
     key_until: frozenset[str]
     commit_timeout: float
     error_policy: ErrorPolicy | None = None
+    commit_batch: int = 25
+    """The most jobs whose commit functions run in one transaction."""
     commit: Callable[..., Any] | None = None
+    commit_many: Callable[..., Any] | None = None
+    """A commit function that takes all jobs of such a transaction."""
     finish: Callable[..., Any] | None = None
     guard: Callable[..., Any] | None = None
     admit: Callable[..., Any] | None = None
@@ -65,6 +69,8 @@ class KindSpec:
     def __post_init__(self) -> None:
         if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"tries of {self.name} is {self.tries!r}: give a whole number from 1 on.")
+        if isinstance(self.commit_batch, bool) or not isinstance(self.commit_batch, int) or self.commit_batch < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"commit_batch of {self.name} is {self.commit_batch!r}: give a whole number from 1 on.")
         for what, seconds in (
             ("lease", self.lease),
             ("max_runtime", self.max_runtime),
@@ -92,7 +98,12 @@ class KindSpec:
     @property
     def settles_alone(self) -> bool:
         """Whether the kind has functions that run inside its moves, so that its moves are not batched with others."""
-        return self.commit is not None or self.notify is not None or bool(self.hooks)
+        return self.commits or self.notify is not None or bool(self.hooks)
+
+    @property
+    def commits(self) -> bool:
+        """Whether the kind has a commit function, for one job or for many."""
+        return self.commit is not None or self.commit_many is not None
 
     def hooks_entering(self, state: str) -> list[Callable[[Any, Job], None]]:
         """Return the functions that run in the transaction of a move into this state."""
@@ -104,25 +115,47 @@ class KindSpec:
 
         It calls the commit function, if the move `commits`, then the hooks of the states on the move's path.
         """
-        commit = self.commit if commits and move.to_status in ("COMMITTED", "DONE") else None
-        entered = [(arrow.target, hook) for arrow in move.path for hook in self.hooks_entering(arrow.target)]
+        commits = commits and self.commits and move.to_status in ("COMMITTED", "DONE")
+        if not commits and not any(self.hooks_entering(arrow.target) for arrow in move.path):
+            return None
 
         def body(tx: Any, job: Job) -> None:
-            if commit is not None:
-                commit(tx, job, value)
-            for state, hook in entered:
-                hook(
-                    tx,
-                    replace(
-                        job,
-                        state=state,
-                        phase=move.phase,
-                        tries_left=move.tries_left,
-                        last_error=move.error or job.last_error,
-                    ),
-                )
+            if commits:
+                self._call_commit(tx, [job], [value])
+            self._call_hooks(tx, job, move)
 
-        return body if commit is not None or entered else None
+        return body
+
+    def group_body(
+        self, moves: Mapping[str, Move], values: Mapping[str, object]
+    ) -> Callable[[Any, Sequence[Job]], None]:
+        """Return the function that runs in the transaction that commits several jobs, given by their ids."""
+
+        def body(tx: Any, jobs: Sequence[Job]) -> None:
+            self._call_commit(tx, jobs, [values[job.id] for job in jobs])
+            for job in jobs:
+                self._call_hooks(tx, job, moves[job.id])
+
+        return body
+
+    def _call_commit(self, tx: Any, jobs: Sequence[Job], values: Sequence[object]) -> None:
+        if self.commit_many is not None:
+            self.commit_many(tx, jobs, values)
+        elif self.commit is not None:
+            for job, value in zip(jobs, values, strict=True):
+                self.commit(tx, job, value)
+
+    def _call_hooks(self, tx: Any, job: Job, move: Move) -> None:
+        for arrow in move.path:
+            for hook in self.hooks_entering(arrow.target):
+                entered = replace(
+                    job,
+                    state=arrow.target,
+                    phase=move.phase,
+                    tries_left=move.tries_left,
+                    last_error=move.error or job.last_error,
+                )
+                hook(tx, entered)
 
     def take_body(self, take: Take) -> Callable[[Any, Job], None] | None:
         """Return the function that runs in the transaction that ends a waiting job; None if there is nothing to run."""

@@ -163,6 +163,15 @@ class Refusal:
         return done and (self.ended_by is not None or self.state == move.state)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """The result of a group of commits, as ids of jobs. Every other job of the group must be committed alone."""
+
+    stored: frozenset[str]
+    late: frozenset[str]
+    """Not stored, because the group took too long. They may join another group."""
+
+
 @dataclass(slots=True)
 class Renewal:
     """The results of heartbeats, by fence."""

@@ -19,7 +19,7 @@ from ..engine.context import WorkerContext, call_soon
 from ..engine.held_execution import HeldExecution
 from ..engine.periodic import Periodic
 from ..engine.reporter import Reporter
-from ..engine.settle import Settler
+from ..engine.settle_group import GroupSettler
 from ..errors import Unavailable
 from ..jobs.user_code import protected
 from ..maintenance.maintenance_loop import Maintenance
@@ -159,7 +159,7 @@ class _Parts:
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._plan_threads, self._pools = plan.threads, _thread_pools(plan.threads)
         leases = [kind.lease for kind in plan.kinds.values()]
-        self._settler = Settler(context)
+        self._settler = GroupSettler(context)
         reporter = Reporter(self._settler, self._pools["report"], self._pools["commit"])
         self._children = Children(context, plan.target, database=plan.database, child_started=self._child_started)
         attempts = Attempts(

@@ -439,6 +439,9 @@ class Kind(Generic[P, R, TxT]):
     def commit(
         self, fn: Callable[[TxT, Job, R], None], /
     ) -> Callable[[TxT, Job, R], None]: ...
+    def commit_many(
+        self, fn: Callable[[TxT, Sequence[Job], Sequence[R]], None], /
+    ) -> Callable[[TxT, Sequence[Job], Sequence[R]], None]: ...
     @overload
     def finish(
         self, fn: Callable[[Run, R], Awaitable[None]], /
@@ -605,6 +608,7 @@ class App(Generic[TxT]):
         on_lost_lease: Literal["rerun", "fail", "hold"] = ...,
         key_until: Sequence[str] = ...,
         commit_timeout: Seconds | None = ...,
+        commit_batch: int = ...,
         error_policy: Callable[[Exception], RetryDecision | None] | None = ...,
     ) -> _JobDecorator[TxT]: ...
     def around_attempt(

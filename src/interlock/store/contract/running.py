@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ...core.job import Job
 from ...core.transition import Move, Take
-from ..types import ClaimRule, Enqueued, Fence, Heartbeat, Lease, NewJob, Refusal, Renewal
+from ..types import ClaimRule, Enqueued, Fence, GroupCommit, Heartbeat, Lease, NewJob, Refusal, Renewal
 
 
 class Subscription(Protocol):
@@ -103,6 +103,27 @@ class TransitionsPart(Protocol):
         If `body` takes longer than `timeout` seconds, its writes are rolled back and `CommitTimeout` is raised; if its
         process is frozen, the server ends the transaction. `transaction` opens the caller's own transaction on this
         database, and `tx` is its handle; without `transaction`, `tx` is a `Tx`.
+        """
+        ...
+
+    def commit_group(
+        self,
+        moves: Sequence[Move],
+        body: Callable[[Any, Sequence[Job]], None],
+        *,
+        together: bool = False,
+        timeout: float = 60.0,
+    ) -> GroupCommit:
+        """Carry out moves of different jobs, each with the caller's function, in one transaction.
+
+        The store locks the rows in the order of the job ids and calls `body(tx, [job])` for each job whose fence
+        matches, in a savepoint. With `together`, it calls `body` once, with all of these jobs. If `body` raises, takes
+        longer than `timeout` seconds or ends the transaction, its writes are rolled back and its jobs are not moved. A
+        group that has called functions for a tenth of a second calls no more: the other jobs are *late*.
+
+        Nothing is refused or raised for a single job: the caller passes each job that is neither stored nor late to
+        `commit`. If this method raises, no job is stored or, if the connection was lost during COMMIT, it is unknown
+        whether all are, and `commit` finds out.
         """
         ...
 

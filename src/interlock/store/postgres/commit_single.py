@@ -22,10 +22,10 @@ from .session import PostgresSession, as_is
 
 TRANSACTION_TIMEOUT = 170_000
 """The server version that introduced `transaction_timeout`."""
-Cursor = RawCursor[Any]
+Sent = RawCursor[Any]
 
 
-class Writer(Protocol):
+class SingleWriter(Protocol):
     """The statements of one move."""
 
     @property
@@ -35,7 +35,7 @@ class Writer(Protocol):
     def find_refusal(self, run: Run, move: Move | Take) -> Refusal | None: ...
 
 
-def commit_single(writer: Writer, move: Move | Take, body: Callable[[Any, Job], None], timeout: float) -> None:
+def commit_single(writer: SingleWriter, move: Move | Take, body: Callable[[Any, Job], None], timeout: float) -> None:
     """Lock the rows, check the fence, call `body`, write and commit. Raises like `committing`."""
     with writer.session.pool.connected() as conn, rolled_back(conn) as block:
         job, transaction = _begin(writer, conn, move, timeout)
@@ -45,7 +45,7 @@ def commit_single(writer: Writer, move: Move | Take, body: Callable[[Any, Job], 
         _end(writer, conn, move, job, transaction)
 
 
-def send(conn: Connection[Any], statement: Statement) -> Cursor:
+def send(conn: Connection[Any], statement: Statement) -> Sent:
     """Send one statement inside a pipeline. Read its rows after the pipeline."""
     return execute(conn, statement.sql, cast(Mapping[str, Any], statement.params))
 
@@ -64,7 +64,7 @@ def check_open(conn: Connection[Any], move: Move | Take) -> None:
         raise transaction_ended(move)
 
 
-def _begin(writer: Writer, conn: Connection[Any], move: Move | Take, timeout: float) -> tuple[Job, str]:
+def _begin(writer: SingleWriter, conn: Connection[Any], move: Move | Take, timeout: float) -> tuple[Job, str]:
     """Begin and lock. Return the job and the id of the transaction."""
     # A pipeline leaves the server's timer for idle transactions off, until the next statement. From 17 on, the server
     # has transaction_timeout as well; on an older one, the lock is that next statement.
@@ -81,11 +81,11 @@ def _begin(writer: Writer, conn: Connection[Any], move: Move | Take, timeout: fl
     return job_of(row[:JOB_WIDTH], as_is), row[JOB_WIDTH]
 
 
-def _end(writer: Writer, conn: Connection[Any], move: Move | Take, job: Job, transaction: str) -> None:
+def _end(writer: SingleWriter, conn: Connection[Any], move: Move | Take, job: Job, transaction: str) -> None:
     """Write the move and commit."""
     session = writer.session
-    written: list[Cursor] = []
-    checked: Cursor | None = None
+    written: list[Sent] = []
+    checked: Sent | None = None
     try:
         with conn.pipeline():
             send(conn, session.statement("fixed_plans", {"local": True}))

@@ -15,11 +15,13 @@ from ..bisect import bisect
 from ..codec import JOB_WIDTH, MoveStep, array, each_once, is_id, move_steps, refusal
 from ..codec import job as job_of
 from ..commit_boundary import FenceRefused, too_long
+from ..commit_group import CommitGroup, GroupBody
 from ..enqueue_plan import Rows, Statement
 from ..plain_path import Fallbacks, PlainFinish, plain_finish
 from ..retry import COMMIT_TRIES, retry
-from ..types import Refusal
+from ..types import GroupCommit, Refusal
 from . import columns
+from .commit_group import commit_group
 from .commit_single import commit_single
 from .connection import Run, runner
 from .pool import collides, is_database_error, should_retry, was_idle_too_long
@@ -79,6 +81,16 @@ class PostgresTransitions:
                 raise too_long(move, timeout) from error
             raise
         return None
+
+    def commit_group(
+        self,
+        moves: Sequence[Move],
+        body: GroupBody,
+        *,
+        together: bool = False,
+        timeout: float = 60.0,
+    ) -> GroupCommit:
+        return commit_group(self.session, CommitGroup(moves, body, together, timeout))
 
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:

@@ -14,11 +14,13 @@ from ..bisect import bisect
 from ..codec import MoveStep, each_once, move_steps, refusal, take_columns
 from ..codec import job as job_of
 from ..commit_boundary import FenceRefused, Run, committing
+from ..commit_group import CommitGroup, GroupBody
 from ..plain_path import Fallbacks, plain_finish
 from ..retry import COMMIT_TRIES, retry
 from ..tx import PlainTx
-from ..types import Refusal
+from ..types import GroupCommit, Refusal
 from . import rows
+from .commit_group import commit_group
 from .file import runner
 from .session import SqliteSession
 from .timestamps import Timestamp, when
@@ -70,13 +72,30 @@ class SqliteTransitions:
             return refused.refusal
         return None
 
+    def commit_group(
+        self,
+        moves: Sequence[Move],
+        body: GroupBody,
+        *,
+        together: bool = False,
+        timeout: float = 60.0,
+    ) -> GroupCommit:
+        return commit_group(self, CommitGroup(moves, body, together, timeout))
+
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:
-        session = self.session
-        run(session.statement("lock.file", {}, answers=False))
+        run(self.session.statement("lock.file", {}, answers=False))
+        return self._lock(run, move)
+
+    def lock_each(self, run: Run, moves: Sequence[Move]) -> list[Job]:
+        """Lock the rows of these moves and return the jobs whose fence matches."""
+        run(self.session.statement("lock.file", {}, answers=False))
+        return [job for move in moves if (job := self._lock(run, move)) is not None]
+
+    def _lock(self, run: Run, move: Move | Take) -> Job | None:
         if isinstance(move, Take):
             given: Row = {"job_id": move.job_id, "version": move.version, "source": move.arrow.source}
-            found = run(session.statement("lock_waiting", given))
+            found = run(self.session.statement("lock_waiting", given))
         else:
             given = {
                 "job_id": move.job_id,
@@ -85,11 +104,15 @@ class SqliteTransitions:
                 "from_status": move.from_status,
                 "source": move.source,
             }
-            found = run(session.statement("lock", given))
+            found = run(self.session.statement("lock", given))
         return job_of(found[0], when) if found else None
 
     def write(self, run: Run, move: Move | Take) -> bool:
         return not self._carry_out(run, [move], self.session.timestamp())
+
+    def write_each(self, run: Run, moves: Sequence[Move]) -> bool:
+        """Carry out these moves in this transaction. Return False if the rows have changed."""
+        return not self._carry_out(run, moves, self.session.timestamp())
 
     def find_refusal(self, run: Run, move: Move | Take) -> Refusal | None:
         return self._find_refusals(run, [move])[0]

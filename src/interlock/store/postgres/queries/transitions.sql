@@ -29,6 +29,25 @@ SELECT {job}, pg_current_xact_id()::text FROM interlock.jobs j WHERE j.id = :job
   FROM (:version::int, :source::text, 'pending')
 FOR NO KEY UPDATE
 
+-- name: lock_group
+-- The first half of a group of commits. Every transaction locks jobs in the order of their ids.
+SELECT {job} FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[],
+  :from_status::text::text[], :source::text::text[]) AS a(job_id, attempt, holder, from_status, source)
+JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
+JOIN interlock.jobs j ON j.id = a.job_id
+WHERE (e.holder, e.status, j.state, j.attempt) IS NOT DISTINCT FROM (a.holder, a.from_status, a.source, a.attempt)
+ORDER BY a.job_id FOR NO KEY UPDATE OF e, j
+
+-- name: group_timeouts
+-- Ends the fixed plans of `lock_group`, because a caller's code runs next, and sets the limits of `commit_timeouts`.
+SELECT set_config('enable_seqscan', NULL, true), set_config('enable_bitmapscan', NULL, true),
+  set_config('enable_hashjoin', NULL, true), set_config('enable_mergejoin', NULL, true),
+  set_config('enable_material', NULL, true), set_config('jit', NULL, true),
+  set_config('plan_cache_mode', NULL, true), set_config('lock_timeout', '10s', true),
+  set_config('idle_in_transaction_session_timeout', :idle::text, true),
+  CASE WHEN current_setting('server_version_num')::int >= 170000
+    THEN set_config('transaction_timeout', :idle::text, true) END
+
 -- name: lock_jobs
 -- Runs before a statement that writes an audit note. A note takes the next free number, so its snapshot must be newer
 -- than its lock: a statement that waits for its own lock would count with the snapshot from before the wait.

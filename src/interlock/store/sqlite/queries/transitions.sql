@@ -11,6 +11,8 @@ WHERE e.job_id = :job_id AND e.attempt = :attempt AND e.holder = :holder AND e.s
 --   only begun the writer.
 UPDATE interlock_schema_version SET version = version WHERE version < 0
 
+-- differs: a group of commits runs `lock` for each job, since the file is locked already, and not `lock_group`.
+-- differs: a file's lock has its own timeout, so there is no `group_timeouts`.
 -- name: lock_waiting
 SELECT {job} FROM interlock_jobs j WHERE j.id = :job_id AND j.version = :version AND j.state = :source
   AND j.phase = 'pending'

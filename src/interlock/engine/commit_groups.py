@@ -1,0 +1,94 @@
+"""Groups the commits of each kind. Commits that arrive while a group is stored form the next group."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from .settle import Settlement
+from .settle_group import Rest
+
+LANES = 2
+"""How many groups of one kind are stored at once, so that one uses the database while another calls functions."""
+SLOW_LANES = 8
+"""The same while a group of the kind takes long, so that a slow function does not delay every job of its kind."""
+SLOW_AFTER = 0.1
+"""Seconds after which a group takes long."""
+
+
+class _Kind:
+    """The commits of one kind that wait for a group."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Settlement] = deque()
+        self.running = 0
+        self.lanes = LANES
+
+    def next_group(self) -> list[Settlement]:
+        """Take the next group: each job at most once, in order of arrival."""
+        group: dict[str, Settlement] = {}
+        later: list[Settlement] = []
+        size = self._size()
+        while self.waiting and len(group) < size:
+            settlement = self.waiting.popleft()
+            if settlement.execution.job.id in group:
+                later.append(settlement)
+            else:
+                group[settlement.execution.job.id] = settlement
+        self.waiting.extendleft(reversed(later))
+        return list(group.values())
+
+    def _size(self) -> int:
+        most = self.waiting[0].execution.spec.commit_batch if self.waiting else 0
+        return most if self.lanes == LANES else min(most, -(-len(self.waiting) // self.lanes))
+
+
+class CommitGroups:
+    """Forms groups in the event loop. A commit never waits for others to arrive."""
+
+    def __init__(
+        self,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+        settle_one: Callable[[Settlement], Awaitable[None]],
+        settle_group: Callable[[Sequence[Settlement]], Awaitable[Rest]],
+    ) -> None:
+        self._begin = begin
+        self._settle_one = settle_one
+        self._settle_group = settle_group
+        self._kinds: dict[str, _Kind] = {}
+
+    def add(self, settlement: Settlement) -> None:
+        kind = self._kinds.setdefault(settlement.execution.job.kind, _Kind())
+        kind.waiting.append(settlement)
+        self._fill_lanes(kind, 1)
+
+    def _fill_lanes(self, kind: _Kind, most: int) -> None:
+        for _ in range(min(kind.lanes - kind.running, most)):
+            kind.running += 1
+            self._begin(self._run(kind))
+
+    def _widen(self, kind: _Kind) -> None:
+        kind.lanes = SLOW_LANES
+        self._fill_lanes(kind, len(kind.waiting))
+
+    async def _run(self, kind: _Kind) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while kind.running <= kind.lanes and (group := kind.next_group()):
+                timer = loop.call_later(SLOW_AFTER, self._widen, kind)
+                began = loop.time()
+                try:
+                    await self._settle(kind, group)
+                finally:
+                    timer.cancel()
+                if loop.time() - began < SLOW_AFTER:
+                    kind.lanes = LANES
+        finally:
+            kind.running -= 1
+
+    async def _settle(self, kind: _Kind, group: list[Settlement]) -> None:
+        if len(group) == 1:
+            await self._settle_one(group[0])
+        else:
+            rest = await self._settle_group(group)
+            kind.waiting.extendleft(reversed(rest.late))

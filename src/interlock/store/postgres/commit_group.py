@@ -1,0 +1,77 @@
+"""Commits the moves of several jobs in one transaction, on PostgreSQL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import Connection
+
+from ...core.job import Job
+from ...core.transition import Move
+from ...errors import InterlockError
+from ..codec import array, move_steps, text_array
+from ..codec import job as job_of
+from ..commit_group import CommitGroup, GroupTx, call_functions
+from ..types import GroupCommit
+from . import columns
+from .commit_single import check_open, send, timeouts
+from .rollback import rolled_back
+from .session import PostgresSession, as_is
+
+NEXT = "RELEASE SAVEPOINT interlock_commit; SAVEPOINT interlock_commit"
+
+
+class PostgresSavepoints:
+    def __init__(self, conn: Connection[Any]) -> None:
+        self._conn = conn
+
+    def keep(self, move: Move) -> None:
+        check_open(self._conn, move)
+        # Not prepared, so that both are one message.
+        self._conn.execute(NEXT, prepare=False)
+
+    def undo(self) -> None:
+        self._conn.execute("ROLLBACK TO SAVEPOINT interlock_commit")
+
+
+def commit_group(session: PostgresSession, group: CommitGroup) -> GroupCommit:
+    session.check()
+    with session.pool.connected() as conn, rolled_back(conn) as block:
+        jobs = _begin(session, conn, group)
+        called = call_functions(session, group, jobs, GroupTx(conn), PostgresSavepoints(conn))
+        block.end()
+        if called.done:
+            _write(session, conn, called.done)
+        conn.execute("COMMIT")
+    return called.result()
+
+
+def _begin(session: PostgresSession, conn: Connection[Any], group: CommitGroup) -> dict[str, Job]:
+    """Lock the rows, and return the jobs whose fence matches."""
+    with conn.pipeline():
+        conn.execute("BEGIN")
+        send(conn, session.statement("fixed_plans", {"local": True}))
+        locked = send(conn, session.statement("lock_group", _fences(group.in_order)))
+        send(conn, session.statement("group_timeouts", timeouts(group.timeout)))
+    # Outside the pipeline, so that the server's timer for idle transactions runs.
+    conn.execute("SAVEPOINT interlock_commit")
+    jobs = [job_of(row, as_is) for row in locked.fetchall()]
+    return {job.id: job for job in jobs}
+
+
+def _fences(moves: Sequence[Move]) -> dict[str, Any]:
+    return {
+        "job_id": array(move.job_id for move in moves),
+        "attempt": array(move.attempt for move in moves),
+        "holder": array(move.holder for move in moves),
+        "from_status": array(move.from_status for move in moves),
+        "source": text_array(move.source for move in moves),
+    }
+
+
+def _write(session: PostgresSession, conn: Connection[Any], moves: Sequence[Move]) -> None:
+    steps = [step for move in moves for step in move_steps(move)]
+    with conn.pipeline():
+        send(conn, session.statement("fixed_plans", {"local": True}))
+        moved = send(conn, session.statement("move", columns.steps(steps)))
+    if len(moved.fetchall()[0][0] or ()) != len(moves):
+        raise InterlockError("A function in a group of commits changed the rows of a job. Nothing was stored.")
