@@ -10,6 +10,7 @@ from typing_extensions import override
 from ..core.job import Job
 from ..core.transition import Move
 from ..errors import UsageError
+from .codec import each_once
 from .commit_boundary import call_in_time
 from .tx import Cursor, PlainTx
 from .types import GroupCommit
@@ -32,6 +33,9 @@ class CommitGroup:
     together: bool
     """Whether `body` is called once with all jobs, not once for each."""
     timeout: float
+
+    def __post_init__(self) -> None:
+        each_once(self.moves)
 
     @property
     def in_order(self) -> list[Move]:
