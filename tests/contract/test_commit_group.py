@@ -143,6 +143,22 @@ def test_refused_transition_stores_nothing_of_its_group(store: Store, raw: Raw) 
     assert (body.effects, raw.dump()) == ([], before)
 
 
+def test_functions_of_a_group_run_without_the_planner_settings_of_its_lock(
+    store: Store, raw: Raw, place: Place
+) -> None:
+    """Protocol 18. SQLite has no such settings."""
+    if not isinstance(place, PostgresPlace):
+        return
+    leases, seen = leased(store, 2), list[tuple[str, ...]]()
+    names = ("enable_seqscan", "enable_hashjoin", "enable_material", "plan_cache_mode", "lock_timeout")
+
+    def body(tx: Any, jobs: Sequence[Job]) -> None:
+        seen.append(tuple(tx.execute(f"SHOW {name}").fetchone()[0] for name in names))
+
+    store.transitions.commit_group(moves_of(leases), body)
+    assert seen == [("on", "on", "on", "auto", "10s")] * 2
+
+
 # ---------------------------------------------------------------- slow functions
 def test_slow_function_is_left_out_of_its_group(store: Store, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the function that took longer than the timeout is rolled back."""
