@@ -65,7 +65,7 @@ def test_jobs_that_return_together_are_committed_together(bench: Bench) -> None:
     shop = Shop(bench, commit_batch=4)
     jobs = shop.run(10)
     assert {job.state for job in jobs} == {"SUCCEEDED"}
-    assert (shop.rows, shop.groups) == (list(range(10)), [4, 4, 2])
+    assert (shop.rows, sorted(shop.groups)) == (list(range(10)), [2, 4, 4])
     assert [bench.walk(job)[-1] for job in jobs] == ["succeed SUCCEEDED"] * 10
     assert [job.result for job in jobs] == list(range(10))
     assert len([event for event in bench.heard(Transition) if event.event == "succeed"]) == 10
@@ -225,7 +225,7 @@ def test_commit_many_gets_all_jobs_of_its_group(bench: Bench) -> None:
     """In one call, with their values in the same order. A single job is a group of one."""
     shop = Shop(bench, many=True, commit_batch=4)
     shop.run(6)
-    assert (shop.calls, shop.rows, shop.groups) == ([[0, 1, 2, 3], [4, 5]], list(range(6)), [4, 2])
+    assert (sorted(shop.calls), shop.rows, sorted(shop.groups)) == ([[0, 1, 2, 3], [4, 5]], list(range(6)), [2, 4])
     shop.run(1)
     assert shop.calls[2:] == [[0]]
 

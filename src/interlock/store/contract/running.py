@@ -114,7 +114,7 @@ class TransitionsPart(Protocol):
         together: bool = False,
         timeout: float = 60.0,
     ) -> GroupCommit:
-        """Carry out moves of different jobs, each with the caller's function, in one transaction.
+        """Carry out moves of different jobs, of one transition each, with the caller's function in one transaction.
 
         The store locks the rows in the order of the job ids and calls `body(tx, [job])` for each job whose fence
         matches, in a savepoint. With `together`, it calls `body` once, with all of these jobs. If `body` raises, takes

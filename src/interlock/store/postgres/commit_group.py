@@ -8,12 +8,11 @@ from psycopg import Connection
 from ...core.job import Job
 from ...core.transition import Move
 from ...errors import InterlockError
-from ..codec import array, move_steps, text_array
+from ..codec import array, text_array
 from ..codec import job as job_of
 from ..commit_group import CommitGroup, GroupTx, call_functions
 from ..types import GroupCommit
-from . import columns
-from .commit_single import check_open, send, timeouts
+from .commit_single import check_open, send, timeouts, write_moves
 from .rollback import rolled_back
 from .session import PostgresSession, as_is
 
@@ -33,14 +32,14 @@ class PostgresSavepoints:
         self._conn.execute("ROLLBACK TO SAVEPOINT interlock_commit")
 
 
-def commit_group(session: PostgresSession, group: CommitGroup) -> GroupCommit:
+def commit_group(session: PostgresSession, group: CommitGroup, *, plain: bool) -> GroupCommit:
     session.check()
     with session.pool.connected() as conn, rolled_back(conn) as block:
         jobs = _begin(session, conn, group)
         called = call_functions(session, group, jobs, GroupTx(conn), PostgresSavepoints(conn))
         block.end()
         if called.done:
-            _write(session, conn, called.done)
+            _write(session, conn, called.done, plain=plain)
         conn.execute("COMMIT")
     return called.result()
 
@@ -68,10 +67,9 @@ def _fences(moves: Sequence[Move]) -> dict[str, Any]:
     }
 
 
-def _write(session: PostgresSession, conn: Connection[Any], moves: Sequence[Move]) -> None:
-    steps = [step for move in moves for step in move_steps(move)]
+def _write(session: PostgresSession, conn: Connection[Any], moves: Sequence[Move], *, plain: bool) -> None:
     with conn.pipeline():
         send(conn, session.statement("fixed_plans", {"local": True}))
-        moved = send(conn, session.statement("move", columns.steps(steps)))
-    if len(moved.fetchall()[0][0] or ()) != len(moves):
+        written = [send(conn, statement) for statement in write_moves(session, moves, plain=plain)]
+    if len(written) > 1 or len(written[0].fetchall()[0][0] or ()) != len(moves):
         raise InterlockError("A function in a group of commits changed the rows of a job. Nothing was stored.")

@@ -1,6 +1,6 @@
 """Commits one move on the store's own connection, in two round trips beside those of the caller's function."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import psycopg
@@ -9,12 +9,14 @@ from psycopg.pq import TransactionStatus
 
 from ...core.job import Job
 from ...core.transition import Move, Take
-from ..codec import JOB_WIDTH
+from ..codec import JOB_WIDTH, move_steps
 from ..codec import job as job_of
 from ..commit_boundary import FenceRefused, call_in_time, transaction_ended
 from ..enqueue_plan import Statement
+from ..plain_path import plain_finish
 from ..tx import PlainTx
 from ..types import Refusal
+from . import columns
 from .connection import Run, execute, runner
 from .pool import is_silent
 from .rollback import rolled_back
@@ -48,6 +50,24 @@ def commit_single(writer: SingleWriter, move: Move | Take, body: Callable[[Any, 
 def send(conn: Connection[Any], statement: Statement) -> Sent:
     """Send one statement inside a pipeline. Read its rows after the pipeline."""
     return execute(conn, statement.sql, cast(Mapping[str, Any], statement.params))
+
+
+def write_moves(session: PostgresSession, moves: Sequence[Move], *, plain: bool) -> list[Statement]:
+    """The statements that carry out moves of locked rows, one after the other.
+
+    Each returns a row with the places of what it moved. Common successes take the plain statement.
+    """
+    finishes = [plain_finish(move) if plain else None for move in moves]
+    alike = {(each.source, each.target, each.actor) if each is not None else None for each in finishes}
+    if len(alike) == 1 and None not in alike:
+        asked = [each for each in finishes if each is not None]
+        return [session.statement("finish", columns.finishes(asked))]
+    paths = [move_steps(move) for move in moves]
+    longest = max(len(path) for path in paths)
+    return [
+        session.statement("move", columns.steps([path[number] for path in paths if len(path) > number]))
+        for number in range(longest)
+    ]
 
 
 def timeouts(timeout: float) -> dict[str, str]:

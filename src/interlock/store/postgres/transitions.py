@@ -22,7 +22,7 @@ from ..retry import COMMIT_TRIES, retry
 from ..types import GroupCommit, Refusal
 from . import columns
 from .commit_group import commit_group
-from .commit_single import commit_single
+from .commit_single import commit_single, write_moves
 from .connection import Run, runner
 from .pool import collides, is_database_error, should_retry, was_idle_too_long
 from .session import PostgresSession, as_is
@@ -90,7 +90,7 @@ class PostgresTransitions:
         together: bool = False,
         timeout: float = 60.0,
     ) -> GroupCommit:
-        return commit_group(self.session, CommitGroup(moves, body, together, timeout))
+        return commit_group(self.session, CommitGroup(moves, body, together, timeout), plain=self.plain)
 
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:
@@ -119,7 +119,7 @@ class PostgresTransitions:
         """The statements that carry out a move, each of which returns a row with the places of what it moved."""
         if isinstance(move, Take):
             return [self.session.statement("take", columns.takes([move]))]
-        return [self.session.statement("move", columns.steps([step])) for step in move_steps(move)]
+        return write_moves(self.session, [move], plain=self.plain)
 
     def find_refusal(self, run: Run, move: Move | Take) -> Refusal | None:
         return self._find_refusals(run, [move])[0]
