@@ -8,29 +8,31 @@ JOBS = 6
 
 
 @pytest.mark.parametrize(
-    ("point", "tag", "stored"),
+    ("point", "number"),
     [
-        ("before_commit", "job-0", 0),
-        ("in_commit", "job-0", 0),
-        ("in_commit", "job-3", 0),
-        ("in_commit", "job-5", 0),
-        ("after_commit", "job-0", JOBS),
-        ("after_commit", "job-4", JOBS),
+        ("before_commit", 0),
+        ("in_commit", 0),
+        ("in_commit", 3),
+        ("in_commit", 5),
+        ("after_commit", 0),
+        ("after_commit", 4),
     ],
 )
-def test_kill_in_a_group_of_commits_loses_and_duplicates_no_effect(lab: Lab, point: str, tag: str, stored: int) -> None:
-    """Before the COMMIT nothing of the group is stored, and after it everything is."""
+def test_kill_in_a_group_of_commits_loses_and_duplicates_no_effect(lab: Lab, point: str, number: int) -> None:
+    """Before the COMMIT nothing of the group is stored. A job whose effect is stored never runs again."""
     tags = [f"job-{n}" for n in range(JOBS)]
     ids = [lab.enqueue("plain", tag) for tag in tags]
-    victim = lab.worker("victim", point, tag=tag)
+    victim = lab.worker("victim", point, tag=tags[number])
     victim.at(point)
     victim.kill()
-    assert lab.effects() == dict.fromkeys(tags[:stored], 1)
+    stored = lab.effects()
+    # On a slow machine a group may end before all of its jobs are called, so the others need not be in this group.
+    assert stored[tags[number]] == (point == "after_commit")
     lab.worker("rescuer")
     jobs = {job.id: job for job in lab.until_ended(*ids, within=30)}
     assert [jobs[id].phase for id in ids] == ["succeeded"] * JOBS
     assert lab.effects() == dict.fromkeys(tags, 1)
-    assert [jobs[id].attempt for id in ids] == [1 if stored else 2] * JOBS
+    assert [jobs[id].attempt for id in ids] == [1 if tag in stored else 2 for tag in tags]
     lab.check()
 
 

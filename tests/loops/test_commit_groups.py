@@ -60,6 +60,13 @@ class Shop:
         return [event.size for event in self.bench.heard(Batch) if event.verb == "commit"]
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No group ends early, or counts as slow, because the machine is slow."""
+    monkeypatch.setattr("interlock.store.commit_group.LONGEST", 60.0)
+    monkeypatch.setattr("interlock.engine.commit_groups.SLOW_AFTER", 60.0)
+
+
 def test_jobs_that_return_together_are_committed_together(bench: Bench) -> None:
     """One transaction commits at most `commit_batch` of them. Each job has its rows, its audit and its events."""
     shop = Shop(bench, commit_batch=4)
@@ -201,8 +208,9 @@ def test_commits_in_the_apps_own_transaction_are_not_grouped(place: Place) -> No
     bench.close()
 
 
-def test_slow_commit_function_does_not_delay_the_jobs_behind_it(bench: Bench) -> None:
+def test_slow_commit_function_does_not_delay_the_jobs_behind_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a group takes long, other groups of its kind are stored."""
+    monkeypatch.setattr("interlock.engine.commit_groups.SLOW_AFTER", 0.01)
     if bench.place.url.startswith("sqlite"):
         return  # a file has one writer
     shop, others_done = Shop(bench, commit_batch=2), threading.Event()
