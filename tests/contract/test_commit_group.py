@@ -14,7 +14,7 @@ from interlock.core.transition import Move
 from interlock.errors import InterlockError
 from interlock.store.commit_group import AbandonGroup
 from interlock.store.contract import Store
-from interlock.store.types import GroupCommit, Lease
+from interlock.store.types import Fence, GroupCommit, Heartbeat, Lease
 from tests.contract.kit import check, claim, decided, lose, make, many
 from tests.kit import Place, PostgresPlace, Raw, SettableClock
 
@@ -123,6 +123,20 @@ def test_stale_holder_in_a_group_loses_only_its_own_job(
     good = [lease for lease in leases if lease.job.id != stale.job.id][:2]
     found = store.transitions.commit_group(moves_of([stale, *good]), body, together=together)
     assert (found, body.effects) == (GroupCommit(frozenset(ids(good)), NONE), ids(good))
+
+
+def test_group_leaves_out_a_job_that_another_worker_adopted(
+    store: Store, other: Store, raw: Raw, clock: SettableClock
+) -> None:
+    """Only the holder differs. The job is stored for its new holder."""
+    leases, body = leased(store, 3), GroupBody(raw)
+    assert len(store.leases.renew([Heartbeat(Fence(id, 1, 1), 100.0) for id in ids(leases[1:])]).renewed) == 2
+    clock.advance(31)
+    (adopted,) = other.leases.adopt("bob", ["mail"], 30.0, 3)
+    found = store.transitions.commit_group(moves_of(leases), body)
+    assert (found.stored, body.effects) == (set(ids(leases[1:])), ids(leases[1:]))
+    assert other.transitions.commit_group(moves_of([adopted]), body).stored == {leases[0].job.id}
+    assert body.effects == ids(leases)
 
 
 def test_group_of_stale_holders_calls_no_function(store: Store, raw: Raw, clock: SettableClock) -> None:
