@@ -39,7 +39,7 @@ def test_finish_that_does_not_match_is_counted_logged_and_refused(
         (refusal,) = plain.transitions.move(moves)
     assert (refusal.job_id, refusal.holder) == (moves[0].job_id, 1)
     assert plain.transitions.fallbacks.count == 1
-    assert "1 jobs did not fit the plain finish" in caplog.text
+    assert "takes 1 of the jobs of a plain finish: their rows have changed" in caplog.text
 
 
 def test_claim_that_does_not_match_is_counted_logged_and_carried_out(
@@ -53,4 +53,4 @@ def test_claim_that_does_not_match_is_counted_logged_and_carried_out(
         leases = plain.queue.claim("ann", claim_rules("mail"), ["default"], 10)
     assert [lease.job.id for lease in leases] == [second.id, first.id]
     assert plain.queue.fallbacks.count == 1
-    assert "1 jobs did not fit the plain claim" in caplog.text
+    assert "takes 1 of the jobs of a plain claim: their rows have changed" in caplog.text

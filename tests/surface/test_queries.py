@@ -26,12 +26,12 @@ def test_every_query_is_in_both_stores_or_explained() -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_three_queries_assign_a_jobs_state(store: str) -> None:
-    """After the insert, only claim, move and take do."""
+def test_four_queries_assign_a_jobs_state(store: str) -> None:
+    """After the insert, only claim, finish, move and take do."""
     assigning: set[str] = set()
     for head, body in re.findall(
         r"^-- name: (\S+)\n(.*?)(?=^-- (?:name|fragment):|\Z)", text(store), re.MULTILINE | re.DOTALL
     ):
         if re.search(r"UPDATE \w+[._]jobs(?: j)? SET (?:[^;]*?, )?state = ", body):
             assigning.add(head.partition(".")[0])
-    assert assigning == {"claim", "move", "take"}
+    assert assigning == {"claim", "finish", "move", "take"}

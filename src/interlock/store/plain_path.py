@@ -74,4 +74,4 @@ class Fallbacks:
     def add(self, jobs: int, why: str) -> None:
         """Count jobs that the general statement carries out or refuses, and log why."""
         self.count += jobs
-        _log.debug("%d jobs did not fit the plain %s (%s): the general statement takes them.", jobs, self.what, why)
+        _log.debug("The general statement takes %d of the jobs of a plain %s: %s.", jobs, self.what, why)
