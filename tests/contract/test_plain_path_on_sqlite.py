@@ -39,7 +39,7 @@ def test_finish_that_does_not_match_is_counted_logged_and_refused(
         (refusal,) = plain.transitions.move(moves)
     assert (refusal.job_id, refusal.holder) == (moves[0].job_id, 1)
     assert plain.transitions.fallbacks.count == 1
-    assert "takes 1 of the jobs of a plain finish: their rows have changed" in caplog.text
+    assert "takes 1 of the jobs of a plain finish: another attempt, holder" in caplog.text
 
 
 def test_claim_that_does_not_match_is_counted_logged_and_carried_out(

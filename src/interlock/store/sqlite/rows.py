@@ -95,45 +95,23 @@ def new_job(job: NewJob, now: Timestamp) -> dict[str, Any]:
 
 def plain_lease(row: Sequence[Any], rule: ClaimRule, owner: str) -> Lease:
     """A row of the query `claim.plain`. The other columns follow from the rule, or are empty in a plain job."""
-    id, queue, priority, version, attempt, tries, tries_left, payload, tags, trace, last_error = row[:11]
-    due_at, scheduled_for, created_at, updated_at, idempotency_key, key_freed, unique_key, redrive_of, root = row[11:]
-    job = Job(
-        id,
-        rule.kind,
-        queue,
-        priority,
-        rule.lifecycle,
-        rule.version,
-        rule.target,
-        "running",
-        version,
-        attempt,
-        tries,
-        tries_left,
-        lease_losses=0,
-        payload=json.loads(payload),
-        tags=json.loads(tags) if tags else {},
-        trace=json.loads(trace) if trace else None,
-        result=None,
-        last_error=last_error,
-        due_at=datetime.fromisoformat(due_at),
-        expires_at=None,
-        scheduled_for=when(scheduled_for),
-        created_at=datetime.fromisoformat(created_at),
-        updated_at=datetime.fromisoformat(updated_at),
-        finished_at=None,
-        idempotency_key=idempotency_key,
-        key_freed=bool(key_freed),
-        unique_key=unique_key,
-        cancel_requested_at=None,
-        cancel_requested_by=None,
-        cancel_reason=None,
-        held_at=None,
-        held_reason=None,
-        redrive_of=redrive_of,
-        root=root,
-    )
-    return Lease(job, 1, rule.status, owner, rule.lease)
+    payload, tags, trace = row[7:10]
+    fields: list[Any] = [
+        *(row[0], rule.kind, row[1], row[2], rule.lifecycle, rule.version, rule.target, "running"),
+        *row[3:7],
+        0,
+        json.loads(payload),
+        json.loads(tags) if tags else {},
+        json.loads(trace) if trace else None,
+        None,
+        row[10],
+        *(datetime.fromisoformat(row[11]), None, when(row[12]), when(row[13]), when(row[14]), None),
+        *(row[15], bool(row[16]), row[17]),
+        # Neither a cancel request nor a hold.
+        *(None, None, None, None, None),
+        *row[18:20],
+    ]
+    return Lease(Job(*fields), 1, rule.status, owner, rule.lease)
 
 
 def keys(jobs: Sequence[NewJob]) -> str:

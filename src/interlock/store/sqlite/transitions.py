@@ -31,6 +31,7 @@ LONG = 16_384
 _RESULT = MoveStep._fields.index("result")
 _SHOWN = MoveStep._fields.index("progress")
 _COMMON = (*MoveStep._fields[1:_RESULT], *MoveStep._fields[_RESULT + 1 : _SHOWN])
+_FINISH = ("attempt", "holder", "source", "target", "tries_left", "actor")
 
 
 class SqliteTransitions:
@@ -177,7 +178,6 @@ class SqliteTransitions:
         """Write the plain successes; returns the other moves, and those that did not match."""
         left: list[Move] = []
         groups: dict[tuple[Any, ...], dict[str, str | None]] = {}
-        finished: dict[str, Move] = {}
         for move in moves:
             plain = plain_finish(move)
             if plain is None or (plain.result is not None and len(plain.result) > LONG):
@@ -185,30 +185,27 @@ class SqliteTransitions:
                 continue
             common = (plain.attempt, plain.holder, plain.source, plain.target, plain.tries_left, plain.actor)
             groups.setdefault(common, {})[plain.job_id] = plain.result
-            finished[plain.job_id] = move
-        for (attempt, holder, source, target, tries_left, actor), results in groups.items():
-            given: Row = {
-                "attempt": attempt,
-                "holder": holder,
-                "source": source,
-                "target": target,
-                "tries_left": tries_left,
-                "actor": actor,
-                "event": "succeed",
-                "reason": None,
-                "now": now.text,
-                "results": json.dumps(results, ensure_ascii=False),
-            }
-            ids = [row[0] for row in run(self.session.statement("finish", given))]
-            if ids:
-                given["ids"] = rows.array(ids)
-                run(self.session.statement("finish.job", given, answers=False))
-                run(self.session.statement("move.audit", given, answers=False))
-                for id in ids:
-                    del finished[id]
-        if finished:
-            self.fallbacks.add(len(finished), "their rows have changed")
-        return [*left, *finished.values()]
+        finished: set[str] = set()
+        for common, results in groups.items():
+            given: Row = dict(zip(_FINISH, common, strict=True)) | {"now": now.text}
+            finished.update(self._finish_group(run, given, results))
+        others = [move for move in moves if move.job_id not in finished]
+        if len(others) > len(left):
+            self.fallbacks.add(len(others) - len(left), "another attempt, holder, status or state")
+        return others
+
+    def _finish_group(self, run: Run, given: Row, results: dict[str, str | None]) -> list[str]:
+        """Write successes that differ only in job and result; returns the ids of the jobs that matched."""
+        given["results"] = json.dumps(results, ensure_ascii=False)
+        ids = [row[0] for row in run(self.session.statement("finish", given))]
+        if not ids:
+            return []
+        if len(ids) < len(results):
+            given["results"] = json.dumps({id: results[id] for id in ids}, ensure_ascii=False)
+        run(self.session.statement("finish.job", given, answers=False))
+        audit = {"ids": rows.array(ids), "event": "succeed", "reason": None}
+        run(self.session.statement("move.audit", given | audit, answers=False))
+        return ids
 
     def _write_steps(self, run: Run, steps: Sequence[MoveStep], now: Timestamp) -> set[str]:
         """Write one step of each move; returns the ids of the jobs that matched."""

@@ -30,9 +30,9 @@ RETURNING job_id
 
 -- name: finish.job
 UPDATE interlock_jobs SET state = :target, phase = 'succeeded', version = version + 1, tries_left = :tries_left,
-  finished_at = :now, result = (SELECT e.result FROM interlock_executions e
-    WHERE e.job_id = interlock_jobs.id AND e.attempt = :attempt), updated_at = {refreshed}
-WHERE id IN (SELECT value FROM json_each(:ids))
+  finished_at = :now, result = coalesce(r.value, (SELECT e.result FROM interlock_executions e
+    WHERE e.job_id = r.key AND e.attempt = :attempt)), updated_at = {refreshed}
+FROM json_each(:results) r WHERE interlock_jobs.id = r.key
 
 -- differs: there are no pipelines, so a commit sees that its move was refused before it ends, without `require_moved`.
 -- name: move
