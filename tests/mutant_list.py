@@ -104,6 +104,7 @@ MUTANTS = (
         f"{CONTRACT}/test_clock_steps.py",
     ),
     # ------------------------------------------------------------ statements of SQLite
+    _lite("finish fence", FENCE, "-- name: finish\n", "holder = :holder", "holder = holder", STALE),
     _lite("move fence", FENCE, "-- name: move\n", "AND holder = :holder AND status", "AND status", STALE),
     _lite("commit fence", FENCE, "-- name: lock\n", "AND e.holder = :holder", "", STALE),
     _lite("renew fence", RENEW, "-- name: renew\n", "AND holder = :holder", "", STALE),
