@@ -173,16 +173,7 @@ class _Parts:
         self._slots = Slots(context, attempts, reporter, plan.slots, self._on_error)
         self._leases = LeaseRenewer(context, self._slots.executions, self._facts, min(leases) / 3)
         capacity = Capacity(plan.kinds, self._slots, self._children, plan.threads)
-        maintenance = Maintenance(
-            context,
-            self._settler,
-            plan.schedules,
-            plan.retention,
-            max(leases),
-            self._adopted,
-            capacity.free_slots,
-            plan.audit_retention,
-        )
+        maintenance = self._build_maintenance(plan, max(leases), capacity)
         self._pulse = _Pulse(context.sleeper)
         self._watch = Watchdog(
             context,
@@ -201,6 +192,18 @@ class _Parts:
             threading.Thread(target=body, name=f"interlock-{body.__qualname__}", daemon=True) for body in bodies
         ]
         self.worker = self._build_worker(plan, capacity, reporter, maintenance)
+
+    def _build_maintenance(self, plan: Plan, lease: float, capacity: Capacity) -> Maintenance:
+        return Maintenance(
+            self.context,
+            self._settler,
+            plan.schedules,
+            plan.retention,
+            lease,
+            self._adopted,
+            capacity.free_slots,
+            plan.audit_retention,
+        )
 
     def _build_worker(self, plan: Plan, capacity: Capacity, reporter: Reporter, maintenance: Maintenance) -> Worker:
         kinds, queues = tuple(sorted(plan.kinds)), tuple(plan.queues)

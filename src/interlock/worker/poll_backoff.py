@@ -14,18 +14,25 @@ class PollBackoff:
         self._shortest = shortest
         self._longest = longest
         self._next = shortest
+        self._announced = False
 
     @property
     def fresh(self) -> bool:
         """Whether the last poll found a job."""
         return self._next == self._shortest
 
-    def next(self, *, at_once: bool = False) -> float:
-        """Return the next pause, and double the one after it. With `at_once`, the longest."""
-        if at_once:
+    def next(self, *, starved: bool = False) -> float:
+        """Return the next pause, and double the one after it.
+
+        If the last jobs were announced, it is the longest at once, unless the worker is starved: it waits for capacity
+        that another worker may free without an announcement.
+        """
+        if self._announced and not starved:
             self._next = self._longest
         pause, self._next = self._next, min(self._next * 2, self._longest)
         return pause * (0.75 + 0.5 * self._random())
 
-    def reset(self) -> None:
+    def reset(self, *, announced: bool = False) -> None:
+        """Start again with the shortest pause, because jobs were found. `announced`: a notification came first."""
         self._next = self._shortest
+        self._announced = announced

@@ -62,8 +62,7 @@ class Worker:
         self.position = Position("Startup", self._moved)
         self._context, self._slots, self._capacity = context, slots, capacity
         self._reporter, self._leases, self._maintenance = reporter, leases, maintenance
-        self._queues = tuple(queues)
-        self._claimer, self._facts = claimer, facts
+        self._queues, self._claimer, self._facts = tuple(queues), claimer, facts
         self._listen, self._until_idle = listen, until_idle
         self._reconcile, self._stop_reconcilers = reconcile, stop_reconcilers
         self._backoff = PollBackoff(context.random)
@@ -73,8 +72,6 @@ class Worker:
         self._slot_error: BaseException | None = None
         self._listener: Subscription | None = None
         self._starved = self._notified = False
-        self._notifications_work = False
-        """Whether a notification announced the jobs that were claimed last."""
 
     # ------------------------------------------------------------ status
     @property
@@ -215,19 +212,16 @@ class Worker:
             if self._maintenance.has_more:
                 # Committed executions come before jobs that have not started.
                 await self._in_claim_thread(self._maintenance.recover)
-            free = self._slots.free
-            claimed = await self._claim()
+            free, claimed = self._slots.free, await self._claim()
             if not claimed:
                 if not work_expected:
                     self._slots.report_missed_claim()
                 return await self._due_in()
-            self._backoff.reset()
-            self._notifications_work = notified
+            self._backoff.reset(announced=notified)
             await self._wait_for_batch()
             # A claim that found fewer jobs than it asked for took all that were due.
-            notified_again = self._take_notification()
-            work_expected = claimed >= free or notified_again
-            notified = notified or notified_again
+            work_expected = claimed >= free or self._notified
+            notified = self._take_notification() or notified
         return None
 
     def _take_notification(self) -> bool:
@@ -299,13 +293,10 @@ class Worker:
 
     # ------------------------------------------------------------ waiting
     def _pause(self, due_in: float | None) -> float:
-        """Return how long to idle: longer each time, but not longer than until the next job is due.
-
-        If notifications announce new jobs, the pause is the longest at once.
-        """
+        """Return how long to idle: longer each time, but not longer than until the next job is due."""
         # If a job is due but its kind has no capacity here, wake up when a slot becomes free.
         self._starved = due_in is not None and due_in <= 0
-        pause = self._backoff.next(at_once=self._notifications_work and not self._starved)
+        pause = self._backoff.next(starved=self._starved)
         return pause if due_in is None or self._starved else min(pause, due_in)
 
     async def _idle(self, pause: float) -> None:
@@ -328,8 +319,7 @@ class Worker:
             self._slots.slot_freed.clear()
             await self._slots.slot_freed.wait()
         elif not await self._in_claim_thread(self._maintenance.run_once) + await self._reconcile():
-            due_in = await self._due_in()
-            if due_in is None or due_in > 0:
+            if (due_in := await self._due_in()) is None or due_in > 0:
                 self.stop()
             else:
                 # A job is due but was not claimed, because its kind has no capacity now.
@@ -341,7 +331,6 @@ class Worker:
         self._context.events.emit(events.WorkerError(self._context.owner, self.state, error))
         self.position.go("ErrorWait", type(error).__name__)
         self._close_listener()
-        self._notifications_work = False
         self._context.database_down.set()
         stop = asyncio.ensure_future(self._stopping.wait())
         pause = asyncio.ensure_future(self._context.sleeper.asleep(ERROR_WAIT))

@@ -547,10 +547,9 @@ class App(Generic[TxT]):
         imports: Sequence[str] = ...,
         schema: str = ...,
         lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ...,
-        retention: Mapping[
-            Literal["pending", "running", "succeeded", "failed"], Seconds | None
-        ]
+        retention: Mapping[Literal["succeeded", "failed", "audit"], Seconds | None]
         | None = ...,
+        archive: Callable[[Sequence[AuditEntry]], None] | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -561,10 +560,9 @@ class App(Generic[TxT]):
         imports: Sequence[str] = ...,
         schema: str = ...,
         lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = ...,
-        retention: Mapping[
-            Literal["pending", "running", "succeeded", "failed"], Seconds | None
-        ]
+        retention: Mapping[Literal["succeeded", "failed", "audit"], Seconds | None]
         | None = ...,
+        archive: Callable[[Sequence[AuditEntry]], None] | None = ...,
     ) -> None: ...
     @overload
     def job(  # type: ignore[overload-overlap]
