@@ -117,7 +117,7 @@ def test_one_job_on_an_idle_worker_costs_one_claim_one_question_and_one_report(p
 
     async def scene() -> None:
         plan = replace(app.plan(), find_store=lambda: cast(OpenStore, intercepted))
-        async with run_worker(plan):
+        async with asyncio.timeout(60), run_worker(plan):
             witness = EventRecorder(app.events)
             # It finds the first jobs by polling, and wakes up once more when its listener is open.
             known, announced = 0, 0
