@@ -24,6 +24,8 @@ def report_move(context: SettleContext, execution: HeldExecution, move: Move) ->
                     job.id, job.kind, job.lifecycle, arrow.event, arrow.source, arrow.target, job.attempt, move.actor
                 )
             )
+    if move.ended_by == "succeed" and not context.events.wants_success:
+        return
     handed = move.external_id is not None
     if (handed or move.ended_by is not None) and wants(events.AttemptEnded):
         _report_attempt(context, execution, move, "handed" if handed else move.ended_by or "")

@@ -33,6 +33,7 @@ class Signature:
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
         self.name = name
         self.fn = fn
+        self._result_name = f"result of {name}"
         self.is_async = inspect.iscoroutinefunction(fn)
         self.takes_run = takes_run(name, fn)
         self.handler = fn if self.takes_run else _ignore_run(fn)
@@ -64,9 +65,11 @@ class Signature:
         Missing ones get their defaults, since a stored payload may be older than the signature.
         """
         try:
-            return self._payload.validate_python({**self._defaults, **payload})
+            given = {**self._defaults, **payload} if self._defaults else payload
+            checked: dict[str, Any] = self._payload.validator.validate_python(given)
         except pydantic.ValidationError as error:
             raise PayloadError(f"The payload does not fit {self.name}{self._inner}: {_sentences(error)}.") from None
+        return checked
 
     def dump(self, arguments: dict[str, Any]) -> str:
         """Return checked arguments as canonical JSON."""
@@ -87,6 +90,12 @@ class Signature:
         args, kwargs = self.spread(arguments)
         return functools.partial(self.handler, run, *args, **kwargs)
 
+    def call(self, run: Any, arguments: Mapping[str, Any]) -> Any:
+        """Call the handler with a run and checked arguments. The run is ignored if the handler takes none."""
+        if self._by_name:  # faster, and possible for nearly every handler
+            return self.fn(run, **arguments) if self.takes_run else self.fn(**arguments)
+        return self.bound(run, arguments)()
+
     # ------------------------------------------------------------ result
     def dump_value(self, value: Any) -> str:
         """Return the handler's value as canonical JSON.
@@ -94,9 +103,9 @@ class Signature:
         `PayloadError` if it contradicts the annotation or cannot be stored.
         """
         try:
-            return encode(
-                self._value.dump_python(self._value.validate_python(value), mode="json"), what=f"result of {self.name}"
-            )
+            adapter = self._value
+            checked = adapter.validator.validate_python(value)
+            return encode(adapter.serializer.to_python(checked, mode="json"), what=self._result_name)
         except pydantic.ValidationError as error:
             raise PayloadError(
                 f"{self.name} returned a value that its annotation does not allow: {_sentences(error)}."

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -232,10 +232,11 @@ Handler = Callable[[E], None]
 class _Subscription:
     """One subscription. A listener that subscribes twice is called twice and unsubscribes twice."""
 
-    __slots__ = ("listener", "raised")
+    __slots__ = ("ignores_success", "listener", "raised")
 
-    def __init__(self, listener: Callable[[Any], None]) -> None:
+    def __init__(self, listener: Callable[[Any], None], *, ignores_success: bool = False) -> None:
         self.listener = listener
+        self.ignores_success = ignores_success
         self.raised: set[type[Event]] = set()
 
 
@@ -262,6 +263,18 @@ class Events:
         """Whether a listener is subscribed to this type. If not, the caller need not build the event."""
         return kind in self._subscriptions
 
+    @property
+    def wants_success(self) -> bool:
+        """Whether a listener handles `AttemptEnded` of attempts that succeed. If not, the caller need not build it."""
+        return not all(one.ignores_success for one in self._subscriptions.get(AttemptEnded, ()))
+
+    def subscribe_to_failures(self, listener: "Handler[AttemptEnded]", /) -> Callable[[], None]:
+        """Subscribe to `AttemptEnded` with a listener that ignores attempts that succeed. It may still receive them.
+
+        Returns a function that unsubscribes it.
+        """
+        return self._add(_Subscription(listener, ignores_success=True), (AttemptEnded,))
+
     @overload
     def subscribe(self, listener: Handler[Event], /) -> Callable[[], None]: ...
     @overload
@@ -271,8 +284,9 @@ class Events:
 
         Returns a function that unsubscribes it. Calling that function again has no effect.
         """
-        subscription = _Subscription(listener)
+        return self._add(_Subscription(listener), kinds or EVENT_TYPES)
 
+    def _add(self, subscription: _Subscription, kinds: Iterable[type[Event]]) -> Callable[[], None]:
         def end() -> None:
             with self._lock:
                 kept = {
@@ -284,7 +298,7 @@ class Events:
         with self._lock:
             self._subscriptions = {
                 **self._subscriptions,
-                **{kind: (*self._subscriptions.get(kind, ()), subscription) for kind in kinds or EVENT_TYPES},
+                **{kind: (*self._subscriptions.get(kind, ()), subscription) for kind in kinds},
             }
         return end
 

@@ -97,8 +97,11 @@ def attach(events: Events) -> Callable[[], None]:
     ends = [
         events.subscribe(throttle.write if kind in (WorkerError, DatabaseReachable) else write, kind)
         for kind in EVENT_TYPES
-        if log.isEnabledFor(LEVELS[kind])
+        if log.isEnabledFor(LEVELS[kind]) and (kind is not AttemptEnded or log.isEnabledFor(logging.DEBUG))
     ]
+    if log.isEnabledFor(LEVELS[AttemptEnded]) and not log.isEnabledFor(logging.DEBUG):
+        # An attempt that succeeds is a DEBUG record.
+        ends.append(events.subscribe_to_failures(write))
 
     def end() -> None:
         for one in ends:
