@@ -1,9 +1,9 @@
 """A leased execution in memory, shared by its slot, the heartbeat thread and the handler's run."""
 
-import asyncio
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 from ..core.job import Job, Status
@@ -12,8 +12,11 @@ from ..core.payload import clean, encode
 from ..core.transition import Move
 from ..errors import Cancelled, LeaseLost, UsageError
 from ..jobs.spec import KindSpec
+from ..jobs.user_code import ProtectedTask
 from ..store.types import Fence, Heartbeat, Lease
 
+_lock = threading.Lock()
+"""Guards the reason for a stop and the usage of all executions. Both change rarely, so they share one lock."""
 Stop = Literal["cancel", "lost", "runtime", "shutdown"]
 WHY: dict[Stop, str] = {
     "cancel": "a cancel was requested",
@@ -28,7 +31,6 @@ class HeldExecution:
 
     __slots__ = (
         "_halt",
-        "_lock",
         "_progress",
         "_usage",
         "asked_at",
@@ -36,12 +38,15 @@ class HeldExecution:
         "crashes",
         "ended",
         "failures",
+        "handler_task",
         "holder",
+        "in_slot",
         "job",
         "last_exception",
         "lease_doubtful",
         "lifecycle",
         "owner",
+        "queued_at",
         "ran_elsewhere",
         "renews",
         "reported",
@@ -64,6 +69,12 @@ class HeldExecution:
     """Whether its functions run in a child process."""
     state: str
     """The state of its slot."""
+    slot: int
+    """The number of its slot in events; -1 before it has one."""
+    in_slot: bool
+    """Whether it takes one of the worker's slots. An execution that waits to start or to be stored takes none."""
+    queued_at: float
+    """When it began to wait for a slot, on the clock of the event loop."""
     asked_at: float
     """When the current lease was requested, on the monotonic clock. The lease lasts from then on."""
     last_exception: BaseException | None
@@ -76,6 +87,8 @@ class HeldExecution:
     """Whether its handler did not run in this worker: an external system does the work, or another worker began it."""
     failures: int
     """How often its finish function, or a hook, has failed or crashed."""
+    handler_task: ProtectedTask[None] | None
+    """The task of its slot while the handler runs in it, so that `halt` cancels the handler and nothing else."""
     shared_crash: bool
     """Whether its finish function crashed in a process that it shared with other jobs.
 
@@ -89,7 +102,6 @@ class HeldExecution:
         lifecycle: Lifecycle,
         *,
         asked_at: float,
-        slot: int = 0,
         separate_process: bool = False,
     ) -> None:
         self.job: Job = lease.job
@@ -100,10 +112,12 @@ class HeldExecution:
         self.value = lease.result
         self.spec = spec
         self.lifecycle = lifecycle
-        self.slot = slot
+        self.slot = -1
+        self.in_slot = False
+        self.queued_at = 0.0
         self.separate_process = separate_process
         self.state = "Polling"
-        self.task: asyncio.Task[None] | None = None
+        self.task: ProtectedTask[None] | None = None
         self.asked_at = asked_at
         self.began = asked_at
         self.last_exception = None
@@ -116,7 +130,7 @@ class HeldExecution:
         self.crashes = lease.crashes
         self.failures = lease.crashes
         self.shared_crash = False
-        self._lock = threading.Lock()
+        self.handler_task = None
         self._halt: Callable[[], None] | None = None
         self._progress: str | None = None
         self.reported: str | None = None
@@ -156,18 +170,21 @@ class HeldExecution:
 
         The first reason is kept, unless the new one is a lost lease.
         """
-        with self._lock:
+        with _lock:
             if self.stop is not None and not (why == "lost" and self.stop != "lost"):
                 return False
             first, self.stop = self.stop is None, why
-            halt = self._halt
+            halt, task = self._halt, self.handler_task
         if halt is not None:
             halt()
+        elif task is not None:
+            with suppress(RuntimeError):
+                task.get_loop().call_soon_threadsafe(task.cancel)
         return first
 
     def resume_after_renewal(self) -> None:
         """Resume the execution after a late renewal: no other worker has taken it."""
-        with self._lock:
+        with _lock:
             if self.lease_doubtful and self.stop == "lost":
                 self.stop, self.lease_doubtful = None, False
 
@@ -178,7 +195,7 @@ class HeldExecution:
         )
 
     def measure(self, name: str, value: float) -> None:
-        with self._lock:
+        with _lock:
             total = (self._usage or {}).get(name, 0.0) + float(value)
             if not math.isfinite(total):
                 raise UsageError(f"The measure {name!r} adds up to {total}. Pass finite numbers.")

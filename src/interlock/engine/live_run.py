@@ -1,7 +1,8 @@
 """The `Run` and `SyncRun` objects that a handler receives."""
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
 
 from ..core.clock import seconds
 from ..core.payload import check_name
@@ -14,33 +15,58 @@ from .ledger import Ledger
 T = TypeVar("T")
 
 
+class RunHost(Protocol):
+    """The process in which handlers run. One host serves all runs, so that a run is a small object."""
+
+    def open_ledger(self, execution: HeldExecution, /) -> Ledger: ...
+
+    def measured(self, event: Measured, /) -> None: ...
+
+
+class AsyncRunHost(RunHost, Protocol):
+    """The process in which async handlers run."""
+
+    async def in_thread(self, execution: HeldExecution, call: Callable[[], Any], /) -> Any:
+        """Call a function of the user in a thread."""
+        ...
+
+    async def write(self, work: Callable[[], Any], /) -> Any:
+        """Call the ledger in a thread."""
+        ...
+
+    async def advance(self, execution: HeldExecution, stage: str, /) -> None: ...
+
+
 class BaseRun:
     """The part that `LiveRun` and `LiveSyncRun` share."""
 
-    def __init__(self, execution: HeldExecution, ledger: Ledger, measured: Callable[[Measured], None]) -> None:
+    def __init__(self, execution: HeldExecution, host: RunHost) -> None:
         job = execution.job
         self.job_id: str = job.id
-        self.exec_id: str = f"{job.id}:{job.attempt}"
         self.attempt: int = job.attempt
         self.payload: Mapping[str, Any] = job.payload
         self._execution = execution
-        self._ledger = ledger
-        self._measured = measured
-        self._opened: AttemptReceipts | None = None
+        self._host = host
+
+    @property
+    def exec_id(self) -> str:
+        return f"{self.job_id}:{self.attempt}"
 
     @property
     def cancelled(self) -> bool:
         return self._execution.stop is not None
 
-    @property
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return self._host.open_ledger(self._execution)
+
+    @cached_property
     def _receipts(self) -> AttemptReceipts:
-        if self._opened is None:
-            self._opened = AttemptReceipts(self._ledger, self._execution.job.root or self.job_id)
-        return self._opened
+        return AttemptReceipts(self._ledger, self._execution.job.root or self.job_id)
 
     def measure(self, name: str, value: float) -> None:
         self._execution.measure(check_name("The name of a measure", name), value)
-        self._measured(Measured(self.job_id, self._execution.job.kind, name, float(value)))
+        self._host.measured(Measured(self.job_id, self._execution.job.kind, name, float(value)))
 
 
 class LiveStep:
@@ -75,19 +101,10 @@ def _max_age(name: str, given: Mapping[str, Any]) -> float:
 class LiveRun(BaseRun):
     """The `Run` of an async handler."""
 
-    def __init__(
-        self,
-        execution: HeldExecution,
-        ledger: Ledger,
-        measured: Callable[[Measured], None],
-        *,
-        in_thread: InThread,
-        write: InThread,
-        advance: Callable[[str], Awaitable[None]],
-    ) -> None:
-        super().__init__(execution, ledger, measured)
-        self._in_thread, self._write = in_thread, write
-        self._advance = advance
+    _host: AsyncRunHost
+
+    def __init__(self, execution: HeldExecution, host: AsyncRunHost) -> None:
+        super().__init__(execution, host)
 
     def step(self, name: str, /, *call: Any, **kwargs: Any) -> Any:
         """Run a step at once, or return a `LiveStep` if only `max_age` is given."""
@@ -97,7 +114,7 @@ class LiveRun(BaseRun):
 
     async def run_step(self, name: str, max_age: float | None, call: Called) -> Any:
         self._ledger.refuse_open_transaction("run.step")
-        return await adrive(step(self._receipts, name, call, max_age), self._in_thread, self._write)
+        return await adrive(step(self._receipts, name, call, max_age), self._in_thread, self._host.write)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> Awaitable[None]:
         self._execution.progress(done, total, note)
@@ -106,7 +123,7 @@ class LiveRun(BaseRun):
     async def advance(self, stage: str, /) -> None:
         self._ledger.refuse_open_transaction("run.advance")
         self._execution.check()
-        await self._advance(stage)
+        await self._host.advance(self._execution, stage)
 
     def effect(self, name: str, /, *, on_doubt: OnDoubt) -> "LiveEffect":
         return LiveEffect(
@@ -114,8 +131,11 @@ class LiveRun(BaseRun):
             check_name("The name of an effect", name),
             _check_on_doubt(on_doubt),
             self._in_thread,
-            self._write,
+            self._host.write,
         )
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        return await self._host.in_thread(self._execution, call)
 
 
 class LiveEffect:

@@ -12,7 +12,7 @@ from ..core.outcome import Outcome
 from ..jobs.user_code import protected, try_call
 from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
-from .settle import Settlement
+from .settle import OnSettled, Settlement
 from .settle_group import GroupSettler, Rest
 
 _log = logging.getLogger("interlock")
@@ -45,10 +45,8 @@ class Reporter:
     def idle(self) -> bool:
         return not self._tasks
 
-    def post(
-        self, execution: HeldExecution, outcome: Outcome, on_settled: Callable[[Settlement], None], value: Any = None
-    ) -> None:
-        """Store an outcome. `on_settled` is called in the event loop afterwards."""
+    def post(self, execution: HeldExecution, outcome: Outcome, on_settled: OnSettled, value: Any = None) -> None:
+        """Store an outcome. `on_settled` is called in the event loop afterwards, once for a batch."""
         settlement = Settlement(execution, outcome, on_settled, value)
         execution.settling = not settlement.keeps_running
         if execution.spec.settles_alone:
@@ -66,7 +64,8 @@ class Reporter:
         """Store an outcome after which the handler continues. Raises `LeaseLost` or `TransitionRefused`."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_settled(settlement: Settlement) -> None:
+        def on_settled(settlements: Sequence[Settlement]) -> None:
+            (settlement,) = settlements
             if settled.done():
                 return
             if settlement.error is None:
@@ -140,7 +139,7 @@ class Reporter:
                 break
             settlement.retry_in = settlement.error = None
             await self._try_one(settlement)
-        self._notify(settlement)
+        self._notify([settlement])
 
     async def _wait(self, seconds: float) -> None:
         waiting = [
@@ -159,19 +158,23 @@ class Reporter:
             while self._waiting:
                 batch = self._next()
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
-                for settlement in batch:
-                    self._notify(settlement)
+                self._notify(batch)
         finally:
             self._flushing = False
 
     @staticmethod
-    def _notify(settlement: Settlement) -> None:
-        try:
+    def _notify(batch: Sequence[Settlement]) -> None:
+        """Call each callback once, with its part of the batch."""
+        parts: dict[OnSettled, list[Settlement]] = {}
+        for settlement in batch:
             if settlement.on_settled is not None:
-                settlement.on_settled(settlement)
-        except Exception:  # noqa: BLE001 - logged
-            # The rest of the batch must still be notified.
-            _log.exception("Job %s is settled, but the callback of its slot raised.", settlement.execution.job.id)
+                parts.setdefault(settlement.on_settled, []).append(settlement)
+        for on_settled, settlements in parts.items():
+            try:
+                on_settled(settlements)
+            except Exception:  # noqa: BLE001 - logged
+                # The rest of the batch must still be notified.
+                _log.exception("%d jobs are settled, but the callback of their slots raised.", len(settlements))
 
     def _next(self) -> list[Settlement]:
         """Return the next batch: each job at most once, in order of arrival."""

@@ -14,6 +14,7 @@ from ..core.error_policy import headline
 from ..core.job import Job
 from ..core.outcome import Advanced, CancelRequested, FailedFinally, Outcome, Requeued, Returned, Started
 from ..core.payload import clean
+from ..core.success_moves import SuccessMoves
 from ..core.transition import Move, Take
 from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
 from ..jobs.spec import KindSpec
@@ -35,14 +36,17 @@ UNSTORABLE = "unstorable: "
 """The prefix of a job's error if the database cannot store its result or error."""
 
 
+OnSettled = Callable[[Sequence["Settlement"]], None]
+"""Called in the event loop with outcomes that were stored or refused together."""
+
+
 @dataclass(slots=True, eq=False)
 class Settlement:
     """One outcome of one execution, to be stored."""
 
     execution: HeldExecution
     outcome: Outcome
-    on_settled: Callable[["Settlement"], None] | None = None
-    """Called in the event loop after the outcome was stored or refused."""
+    on_settled: OnSettled | None = None
     value: Any = None
     """The value that the handler returned, for the commit function."""
     retry_hooks: bool = True
@@ -63,19 +67,13 @@ class Settler:
 
     def __init__(self, context: SettleContext) -> None:
         self.context = context
+        self._successes = SuccessMoves()
 
     # ------------------------------------------------------------ many
     def settle_batch(self, settlements: Sequence[Settlement]) -> None:
         """Store all moves with one statement. Afterwards each settlement has its move or its error."""
         began = self.context.sleeper.monotonic()
-        moves: dict[str, tuple[Settlement, Move]] = {}
-        for settlement in settlements:
-            try:
-                move = settlement.move or self._decide(settlement)
-            except Exception as error:  # noqa: BLE001 - kept in the settlement
-                settlement.error = error
-            else:
-                moves[move.job_id] = settlement, move
+        moves = self._decide_all(settlements)
         if not moves:
             return
         try:
@@ -89,12 +87,24 @@ class Settler:
         for refusal in refusals:
             if refusal.job_id in moves:
                 settlement, move = moves.pop(refusal.job_id)
-                _keep_error(settlement, functools.partial(self._handle_refusal, settlement, move, refusal))
+                _keep_error(settlement, self._handle_refusal, settlement, move, refusal)
             else:
                 _log.error("The store refused a move of job %s, which was not in the batch. Ignored.", refusal.job_id)
         for settlement, move in moves.values():
-            _keep_error(settlement, functools.partial(self._handle_stored, settlement, move))
+            _keep_error(settlement, self._handle_stored, settlement, move)
         self.context.events.emit(Batch("settle", len(settlements), self.context.sleeper.monotonic() - began))
+
+    def _decide_all(self, settlements: Sequence[Settlement]) -> dict[str, tuple[Settlement, Move]]:
+        """Return the move of each settlement by its job; keep the errors in the others."""
+        moves: dict[str, tuple[Settlement, Move]] = {}
+        for settlement in settlements:
+            try:
+                move = settlement.move or self._decide(settlement)
+            except Exception as error:  # noqa: BLE001 - kept in the settlement
+                settlement.error = error
+            else:
+                moves[move.job_id] = settlement, move
+        return moves
 
     def _pass_failpoint(self, point: Failpoint, settlements: Sequence[Settlement]) -> None:
         if self.context.failpoints is not no_failpoints:
@@ -228,15 +238,11 @@ class Settler:
         return move
 
     def _decide_outcome(self, execution: HeldExecution, outcome: Outcome) -> Move:
-        move = decide(
-            execution.lifecycle,
-            execution.job,
-            execution,
-            outcome,
-            execution.spec.policy,
-            self.context.random(),
-            actor=execution.owner,
-        )
+        lifecycle, job, policy, actor = execution.lifecycle, execution.job, execution.spec.policy, execution.owner
+        if isinstance(outcome, Returned):
+            move = self._successes.move(lifecycle, job, execution, outcome, policy, actor=actor)
+        else:
+            move = decide(lifecycle, job, execution, outcome, policy, self.context.random(), actor=actor)
         move.progress, move.usage = execution.progress_and_usage()
         return move
 
@@ -271,10 +277,10 @@ class Settler:
         settlement.error = LeaseLost(f"Job {execution.job.id} was not moved to {move.state}: the row is {row}.")
 
 
-def _keep_error(settlement: Settlement, work: Callable[[], None]) -> None:
+def _keep_error(settlement: Settlement, work: Callable[..., None], *args: object) -> None:
     """Call `work` and store its error in the settlement, so that the rest of the batch is settled."""
     try:
-        work()
+        work(*args)
     except Exception as error:  # noqa: BLE001 - kept in the settlement
         settlement.error = error
 

@@ -37,10 +37,15 @@ scope: contextvars.ContextVar[CallScope | None] = contextvars.ContextVar("interl
 def context_of(owner: CallScope | None) -> contextvars.Context:
     """A copy of this context in which user code of this call runs; None means the worker's own code."""
     context = contextvars.copy_context()
-    context.run(scope.set, owner)
-    for bind in binders:
-        context.run(bind, owner)
+    context.run(enter_scope, owner)
     return context
+
+
+def enter_scope(owner: CallScope | None) -> None:
+    """Make the current context one in which user code of this call runs; None means the worker's own code."""
+    scope.set(owner)
+    for bind in binders:
+        bind(owner)
 
 
 # ---------------------------------------------------------------- calling
@@ -116,10 +121,13 @@ class ProtectedTask(asyncio.Task[T]):
     owner: CallScope | None = None
     refused: int = 0
     """How many cancellations by user code were refused."""
+    cancelled_by_worker: bool = False
+    """Whether code outside of every call of user code has cancelled the task."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         caller = scope.get()
         if caller is None or caller is self.owner:
+            self.cancelled_by_worker = self.cancelled_by_worker or caller is None
             return super().cancel(msg)
         self.refused += 1
         if not caller.warned:
@@ -132,9 +140,15 @@ class ProtectedTask(asyncio.Task[T]):
         return False
 
 
-def protected(work: Coroutine[Any, Any, T], owner: CallScope | None = None) -> ProtectedTask[T]:
-    """Start a task that only its owner's code, or the worker itself, can cancel. It runs in the owner's scope."""
-    task: ProtectedTask[T] = ProtectedTask(work, loop=asyncio.get_running_loop(), context=context_of(owner))
+def protected(
+    work: Coroutine[Any, Any, T], owner: CallScope | None = None, context: contextvars.Context | None = None
+) -> ProtectedTask[T]:
+    """Start a task that only its owner's code, or the worker itself, can cancel.
+
+    It runs in the owner's scope: in `context`, or in a copy of the current one.
+    """
+    context = context_of(owner) if context is None else context
+    task: ProtectedTask[T] = ProtectedTask(work, loop=asyncio.get_running_loop(), context=context)
     task.owner = owner
     return task
 

@@ -41,7 +41,12 @@ def span(
     The span is a child of the context in `trace`, or a root span without one. Enter it in the task or thread that runs
     the handler. If the program does not use OpenTelemetry, the span does nothing.
     """
-    return _recorded(name, trace, attributes) if "opentelemetry.trace" in sys.modules else _NO_SPAN
+    return _recorded(name, trace, attributes) if is_traced() else _NO_SPAN
+
+
+def is_traced() -> bool:
+    """Whether the program uses OpenTelemetry."""
+    return "opentelemetry.trace" in sys.modules
 
 
 @contextmanager

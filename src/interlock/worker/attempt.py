@@ -5,7 +5,7 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
@@ -24,15 +24,18 @@ from ..errors import LeaseLost, PayloadError
 from ..jobs.user_code import (
     Around,
     CallScope,
+    ProtectedTask,
     Result,
     acall_within,
     atry_call,
     call_within,
     context_of,
+    enter_scope,
     in_thread,
     protected,
 )
-from ..telemetry.tracing import span
+from ..telemetry.events import Measured
+from ..telemetry.tracing import is_traced, span
 from .forked_handlers import call_unless_forked, exit_if_forked
 from .subprocess.children import RaisedInChild
 
@@ -68,6 +71,7 @@ class Attempts:
         self._threads = threads
         self._writers = writers
         self._children = children
+        self._pid = os.getpid()
 
     # ------------------------------------------------------------ prepare
     async def prepare(self, execution: HeldExecution) -> tuple[Outcome | None, Any]:
@@ -81,11 +85,8 @@ class Attempts:
         self._context.failpoints(Failpoint.AFTER_CLAIM, execution.job)
         try:
             arguments = execution.spec.signature.check(execution.job.payload)
-        except PayloadError as error:
-            # The payload was valid when it was stored, so the code has changed since then.
-            return FailedFinally(clean(f"the stored payload no longer fits: {error}")), None
         except BaseException as error:  # noqa: BLE001 - the user's own validator may raise anything
-            return outcome_of(error, execution, self._context.now), None
+            return self._outcome_of_payload(error, execution), None
         if execution.status == "LEASED":
             outcome = await self._run_guard(execution, arguments)
             if outcome is not None:
@@ -104,6 +105,71 @@ class Attempts:
             if isinstance(outcome, Errored | FailedFinally):
                 traced.fail(outcome.error if isinstance(outcome, Errored) else outcome.reason)
             return outcome, value
+
+    def _outcome_of_payload(self, error: BaseException, execution: HeldExecution) -> Outcome:
+        if isinstance(error, PayloadError):
+            # The payload was valid when it was stored, so the code has changed since then.
+            return FailedFinally(clean(f"the stored payload no longer fits: {error}"))
+        return outcome_of(error, execution, self._context.now)
+
+    # ------------------------------------------------------------ prepare in one task
+    @staticmethod
+    def is_plain(execution: HeldExecution) -> bool:
+        """Whether a started attempt is only a coroutine in this event loop, so that its slot needs no other task."""
+        spec = execution.spec
+        return spec.signature.is_async and not execution.separate_process and not spec.around and not is_traced()
+
+    async def prepare_plain(self, execution: HeldExecution, task: ProtectedTask[None]) -> tuple[Outcome, Any]:
+        """`prepare` for a plain attempt, in the task that runs the handler. `task` is that task.
+
+        From here on the task runs in the scope of the job, so the caller must not call the worker's own code in it.
+        """
+        job = execution.job
+        if execution.stop is not None:
+            return outcome_of_stop(execution), None
+        task.owner = owner = CallScope(job.kind, job.id, job.attempt)
+        enter_scope(owner)
+        self._context.failpoints(Failpoint.AFTER_CLAIM, job)
+        try:
+            arguments = execution.spec.signature.check(job.payload)
+        except BaseException as wrong:  # noqa: BLE001 - the user's own validator may raise anything
+            return self._outcome_of_payload(wrong, execution), None
+        execution.began = self._context.sleeper.monotonic()
+        value, error = await self._call_plain(execution, arguments, task)
+        try:
+            if error is None:
+                return outcome_of_value(execution, value)
+        except BaseException as fault:  # noqa: BLE001 - every error becomes an outcome
+            error = fault
+        return outcome_of(error, execution, self._context.now), None
+
+    async def _call_plain(
+        self, execution: HeldExecution, arguments: dict[str, Any], task: ProtectedTask[None]
+    ) -> Result:
+        """Call the handler in this task. Raises only `CancelledError`, if the worker's own code cancelled the task."""
+        result: Result
+        execution.handler_task = task
+        try:
+            # `halt` sets `stop` and then reads `handler_task`; this does the reverse, so one always sees the other.
+            if execution.stop is not None:
+                raise asyncio.CancelledError  # noqa: TRY301 - as if the handler had been cancelled at its start
+            self._context.failpoints(Failpoint.IN_PREPARE, execution.job)
+            signature = execution.spec.signature
+            result = await signature.call(LiveRun(execution, self) if signature.takes_run else None, arguments), None
+        except BaseException as error:  # noqa: BLE001 - the caller decides
+            result = None, error
+        finally:
+            exit_if_forked(self._pid)
+        if task.cancelling():
+            # The handler may have cancelled itself and not waited since then.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as error:
+                result = None, error
+        execution.handler_task = None
+        if isinstance(result[1], asyncio.CancelledError) and task.cancelled_by_worker and execution.stop is None:
+            raise result[1]
+        return result
 
     async def _run_guard(self, execution: HeldExecution, arguments: dict[str, Any]) -> Outcome | None:
         guard = execution.spec.guard
@@ -129,7 +195,9 @@ class Attempts:
         try:
             self._context.failpoints(Failpoint.IN_PREPARE, execution.job)
             if execution.separate_process:
-                return self._from_child(execution, *await self._children.prepare(execution, self.ledger(execution)))
+                return self._from_child(
+                    execution, *await self._children.prepare(execution, self.open_ledger(execution))
+                )
             signature = execution.spec.signature
             call = signature.bound(self._run(execution, is_async=signature.is_async), arguments)
             value, error = await self._call(execution, call, is_async=signature.is_async)
@@ -168,7 +236,7 @@ class Attempts:
         if spec.finish is None:
             return None
         if execution.separate_process:
-            await self._children.finish(execution, self.ledger(execution))
+            await self._children.finish(execution, self.open_ledger(execution))
             return None
         value = spec.signature.load_value(json.loads(execution.value or "null"))
         is_async = inspect.iscoroutinefunction(spec.finish)
@@ -177,33 +245,28 @@ class Attempts:
         )
         return error
 
-    # ------------------------------------------------------------ running
-    def ledger(self, execution: HeldExecution) -> StoreLedger:
+    # ------------------------------------------------------------ the host of runs
+    def open_ledger(self, execution: HeldExecution, /) -> StoreLedger:
         return StoreLedger(self._context, self._settler, execution)
 
-    def _run(self, execution: HeldExecution, *, is_async: bool) -> LiveRun | LiveSyncRun:
-        ledger, measured = self.ledger(execution), self._context.events.emit
-        if not is_async:
-            return LiveSyncRun(execution, ledger, measured)
-        around = execution.spec.around
+    def measured(self, event: Measured, /) -> None:
+        self._context.events.emit(event)
 
-        def to_thread(call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
-            return in_thread(functools.partial(call_within, around, call))
+    async def in_thread(self, execution: HeldExecution, call: Callable[[], Any], /) -> Any:
+        return await in_thread(functools.partial(call_within, execution.spec.around, call))
 
-        return LiveRun(
-            execution,
-            ledger,
-            measured,
-            in_thread=to_thread,
-            write=self._write,
-            advance=lambda stage: self._reporter.send(execution, Advanced(stage)),
-        )
+    async def advance(self, execution: HeldExecution, stage: str, /) -> None:
+        await self._reporter.send(execution, Advanced(stage))
 
-    async def _write(self, work: Callable[[], Any]) -> Any:
+    async def write(self, work: Callable[[], Any], /) -> Any:
         """Write to the ledger in separate threads, so that the handler's own functions cannot delay it."""
         if self._context.stopped.is_set():
             raise LeaseLost("The worker of this run has ended. Nothing was stored.")
         return await asyncio.get_running_loop().run_in_executor(self._writers, work)
+
+    # ------------------------------------------------------------ running
+    def _run(self, execution: HeldExecution, *, is_async: bool) -> LiveRun | LiveSyncRun:
+        return LiveRun(execution, self) if is_async else LiveSyncRun(execution, self)
 
     async def _call(
         self,

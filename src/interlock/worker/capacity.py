@@ -115,7 +115,9 @@ class Capacity:
         if runner == "loop":
             return 1 << 30
         most = self._processes.most if runner == "processes" else self._threads
-        return most - self._slots.running(lambda execution: self._runner_of(execution.job.kind) == runner)
+        return most - self._slots.running(
+            lambda execution: not execution.settling and self._runner_of(execution.job.kind) == runner
+        )
 
 
 def is_suspect(lease_losses: int, crashes: int) -> bool:

@@ -1,31 +1,37 @@
-"""Slots: each runs one execution at a time, from its lease until its end is stored."""
+"""Slots: each runs one handler at a time.
+
+An execution waits for a slot, runs in it, and leaves it when its handler ends. Its outcome is stored while the slot
+runs the next execution. The worker renews the lease from the claim until the outcome is stored.
+"""
 
 import asyncio
-import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
-from ..core.error_policy import describe
 from ..core.lifecycle import Lifecycle
-from ..core.outcome import Finished, Handed, Outcome, Returned
-from ..core.payload import clean
+from ..core.outcome import Finished, Handed, Outcome, Requeued, Returned
 from ..engine.context import WorkerContext, call_soon
-from ..engine.held_execution import HeldExecution
+from ..engine.held_execution import WHY, HeldExecution
 from ..engine.reporter import Reporter
 from ..engine.settle import Settlement
 from ..errors import LeaseLost, TransitionRefused, Unavailable
-from ..jobs.user_code import protected
+from ..jobs.user_code import ProtectedTask, context_of, protected
 from ..store.types import Fence, Lease
 from ..telemetry import events
 from .attempt import Attempts
-from .capacity import must_run_alone
+from .capacity import is_suspect, must_run_alone
+from .finishing import finish
+from .prefetch import Prefetch
+from .slot_queue import SlotNumbers, SlotQueue
 from .states import check
-from .subprocess.child_process import CannotStart, Died
 
 OnError = Callable[[BaseException], None]
-RENEWAL_CHECK = 0.25
-"""Seconds between two checks whether a lease was renewed."""
+UNSTORED_PER_SLOT = 4
+"""How many outcomes for each slot may wait to be stored. With more, the worker claims nothing."""
+Ended = tuple[HeldExecution, Outcome, Any]
+"""An execution whose handler has ended, its outcome, and the value for the commit function."""
 
 
 class Slots:
@@ -37,6 +43,8 @@ class Slots:
         self.size = size
         self.executions: dict[int, HeldExecution] = {}
         """The executions by `id()`. A lost execution may still run here together with the next one of its job."""
+        self.suspects: dict[int, HeldExecution] = {}
+        """The executions among them that may have crashed a worker."""
         self.abandoned: dict[Fence, None] = {}
         """Executions whose slot failed. They wait for their lease to expire and leave when another worker takes them.
         """
@@ -47,27 +55,48 @@ class Slots:
         self._stopped = False
         self._waiting: set[int] = set()
         """Executions that wait until no other execution runs."""
-        self._queued: deque[HeldExecution] = deque()
-        """Executions that wait for a slot while the worker renews their leases."""
+        self._running = 0
+        """How many slots are taken."""
+        self._ended: list[Ended] = []
+        """Handlers that have ended in this iteration of the event loop."""
+        self.prefetch = Prefetch(size, min((kind.lease for kind in context.kinds.values()), default=0.0))
         self.slot_freed = asyncio.Event()
+        """Set when a slot becomes free or an outcome was stored."""
         self.done = 0
         """How many attempts have ended here."""
         self._context = context
         self._attempts = attempts
         self._reporter = reporter
         self._on_error = on_error
-        self._numbers = list(range(size))
+        self._numbers = SlotNumbers()
         self._loop = asyncio.get_running_loop()
+        self._own = context_of(None)
+        """The context of the worker's own code. Handlers start from copies of it."""
+        self._queued = SlotQueue(self._return_late, self._own)
 
     # ------------------------------------------------------------ free slots
     @property
     def busy(self) -> int:
-        return len(self.executions)
+        """How many slots are taken, or needed by executions that wait to start or to be stored."""
+        return min(len(self.executions), self.size)
 
     @property
     def free(self) -> int:
         """How many slots are free and not reserved for a claim or an adopted execution. Thread-safe."""
-        return max(self.size - len(self.executions) - self.reserved - len(self.adopted), 0)
+        return max(self.size - self._running - len(self._queued) - self.reserved - len(self.adopted), 0)
+
+    @property
+    def room(self) -> int:
+        """How many jobs to claim: for free slots, and for those that will be free in a moment.
+
+        It is zero if too many outcomes wait to be stored, so that a slow database slows the claims down.
+        """
+        started = len(self.executions) - len(self._queued)
+        if started - self._running >= UNSTORED_PER_SLOT * self.size:
+            return 0
+        # If a suspect kills the process, a job that waits beside it would lose a try.
+        ahead = 0 if self.suspects else max(self.prefetch.most - len(self._queued), 0)
+        return self.free + ahead
 
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
         """Return how many executions of this worker match. Thread-safe."""
@@ -75,9 +104,10 @@ class Slots:
 
     def report_missed_claim(self) -> None:
         """Report that a job was due, but another worker claimed it first."""
-        number = self._numbers[0] if self._numbers else 0
+        number = self._numbers.take()
         self._moved(number, None, "Polling", "Claiming", "a job is due")
         self._moved(number, None, "Claiming", "Polling", "another worker was faster")
+        self._numbers.give_back(number)
 
     # ------------------------------------------------------------ one execution
     def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, separate_process: bool) -> None:
@@ -85,29 +115,53 @@ class Slots:
 
         Without a free slot it waits for one, and the worker renews its lease meanwhile.
         """
-        execution = HeldExecution(
-            lease,
-            self._context.kinds[lease.job.kind],
-            lifecycle,
-            asked_at=asked_at,
-            slot=self.size,
-            separate_process=separate_process,
-        )
-        self.executions[id(execution)] = execution
-        self._queued.append(execution)
-        self._begin_queued()
+        self.add(lease, lifecycle, asked_at, separate_process=separate_process)
+        self.begin_queued()
 
-    def _begin_queued(self) -> None:
-        while self._queued and self._numbers:
-            execution = self._queued.popleft()
-            execution.slot = heapq.heappop(self._numbers)
+    def add(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, separate_process: bool) -> None:
+        """Let an execution wait for a slot until `begin_queued` is called."""
+        spec = self._context.kinds[lease.job.kind]
+        execution = HeldExecution(lease, spec, lifecycle, asked_at=asked_at, separate_process=separate_process)
+        # A job that waits for a slot does not use up its `max_runtime`.
+        execution.began = math.inf
+        self.executions[id(execution)] = execution
+        if is_suspect(lease.job.lease_losses, lease.crashes):
+            self.suspects[id(execution)] = execution
+        self._queued.add(execution)
+
+    def begin_queued(self) -> None:
+        """Begin as many of the waiting executions as there are free slots."""
+        now = self._context.sleeper.monotonic()
+        while self._queued and self._running < self.size:
+            execution = self._queued.next()
+            self._running += 1
+            execution.in_slot, execution.began = True, now
+            execution.slot = self._numbers.take()
             self._go(execution, "Claiming", "a job is due")
             self._go(execution, "Processing", "the worker owns the lease")
             self._begin(execution)
+        self._queued.watch()
 
     def _begin(self, execution: HeldExecution) -> None:
+        plain = (
+            execution.status == "IN_PROGRESS" and not must_run_alone(execution) and self._attempts.is_plain(execution)
+        )
         # The execution keeps a reference to its task, because the event loop keeps only a weak one.
-        execution.task = protected(self._execute(execution))
+        execution.task = protected(
+            self._execute_plain(execution) if plain else self._execute(execution), context=self._own.copy()
+        )
+
+    async def _execute_plain(self, execution: HeldExecution) -> None:
+        """Run a plain attempt in this task, in the scope of its job, and leave the rest to the worker's own code."""
+        try:
+            outcome, value = await self._attempts.prepare_plain(execution, cast("ProtectedTask[None]", execution.task))
+        except asyncio.CancelledError:
+            self._own.copy().run(self._give_up, execution, "the event loop is closing")
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported, so that no slot ends unnoticed
+            self._own.copy().run(self._abandon, execution, error)
+        else:
+            self._handler_ended(execution, outcome, value)
 
     async def _execute(self, execution: HeldExecution) -> None:
         try:
@@ -120,8 +174,7 @@ class Slots:
             if outcome is None:
                 self._give_up(execution, "the lease was lost before the handler started")
                 return
-            self._reporting(execution, outcome)
-            self._reporter.post(execution, outcome, self._settled, value)
+            self._handler_ended(execution, outcome, value)
         except asyncio.CancelledError:
             self._give_up(execution, "the event loop is closing")
             raise
@@ -130,6 +183,7 @@ class Slots:
 
     async def _wait_until_alone(self, execution: HeldExecution) -> None:
         """Wait until no other execution runs here. The worker claims nothing meanwhile."""
+        self.return_unstarted("a job that may crash its worker must run alone")
         self._waiting.add(id(execution))
         execution.on_halt(lambda: call_soon(self._loop, self.slot_freed.set))
         execution.began = math.inf
@@ -143,53 +197,57 @@ class Slots:
             execution.began = self._context.sleeper.monotonic()
 
     async def _finish(self, execution: HeldExecution) -> None:
-        """Run the finish function until it succeeds or has used all tries of its kind. It never fails the job."""
-        outcome = Finished()
-        while execution.stop is None:
-            error = await self._attempts.finish(execution)
-            if error is None or execution.stop is not None:
-                break
-            if isinstance(error, Died) and error.others:
-                # Any job in the process may have crashed it. The next run is alone and shows whether this job did.
-                execution.shared_crash = execution.shared_crash or error.shared
-                continue
-            if not isinstance(error, CannotStart):
-                execution.failures += 2 if isinstance(error, Died) and execution.shared_crash else 1
-                self._context.events.emit(
-                    events.FinishFailed(execution.job.id, execution.job.kind, execution.failures, error)
-                )
-            if execution.failures >= execution.spec.tries:
-                outcome = Finished(clean(describe(error)))
-                break
-            await self._attempts.pause(
-                execution, execution.spec.backoff.delay(max(execution.failures, 1), self._context.random())
-            )
-        if execution.stop is not None and await self._wait_for_renewal(execution):
-            await self._finish(execution)
-            return
-        if execution.stop is not None:
+        """Run the finish function of a committed execution, and have its end stored."""
+        outcome = await finish(self._context, self._attempts, execution, stopped=lambda: self._stopped)
+        if outcome is None:
             self._give_up(execution, "another worker will finish it")
             return
         self._reporting(execution, outcome)
+        self._leave(execution)
         self._reporter.post(execution, outcome, self._settled)
-
-    async def _wait_for_renewal(self, execution: HeldExecution) -> bool:
-        """Wait until a doubtful lease is renewed. Returns False if the lease is lost or the worker stops."""
-        while execution.lease_doubtful and not self._stopped and not self._context.stopped.is_set():
-            if self._context.sleeper.monotonic() < execution.trusted_until():
-                execution.resume_after_renewal()
-                return True
-            await self._context.sleeper.asleep(RENEWAL_CHECK)
-        return False
+        self.slot_freed.set()
+        self.begin_queued()
 
     # ------------------------------------------------------------ its end
+    def _handler_ended(self, execution: HeldExecution, outcome: Outcome, value: Any) -> None:
+        """Have the outcome stored, together with the others of this iteration of the event loop."""
+        if not self._ended:
+            self._loop.call_soon(self._post_ended, context=self._own.copy())
+        self._ended.append((execution, outcome, value))
+
+    def _post_ended(self) -> None:
+        """Free the slots of handlers that have ended, and post their outcomes."""
+        ended, self._ended = self._ended, []
+        now, seconds = self._context.sleeper.monotonic(), 0.0
+        for execution, outcome, value in ended:
+            seconds += now - execution.began
+            self._reporting(execution, outcome)
+            if not (isinstance(outcome, Returned) and outcome.boundary):
+                self._leave(execution)
+            self._reporter.post(execution, outcome, self._settled, value)
+        self.prefetch.handlers_ended(len(ended), seconds)
+        self.slot_freed.set()
+        self.begin_queued()
+
+    def _leave(self, execution: HeldExecution) -> None:
+        """Free the slot. The execution keeps its number until its outcome is stored."""
+        if execution.in_slot:
+            execution.in_slot = False
+            self._running -= 1
+
     def _reporting(self, execution: HeldExecution, outcome: Outcome) -> None:
         if execution.state == "Processing":
             good = isinstance(outcome, Returned | Handed) or (isinstance(outcome, Finished) and outcome.error is None)
             self._go(execution, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
 
-    def _settled(self, item: Settlement) -> None:
-        """Free the slot after the store has answered, or run the finish function of a committed execution."""
+    def _settled(self, items: Sequence[Settlement]) -> None:
+        """Forget executions after the store has answered, or run the finish functions of committed ones."""
+        for item in items:
+            self._settled_one(item)
+        self.slot_freed.set()
+        self.begin_queued()
+
+    def _settled_one(self, item: Settlement) -> None:
         execution, error = item.execution, item.error
         execution.settling = False
         if error is not None and (
@@ -199,7 +257,8 @@ class Slots:
         elif error is not None:
             self._abandon(execution, error)
         elif execution.ended:
-            self._free(execution, "stored")
+            self._go(execution, "Polling", "stored")
+            self._forget(execution)
         else:
             # The execution is committed. The same slot runs its finish function.
             self._begin(execution)
@@ -209,7 +268,8 @@ class Slots:
         execution.renews = False
         if execution.state == "Processing":
             self._go(execution, "ReportingFailure", why)
-        self._free(execution, why)
+        self._go(execution, "Polling", why)
+        self._drop(execution)
 
     def _abandon(self, execution: HeldExecution, error: BaseException) -> None:
         """Free the slot after an internal error. The job waits until its lease expires, and the worker pauses."""
@@ -221,17 +281,18 @@ class Slots:
         self._drop(execution)
         self._on_error(error)
 
-    def _free(self, execution: HeldExecution, why: str) -> None:
-        self._go(execution, "Polling", why)
-        self._drop(execution)
-
     def _drop(self, execution: HeldExecution) -> None:
-        del self.executions[id(execution)]
-        if execution.slot < self.size:
-            heapq.heappush(self._numbers, execution.slot)
-        self.done += 1
+        self._forget(execution)
         self.slot_freed.set()
-        self._begin_queued()
+        self.begin_queued()
+
+    def _forget(self, execution: HeldExecution) -> None:
+        del self.executions[id(execution)]
+        self.suspects.pop(id(execution), None)
+        self._leave(execution)
+        if execution.slot >= 0:
+            self._numbers.give_back(execution.slot)
+            self.done += 1
 
     def _go(self, execution: HeldExecution, target: str, why: str) -> None:
         source, execution.state = execution.state, target
@@ -242,11 +303,34 @@ class Slots:
         if self._context.events.wants(events.SlotStateChanged):
             self._context.events.emit(events.SlotStateChanged(self._context.owner, number, source, target, why, job_id))
 
+    # ------------------------------------------------------------ jobs that have not started
+    def return_unstarted(self, why: str) -> None:
+        """Return the jobs that were claimed in advance to the queue. They keep their tries."""
+        for execution in self._queued.remove_unstarted():
+            # No handler ran, so the attempt has no run time.
+            execution.ran_elsewhere = True
+            self._reporter.post(execution, Requeued(why), self._returned)
+
+    def _returned(self, items: Sequence[Settlement]) -> None:
+        for item in items:
+            item.execution.settling = item.execution.renews = False
+            if item.error is None or isinstance(item.error, LeaseLost | TransitionRefused | Unavailable):
+                self._forget(item.execution)
+            else:
+                self._abandon(item.execution, item.error)
+        self.slot_freed.set()
+
+    def _return_late(self) -> None:
+        """Return the jobs that were claimed in advance, because one of them waits for too long."""
+        self.prefetch.suspend()
+        self.return_unstarted("its worker had no free slot in time")
+
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
         """Stop every handler and return its job to the queue."""
         self._stopped = True
         self._reporter.stop_retrying_hooks()
+        self.return_unstarted(WHY["shutdown"])
         for execution in list(self.executions.values()):
             if not execution.settling:
                 execution.halt("shutdown")

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ..core.lifecycle import Lifecycle
 from ..engine.context import WorkerContext, call_soon
+from ..engine.held_execution import WHY
 from ..engine.reporter import Reporter
 from ..errors import InterlockError, NotMigrated, Unavailable
 from ..store.contract import Subscription
@@ -33,6 +34,8 @@ HEALTH_CHECK = 1.0
 """Seconds after which a full worker checks for errors and for an outage."""
 BATCH_WAIT = 0.02
 """Seconds for which a nearly full worker waits for free slots before it claims again."""
+MOST = 500
+"""The most jobs that one statement claims. With more, the worker would wait longer for the first of them."""
 
 
 class Worker:
@@ -143,6 +146,7 @@ class Worker:
 
     async def _end(self) -> None:
         self._close_listener()
+        self._slots.return_unstarted(WHY["shutdown"])
         await self._stop_reconcilers()
         if not await self._slots.wait_until_empty(DRAIN):
             self._slots.stop()
@@ -203,7 +207,7 @@ class Worker:
         work_expected = self._backoff.fresh or notified
         while not self._stopping.is_set():
             self._check_health()
-            if self._slots.free <= 0 and not await self._wait_for_slot():
+            if self._room() <= 0 and not await self._wait_for_slot():
                 continue
             if not work_expected and ((due_in := await self._due_in()) is None or due_in > 0):
                 return due_in
@@ -230,6 +234,10 @@ class Worker:
         self._wake.clear()
         return notified
 
+    def _room(self) -> int:
+        # Committed executions of other workers need free slots: claim nothing in advance until they have some.
+        return min(self._slots.room, self._slots.free) if self._maintenance.has_more else self._slots.room
+
     def _check_health(self) -> None:
         if error := self._slot_error:
             self._slot_error = None
@@ -241,19 +249,18 @@ class Worker:
         """Wait for a free slot. Returns False if the loop must check its health first."""
         self._slots.slot_freed.clear()
         try:
-            async with asyncio.timeout(HEALTH_CHECK):
-                await self._slots.slot_freed.wait()
+            await asyncio.wait_for(self._slots.slot_freed.wait(), HEALTH_CHECK)
         except TimeoutError:
             return False
         await self._wait_for_batch()
-        return self._slots.free > 0
+        return self._room() > 0
 
     async def _wait_for_batch(self) -> None:
-        """Wait until a few slots are free, so that the next claim takes several jobs at once."""
+        """Wait until there is room for several jobs, so that the next claim takes them at once."""
         end = self._context.sleeper.monotonic() + BATCH_WAIT
         while (
             self._slots.busy
-            and self._slots.free < self._slots.size // 4
+            and self._room() < (self._slots.size + self._slots.prefetch.most) // 4
             and self._context.sleeper.monotonic() < end
             and not self._stopping.is_set()
         ):
@@ -264,8 +271,8 @@ class Worker:
 
     async def _claim(self) -> int:
         count, begun = 0, self._context.sleeper.monotonic()
-        for claim_rules, most in self._capacity.split(self._claim_rules, self._slots.free):
-            limit = min(most, self._slots.free)
+        for claim_rules, most in self._capacity.split(self._claim_rules, min(self._room(), MOST)):
+            limit = min(most, self._room())
             if limit > 0:
                 count += await self._claim_by(claim_rules, limit)
         self._context.events.emit(events.Claimed(self._context.owner, count, self._context.sleeper.monotonic() - begun))
@@ -273,22 +280,17 @@ class Worker:
 
     async def _claim_by(self, claim_rules: Sequence[ClaimRule], limit: int) -> int:
         asked_at, (suspects, alone) = self._context.sleeper.monotonic(), self._capacity.suspects(limit)
-        claim = partial(
-            self._context.store.queue.claim,
-            self._context.owner,
-            claim_rules,
-            self._queues,
-            limit,
-            suspects=suspects,
-            alone=alone,
-        )
+        owner, claim = self._context.owner, self._context.store.queue.claim
+        claimed = partial(claim, owner, claim_rules, self._queues, limit, suspects=suspects, alone=alone)
         self._slots.reserved = limit
         try:
-            leases = await self._in_claim_thread(claim)
+            leases = await self._in_claim_thread(claimed)
         finally:
             self._slots.reserved = 0
         for lease in leases:
-            self.take(lease, self._context.kinds[lease.job.kind].lifecycle, asked_at)
+            lifecycle = self._context.kinds[lease.job.kind].lifecycle
+            self._slots.add(lease, lifecycle, asked_at, separate_process=self._capacity.needs_child(lease))
+        self._slots.begin_queued()
         return len(leases)
 
     # ------------------------------------------------------------ waiting

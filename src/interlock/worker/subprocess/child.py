@@ -25,6 +25,7 @@ from ...core.error_policy import describe
 from ...core.outcome import FailedFinally, Outcome
 from ...core.payload import clean
 from ...engine.classify import outcome_of, outcome_of_value
+from ...engine.held_execution import HeldExecution
 from ...engine.live_run import LiveRun, LiveSyncRun
 from ...errors import PayloadError
 from ...jobs.spec import KindSpec
@@ -199,20 +200,13 @@ class Service:
         )
         around = execution.spec.around
         if not inspect.iscoroutinefunction(fn):
-            run = LiveSyncRun(execution, ledger, _reported_by_worker)
+            run = LiveSyncRun(execution, _RunHost(ledger))
             call = functools.partial(call_within, around, functools.partial(fn, run, *args, **kwargs))
             return await loop.run_in_executor(
                 self._threads,
                 functools.partial(context_of(owner).run, functools.partial(call_unless_forked, pid, call)),
             )
-        arun = LiveRun(
-            execution,
-            ledger,
-            _reported_by_worker,
-            in_thread=lambda step: in_thread(functools.partial(call_within, around, step)),
-            write=_write,
-            advance=_advance_in_thread(ledger.advance),
-        )
+        arun = LiveRun(execution, _RunHost(ledger))
         task = protected(
             atry_call(functools.partial(acall_within, around, functools.partial(fn, arun, *args, **kwargs))), owner
         )
@@ -237,18 +231,29 @@ def _outcome_of_call(execution: ChildExecution, ledger: PipeLedger, value: Any, 
         return outcome_of(fault, execution, ledger.now)
 
 
-async def _write(work: Callable[[], Any]) -> Any:
-    """Write in separate threads, so that handlers' functions cannot block the pipe."""
-    return await asyncio.get_running_loop().run_in_executor(_WRITERS, work)
+class _RunHost:
+    """The host of one run in this process."""
 
+    def __init__(self, ledger: PipeLedger) -> None:
+        self._ledger = ledger
 
-def _advance_in_thread(advance: Callable[[str], None]) -> Callable[[str], Any]:
-    return lambda stage: asyncio.to_thread(advance, stage)
+    def open_ledger(self, execution: HeldExecution, /) -> PipeLedger:
+        del execution
+        return self._ledger
 
+    def measured(self, event: Measured, /) -> None:
+        """Do nothing, because the execution sends its usage to the worker, which emits the event."""
 
-def _reported_by_worker(measured: Measured) -> None:
-    """Do nothing, because the execution sends its usage to the worker, which emits the event."""
-    del measured
+    async def in_thread(self, execution: HeldExecution, call: Callable[[], Any], /) -> Any:
+        return await in_thread(functools.partial(call_within, execution.spec.around, call))
+
+    async def write(self, work: Callable[[], Any], /) -> Any:
+        """Write in separate threads, so that handlers' functions cannot block the pipe."""
+        return await asyncio.get_running_loop().run_in_executor(_WRITERS, work)
+
+    async def advance(self, execution: HeldExecution, stage: str, /) -> None:
+        del execution
+        await asyncio.to_thread(self._ledger.advance, stage)
 
 
 # ---------------------------------------------------------------- the program

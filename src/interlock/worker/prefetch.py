@@ -1,0 +1,33 @@
+"""How many jobs a worker claims in advance, so that its handlers need not wait for the database."""
+
+import math
+
+HORIZON = 0.1
+"""Seconds within which a job that was claimed in advance should start. Another worker could start it at once."""
+LEASE_SHARE = 50
+"""The horizon is at most this part of the shortest lease."""
+PER_SLOT = 4
+"""The most jobs that are claimed in advance for each slot. If the worker dies, each of them loses a try."""
+
+
+class Prefetch:
+    """Computes the number of jobs from the time that recent handlers took: it is zero unless handlers are short."""
+
+    def __init__(self, slots: int, lease: float) -> None:
+        self._slots = slots
+        self._horizon = min(HORIZON, lease / LEASE_SHARE)
+        self._mean = math.inf
+        self.most = 0
+        """How many executions may wait for a slot."""
+
+    def handlers_ended(self, count: int, seconds: float) -> None:
+        """Take into account handlers that ended after this many seconds in all."""
+        mean = max(seconds / count, 1e-9)
+        # Longer handlers count at once, and shorter ones gradually.
+        self._mean = mean if mean > self._mean or self._mean == math.inf else (self._mean + mean) / 2
+        starting = int(self._slots * self._horizon / self._mean)
+        self.most = min(PER_SLOT * self._slots, starting) if self._mean <= self._horizon else 0
+
+    def suspend(self) -> None:
+        """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""
+        self._mean, self.most = math.inf, 0

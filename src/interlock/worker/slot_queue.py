@@ -1,0 +1,83 @@
+"""The executions that wait for a slot, and how long they may wait."""
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable
+
+from ..engine.held_execution import HeldExecution
+
+LONGEST_WAIT = 1.0
+"""Seconds after which a job that was claimed in advance and has not started returns to the database."""
+
+
+class SlotQueue:
+    """Executions that wait for a slot, those past their commit first. Use it in the event loop only."""
+
+    def __init__(self, on_late: Callable[[], None], context: contextvars.Context) -> None:
+        self._on_late = on_late
+        self._context = context
+        self._waiting: deque[HeldExecution] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, execution: HeldExecution) -> None:
+        execution.queued_at = self._loop.time()
+        if execution.status == "COMMITTED":
+            self._waiting.appendleft(execution)
+        else:
+            self._waiting.append(execution)
+
+    def next(self) -> HeldExecution:
+        """Remove the next execution and return it."""
+        return self._waiting.popleft()
+
+    def remove_unstarted(self) -> list[HeldExecution]:
+        """Remove all jobs that can return to the database, and return them."""
+        removed = [execution for execution in self._waiting if _can_return(execution)]
+        self._waiting = deque(execution for execution in self._waiting if not _can_return(execution))
+        return removed
+
+    def watch(self) -> None:
+        """Call `on_late` if a job is still here after `LONGEST_WAIT`."""
+        if self._waiting and self._timer is None:
+            self._timer = self._loop.call_later(LONGEST_WAIT, self._check, context=self._context.copy())
+
+    def _check(self) -> None:
+        self._timer = None
+        first = next((execution for execution in self._waiting if _can_return(execution)), None)
+        if first is None:
+            return
+        left = first.queued_at + LONGEST_WAIT - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check, context=self._context.copy())
+        else:
+            self._on_late()
+
+
+class SlotNumbers:
+    """The numbers of slots in events. Each is in use until the outcome is stored, so there may be more than slots."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._most = 0
+
+    def take(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._most += 1
+        return self._most - 1
+
+    def give_back(self, number: int) -> None:
+        self._free.append(number)
+
+
+def _can_return(execution: HeldExecution) -> bool:
+    """Whether the lifecycle allows a job that has not started to return to a waiting state."""
+    return (
+        execution.status != "COMMITTED"
+        and execution.lifecycle.return_path(execution.job.state, "lose", "retry") is not None
+    )

@@ -1,0 +1,201 @@
+"""Overlap: handlers run while outcomes are stored, and short jobs are claimed in advance."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from interlock import App, Run, Tx
+from interlock.store import OpenStore
+from interlock.telemetry.events import AttemptEnded, SlotStateChanged
+from interlock.worker import slot_queue
+from interlock.worker import worker as worker_module
+from interlock.worker.assembly import run_worker
+from interlock.worker.prefetch import HORIZON, PER_SLOT, Prefetch
+from interlock.worker.slots import UNSTORED_PER_SLOT
+from interlock.worker.worker import Worker
+from tests.kit import Place
+from tests.loops.worker_doubles import TIME_LIMIT, EventRecorder, InterceptedStore
+
+TRIES = 3
+
+
+class Dock:
+    """An app with a short job and a job that waits for a gate."""
+
+    def __init__(self, place: Place) -> None:
+        self.app: App[Tx] = App(place.url, schema=place.schema)
+        self.gate, self.begun = asyncio.Event(), asyncio.Event()
+        self.ran: list[str] = []
+        self.now = self.most = 0
+
+        @self.app.job(tries=TRIES)
+        async def short(run: Run) -> None:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0)
+            self.now -= 1
+            self.ran.append(run.job_id)
+
+        @self.app.job(tries=TRIES)
+        async def long(run: Run) -> None:
+            self.begun.set()
+            await self.gate.wait()
+            self.ran.append(run.job_id)
+
+        self.short, self.long = short, long
+        self.app.migrate()
+        self.store = self.app.database.store()
+
+    def add_short(self, count: int) -> set[str]:
+        return {job.id for job in self.app.enqueue_many([self.short.request() for _ in range(count)])}
+
+    @asynccontextmanager
+    async def worker(self, slots: int, store: object = None) -> AsyncGenerator[tuple[Worker, EventRecorder]]:
+        """Run a worker whose handlers have been short until now."""
+        witness = EventRecorder(self.app.events)
+        plan = replace(self.app.plan(), slots=slots, find_store=lambda: cast(OpenStore, store or self.store))
+        async with run_worker(plan) as worker:
+            worker._slots.prefetch.handlers_ended(1, HORIZON / 100)
+            yield worker, witness
+
+    @asynccontextmanager
+    async def one_running_and_some_waiting(self) -> AsyncGenerator[tuple[Worker, EventRecorder, set[str]]]:
+        """Run a worker whose only slot is taken by the long job, and that has claimed short jobs in advance."""
+        self.long.enqueue()
+        short = self.add_short(PER_SLOT)
+        async with asyncio.timeout(TIME_LIMIT), self.worker(1) as (worker, witness):
+            await self.begun.wait()
+            assert {execution.job.id for execution in worker._slots.executions.values()} > short
+            try:
+                yield worker, witness, short
+            finally:
+                self.gate.set()
+
+
+async def rounds(worker: Worker, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Wait until the worker has looked for room this many times."""
+    looks, check = asyncio.Semaphore(0), worker._check_health
+
+    def look() -> None:
+        looks.release()
+        check()
+
+    monkeypatch.setattr(worker, "_check_health", look)
+    for _ in range(count):
+        await looks.acquire()
+
+
+@pytest.fixture
+def dock(place: Place) -> Iterator[Dock]:
+    dock = Dock(place)
+    yield dock
+    report = dock.app.verify()
+    dock.app.close()
+    assert report.ok, report
+
+
+def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
+    dock: Dock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the worker claims nothing until outcomes are stored. At no time do more handlers run than it has slots."""
+    monkeypatch.setattr(worker_module, "HEALTH_CHECK", 0.02)
+    slots, jobs = 2, 80
+    unstored = UNSTORED_PER_SLOT * slots
+    intercepted, stored = InterceptedStore(dock.store), threading.Event()
+
+    def hang() -> None:
+        stored.wait(TIME_LIMIT)
+
+    intercepted.before["move"] = hang
+    ids = dock.add_short(jobs)
+
+    async def scene() -> int:
+        async with dock.worker(slots, intercepted) as (worker, witness):
+            try:
+                await witness.until(SlotStateChanged, lambda _: len(dock.ran) >= unstored)
+                await rounds(worker, monkeypatch, 10)
+                ran = len(dock.ran)
+            finally:
+                stored.set()
+            done = set[str]()
+            while done < ids:
+                done.add((await witness.until(AttemptEnded, lambda one: one.job_id not in done)).job_id)
+            return ran
+
+    ran = asyncio.run(scene())
+    assert slots < unstored <= ran < unstored + slots * (1 + PER_SLOT)
+    assert dock.most <= slots
+    assert len(dock.ran) == jobs
+
+
+def test_jobs_claimed_in_advance_return_with_all_tries_when_the_worker_stops(dock: Dock) -> None:
+    """They return at once, so that another worker can run them while this one drains."""
+
+    async def scene() -> set[str]:
+        async with dock.one_running_and_some_waiting() as (worker, witness, short):
+            worker.stop()
+            returned = set[str]()
+            while returned < short:
+                event = await witness.until(AttemptEnded, lambda one: one.job_id not in returned)
+                assert event.outcome == "lose"
+                returned.add(event.job_id)
+            for id in short:
+                job = dock.app.get(id)
+                assert (job.state, job.attempt, job.tries_left) == ("PENDING", 1, TRIES)
+        return short
+
+    short = asyncio.run(scene())
+    assert len(dock.ran) == 1
+    assert short.isdisjoint(dock.ran)
+
+
+def test_leases_of_jobs_claimed_in_advance_are_renewed(dock: Dock) -> None:
+    async def scene() -> None:
+        async with dock.one_running_and_some_waiting() as (worker, _, short):
+            before = {id: dock.app.executions(id)[-1].lease_expires_at for id in short}
+            await asyncio.to_thread(worker.heartbeat)
+            assert all(dock.app.executions(id)[-1].lease_expires_at > before[id] for id in short)
+
+    asyncio.run(scene())
+
+
+def test_idle_worker_runs_the_jobs_that_another_one_claimed_in_advance_but_could_not_start(
+    dock: Dock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job in the only slot of the first worker takes longer than the ones before it."""
+    monkeypatch.setattr(slot_queue, "LONGEST_WAIT", 0.05)
+
+    async def scene() -> None:
+        async with dock.one_running_and_some_waiting() as (first, _, short), dock.worker(1):
+            for id in short:
+                await dock.short.aresult(id, timeout=TIME_LIMIT)
+                job = dock.app.get(id)
+                assert (job.state, job.attempt, job.tries_left) == ("SUCCEEDED", 2, TRIES)
+            assert len(first._slots.executions) == 1
+            assert first._slots.prefetch.most == 0
+
+    asyncio.run(scene())
+
+
+def test_only_short_handlers_let_a_worker_claim_in_advance() -> None:
+    """A job never waits for a slot behind long handlers, because another worker might be idle."""
+    prefetch = Prefetch(slots=10, lease=30)
+    assert prefetch.most == 0
+    prefetch.handlers_ended(10, seconds=10 * HORIZON / 2)
+    assert prefetch.most == 20
+    prefetch.handlers_ended(1000, seconds=0.001)
+    assert 20 < prefetch.most <= 10 * PER_SLOT
+    prefetch.handlers_ended(1, seconds=HORIZON * 2)
+    assert prefetch.most == 0
+
+
+def test_kind_with_a_short_lease_is_claimed_less_far_in_advance() -> None:
+    short, long = Prefetch(slots=10, lease=1), Prefetch(slots=10, lease=30)
+    for prefetch in (short, long):
+        prefetch.handlers_ended(1, seconds=0.01)
+    assert 0 < short.most < long.most
