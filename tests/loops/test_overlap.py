@@ -133,8 +133,11 @@ def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
     assert len(dock.ran) == jobs
 
 
-def test_jobs_claimed_in_advance_return_with_all_tries_when_the_worker_stops(dock: Dock) -> None:
+def test_jobs_claimed_in_advance_return_with_all_tries_when_the_worker_stops(
+    dock: Dock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They return at once, so that another worker can run them while this one drains."""
+    monkeypatch.setattr(slot_queue, "LONGEST_WAIT", 10 * TIME_LIMIT)
 
     async def scene() -> set[str]:
         async with dock.one_running_and_some_waiting() as (worker, witness, short):
