@@ -119,9 +119,7 @@ class Reporter:
 
         await self._settle(self._single_threads, settlements, work)
         left = {id(settlement) for settlement in (*rest.alone, *rest.late)}
-        for settlement in settlements:
-            if id(settlement) not in left:
-                self._notify(settlement)
+        self._notify([settlement for settlement in settlements if id(settlement) not in left])
         for settlement in rest.alone:
             self._begin(self._settle_one(settlement))
         return rest

@@ -85,9 +85,8 @@ class Slots:
         """How many slots are free and not reserved for a claim or an adopted execution. Thread-safe."""
         return max(self.size - self._running - len(self._queued) - self.reserved - len(self.adopted), 0)
 
-    @property
-    def room(self) -> int:
-        """How many jobs to claim: for free slots, and for those that will be free in a moment.
+    def room(self, *, in_advance: bool) -> int:
+        """Return how many jobs to claim: for free slots and, `in_advance`, for those that will be free in a moment.
 
         It is zero if too many outcomes wait to be stored, so that a slow database slows the claims down.
         """
@@ -95,8 +94,8 @@ class Slots:
         if started - self._running >= UNSTORED_PER_SLOT * self.size:
             return 0
         # If a suspect kills the process, a job that waits beside it would lose a try.
-        ahead = 0 if self.suspects else max(self.prefetch.most - len(self._queued), 0)
-        return self.free + ahead
+        in_advance = in_advance and not self.suspects
+        return self.free + (max(self.prefetch.most - len(self._queued), 0) if in_advance else 0)
 
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
         """Return how many executions of this worker match. Thread-safe."""

@@ -16,6 +16,7 @@ from ..errors import InterlockError, NotMigrated, Unavailable
 from ..store.contract import Subscription
 from ..store.types import ClaimRule, Lease, WorkerFacts
 from ..telemetry import events
+from .claims import Claims
 from .heartbeat import LeaseRenewer
 from .lost_claims import return_lost_claims
 from .poll_backoff import PollBackoff
@@ -34,8 +35,6 @@ HEALTH_CHECK = 1.0
 """Seconds after which a full worker checks for errors and for an outage."""
 BATCH_WAIT = 0.02
 """Seconds for which a nearly full worker waits for free slots before it claims again."""
-MOST = 500
-"""The most jobs that one statement claims. With more, the worker would wait longer for the first of them."""
 
 
 class Worker:
@@ -66,6 +65,7 @@ class Worker:
         self._context, self._slots, self._capacity = context, slots, capacity
         self._reporter, self._leases, self._maintenance = reporter, leases, maintenance
         self._queues, self._claimer, self._facts = tuple(queues), claimer, facts
+        self._claims = Claims(context, slots, capacity, self._queues, claimer)
         self._listen, self._until_idle = listen, until_idle
         self._reconcile, self._stop_reconcilers = reconcile, stop_reconcilers
         self._backoff = PollBackoff(context.random)
@@ -191,10 +191,8 @@ class Worker:
             owned = [execution.fence for execution in self._slots.executions.values()]
             await self._in_claim_thread(partial(return_lost_claims, self._context, owned, self._slots.abandoned))
         if self._listen and self._listener is None:
-            loop = asyncio.get_running_loop()
-            self._listener = await self._in_claim_thread(
-                lambda: self._context.store.queue.listen(lambda: call_soon(loop, self._on_notification))
-            )
+            notify = partial(call_soon, asyncio.get_running_loop(), self._on_notification)
+            self._listener = await self._in_claim_thread(lambda: self._context.store.queue.listen(notify))
 
     def _load_claim_rules(self) -> list[ClaimRule]:
         store = self._context.store
@@ -216,15 +214,17 @@ class Worker:
             if self._maintenance.has_more:
                 # Committed executions come before jobs that have not started.
                 await self._in_claim_thread(self._maintenance.recover)
-            free, claimed = self._slots.free, await self._claim()
+            if (found := await self._claims.claim(self._claim_rules, self._room)) is None:
+                await self._wait_for_slot()
+                continue
+            claimed, may_be_more = found
             if not claimed:
                 if not work_expected:
                     self._slots.report_missed_claim()
                 return await self._due_in()
             self._backoff.reset(announced=notified)
             await self._wait_for_batch()
-            # A claim that found fewer jobs than it asked for took all that were due.
-            work_expected = claimed >= free or self._notified
+            work_expected = may_be_more or self._notified
             notified = self._take_notification() or notified
         return None
 
@@ -235,8 +235,7 @@ class Worker:
         return notified
 
     def _room(self) -> int:
-        # Committed executions of other workers need free slots: claim nothing in advance until they have some.
-        return min(self._slots.room, self._slots.free) if self._maintenance.has_more else self._slots.room
+        return self._slots.room(in_advance=not self._maintenance.has_more)
 
     def _check_health(self) -> None:
         if error := self._slot_error:
@@ -268,30 +267,6 @@ class Worker:
 
     async def _due_in(self) -> float | None:
         return await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))
-
-    async def _claim(self) -> int:
-        count, begun = 0, self._context.sleeper.monotonic()
-        for claim_rules, most in self._capacity.split(self._claim_rules, min(self._room(), MOST)):
-            limit = min(most, self._room())
-            if limit > 0:
-                count += await self._claim_by(claim_rules, limit)
-        self._context.events.emit(events.Claimed(self._context.owner, count, self._context.sleeper.monotonic() - begun))
-        return count
-
-    async def _claim_by(self, claim_rules: Sequence[ClaimRule], limit: int) -> int:
-        asked_at, (suspects, alone) = self._context.sleeper.monotonic(), self._capacity.suspects(limit)
-        owner, claim = self._context.owner, self._context.store.queue.claim
-        claimed = partial(claim, owner, claim_rules, self._queues, limit, suspects=suspects, alone=alone)
-        self._slots.reserved = limit
-        try:
-            leases = await self._in_claim_thread(claimed)
-        finally:
-            self._slots.reserved = 0
-        for lease in leases:
-            lifecycle = self._context.kinds[lease.job.kind].lifecycle
-            self._slots.add(lease, lifecycle, asked_at, separate_process=self._capacity.needs_child(lease))
-        self._slots.begin_queued()
-        return len(leases)
 
     # ------------------------------------------------------------ waiting
     def _pause(self, due_in: float | None) -> float:

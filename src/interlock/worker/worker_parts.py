@@ -19,7 +19,9 @@ class MaintenanceTasks(Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether the last sweep may have left executions because no slot was free."""
+        """Whether the last sweep may have left executions because no slot was free. They need free slots, so the worker
+        then claims nothing in advance.
+        """
         ...
 
     def note_unreachable(self) -> None:
