@@ -1,10 +1,9 @@
 """Builds the moves of plain successes from one answer of `decide`, because most jobs of a kind succeed alike."""
 
-from .decide import decide
 from .job import Job
 from .lifecycle import Lifecycle
 from .move_builder import OwnedExecution
-from .outcome import Returned
+from .outcome import Outcome, Returned
 from .transition import Move, Policy
 
 _Key = tuple[int, int, str, bool]
@@ -20,25 +19,22 @@ class SuccessMoves:
         # The values keep the lifecycle and the policy, so that no other object gets the same `id`.
         self._known: dict[_Key, tuple[Lifecycle, Policy, Move]] = {}
 
-    def move(
+    def find(
         self,
         lifecycle: Lifecycle,
         job: Job,
         execution: OwnedExecution,
-        outcome: Returned,
+        outcome: Outcome,
         policy: Policy,
         *,
         actor: str,
-    ) -> Move:
-        """The move that `decide` returns."""
-        key = id(lifecycle), id(policy), job.state, outcome.boundary
-        known = self._known.get(key)
+    ) -> Move | None:
+        """The move that `decide` returns; None if it has not answered for this lifecycle, policy and state yet."""
+        if not isinstance(outcome, Returned):
+            return None
+        known = self._known.get((id(lifecycle), id(policy), job.state, outcome.boundary))
         if known is None or execution.status != "IN_PROGRESS" or outcome.begins:
-            # A success needs no jitter.
-            move = decide(lifecycle, job, execution, outcome, policy, 0.0, actor=actor)
-            if execution.status == "IN_PROGRESS" and not outcome.begins and move.result is not None:
-                self._known[key] = lifecycle, policy, move
-            return move
+            return None
         alike = known[2]
         return Move(
             job.id,
@@ -57,3 +53,13 @@ class SuccessMoves:
             actor=actor,
             saw_cancel_request=job.cancel_requested_at is not None,
         )
+
+    def remember(self, lifecycle: Lifecycle, outcome: Outcome, policy: Policy, move: Move) -> None:
+        """Remember an answer of `decide`, if it is a success."""
+        if (
+            isinstance(outcome, Returned)
+            and move.from_status == "IN_PROGRESS"
+            and not outcome.begins
+            and move.result is not None
+        ):
+            self._known[id(lifecycle), id(policy), move.source, outcome.boundary] = lifecycle, policy, move

@@ -239,10 +239,10 @@ class Settler:
 
     def _decide_outcome(self, execution: HeldExecution, outcome: Outcome) -> Move:
         lifecycle, job, policy, actor = execution.lifecycle, execution.job, execution.spec.policy, execution.owner
-        if isinstance(outcome, Returned):
-            move = self._successes.move(lifecycle, job, execution, outcome, policy, actor=actor)
-        else:
+        move = self._successes.find(lifecycle, job, execution, outcome, policy, actor=actor)
+        if move is None:
             move = decide(lifecycle, job, execution, outcome, policy, self.context.random(), actor=actor)
+            self._successes.remember(lifecycle, outcome, policy, move)
         move.progress, move.usage = execution.progress_and_usage()
         return move
 
