@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -190,6 +191,7 @@ class Process:
                 self._worker = worker
                 if self._stop_reason is not None:
                     worker.stop()
+                _exempt_from_collection()
                 done = await worker.run()
                 self._notify("the worker has ended", attempts=done)
             code, worker_left = worker.exit_code, worker.busy
@@ -301,6 +303,12 @@ def _report_lifespan_errors(
             yield
 
     return wrapped
+
+
+def _exempt_from_collection() -> None:
+    """Exempt the app and its modules from garbage collection: they live as long as the process, and are many."""
+    gc.collect()
+    gc.freeze()
 
 
 # ---------------------------------------------------------------- the end
