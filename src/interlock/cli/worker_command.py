@@ -23,7 +23,7 @@ from ..engine.context import call_soon
 from ..errors import NotMigrated, UsageError
 from ..jobs.user_code import run
 from ..telemetry import logs
-from ..telemetry.events import AttemptEnded, Notice, WorkerStateChanged
+from ..telemetry.events import Batch, Notice, WorkerStateChanged
 from ..worker.assembly import HUNG_EXIT_CODE, start_worker
 from ..worker.forked_handlers import reset_signals_in_forks
 from ..worker.plan import Plan
@@ -172,7 +172,7 @@ class Process:
         logs.write(Notice(str(self._plan.name), "the worker starts", self.start_fields))
         ends = [
             self._plan.events.subscribe(self._moved, WorkerStateChanged),
-            self._plan.events.subscribe(self._restore_process, AttemptEnded),
+            self._plan.events.subscribe(self._restore_process, Batch),
         ]
         try:
             with _on_signal(self.signalled):
@@ -209,19 +209,18 @@ class Process:
         return code
 
     # ------------------------------------------------------------ changes that handlers make to the process
-    def _restore_process(self, event: AttemptEnded) -> None:
-        """Undo what the handler of an ended attempt changed in the process: streams and signal handlers."""
+    def _restore_process(self, event: Batch) -> None:
+        """Undo what handlers changed in the process, once for all whose outcomes were stored together."""
+        del event
         if closed := self._streams.restore():
-            who = f"job {event.job_id}, or a job that ran at the same time,"
-            self._notify(f"{who} closed {' and '.join(closed)}; the worker has reopened it", kind=event.kind)
+            self._notify(f"a handler closed {' and '.join(closed)}; the worker has reopened it")
         if any(signal.getsignal(number) != self.signalled for number in SIGNALS) and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._restore_signals, event)
+            self._loop.call_soon_threadsafe(self._restore_signals)
 
-    def _restore_signals(self, event: AttemptEnded) -> None:
+    def _restore_signals(self) -> None:
         for number in SIGNALS:
             signal.signal(number, self.signalled)
-        who = f"job {event.job_id}, or a job that ran at the same time,"
-        self._notify(f"{who} replaced the worker's signal handlers; the worker has restored them", kind=event.kind)
+        self._notify("a handler replaced the worker's signal handlers; the worker has restored them")
 
     # ------------------------------------------------------------ signals
     def signalled(self, number: int, frame: FrameType | None = None) -> None:

@@ -131,6 +131,7 @@ class Settler:
     # ------------------------------------------------------------ one
     def settle_one(self, settlement: Settlement) -> None:
         """Store one move in its own transaction, together with the functions that its kind runs there."""
+        began = self.context.sleeper.monotonic()
         while True:
             try:
                 move = self._decide(settlement)
@@ -147,6 +148,8 @@ class Settler:
                 continue
             if refusal is None:
                 self._handle_stored(settlement, move)
+                verb = "settle" if body is None else "commit"
+                self.context.events.emit(Batch(verb, 1, self.context.sleeper.monotonic() - began))
             else:
                 self._handle_refusal(settlement, move, refusal)
             return
