@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .. import scaling
 from .bench import Bench
 from .cpu import CORES
 from .measures import Measure, measures
@@ -109,6 +110,7 @@ def main() -> None:
     results = json.loads(Path(given.publish).read_text()) if given.publish else run(given)
     if given.publish is not None:
         publish(results, measures(QUICK if results["facts"]["quick"] else Sizes()))
+        scaling.write(results)
 
 
 if __name__ == "__main__":

@@ -130,10 +130,10 @@ def settings(chosen: Sequence[Measure]) -> str:
     return table(["system", "settings"], list(found.items()))
 
 
-def replace_between_markers(page: str, text: str) -> str:
+def replace_between_markers(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """Return the page with the text between the two markers replaced."""
-    before, found_begin, rest = page.partition(BEGIN)
-    _, found_end, after = rest.partition(END)
+    before, found_begin, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
     if not (found_begin and found_end):
-        raise ValueError(f"The page has no {BEGIN} followed by {END}.")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+        raise ValueError(f"The page has no {begin} followed by {end}.")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
