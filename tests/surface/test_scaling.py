@@ -82,8 +82,8 @@ def test_model_predicts_the_measured_rates(file: Path) -> None:
     fitted = fit(load(file))
     assert fitted is not None
     quiet = [each for each in fitted.comparisons if each.quiet]
-    if not quiet:
-        pytest.skip("The machine was not quiet while the run measured Interlock.")
+    if not scaling.CALIBRATION.keys() <= {each.point for each in quiet}:
+        pytest.skip("The machine was not quiet while the run measured enqueue-one and drain-1, which the model needs.")
     errors = {(each.point.measure, each.point.system): round(each.error, 2) for each in quiet}
     assert all(abs(error) <= TOLERANCE for error in errors.values()), errors
 
