@@ -124,7 +124,7 @@ class Twins:
         kind = draw(st.sampled_from(["mail", "mail", "mail", "chore", *ALL]))
         fields: dict[str, Any] = {
             "tries": draw(st.integers(1, 3)),
-            "priority": draw(st.sampled_from([0, 0, 1])),
+            "priority": draw(st.sampled_from([0, 0, 0, 1, -(2**31), 2**31 - 1])),
             "queue": draw(st.sampled_from(QUEUES)),
             "delay": draw(st.sampled_from([0.0, 0.0, 15.0])),
             "ttl": draw(st.sampled_from(self.ttls)),

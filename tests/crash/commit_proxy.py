@@ -1,5 +1,5 @@
-"""A proxy between a worker and PostgreSQL that cuts one connection at a COMMIT, before the server receives it or before
-the client receives the reply.
+"""A proxy between a worker and PostgreSQL that cuts one connection at a COMMIT, or at a statement that commits itself:
+before the server receives it, or before the client receives the reply.
 """
 
 import socket
@@ -26,7 +26,7 @@ class Cut:
     pid: int
     """The id of the server process."""
     statements: tuple[str, ...]
-    """The statements of the transaction before its COMMIT."""
+    """The statements of the transaction before its COMMIT; empty for a statement that commits itself."""
     simple: bool
     """Whether the COMMIT was a simple query rather than one of the extended protocol."""
     replied: bool
@@ -64,7 +64,9 @@ class Proxy:
 
     # ------------------------------------------------------------ for tests
     def cut(self, when: When, *, at: str) -> None:
-        """Cut at the next COMMIT of a transaction that has sent a statement containing `at`."""
+        """Cut at the next COMMIT of a transaction that has sent a statement containing `at`, or at such a statement
+        outside of a transaction.
+        """
         self._happened.clear()
         self.order = _Order(when, at)
 
@@ -131,6 +133,7 @@ class Wire:
         self._named: dict[bytes, str] = {}
         self._portals: dict[bytes, str] = {}
         self._statements: list[str] = []
+        self._in_transaction = False
         self._pid = 0
         self._withheld: Cut | None = None
         """The cut to make as soon as the server confirms the commit."""
@@ -189,15 +192,19 @@ class Wire:
         """Return whether the connection is cut here, so that nothing more is sent."""
         word = sql.lstrip().partition(" ")[0].upper().rstrip(";")
         if word == "BEGIN":
-            self._statements = []
-        elif word != "COMMIT":
+            self._statements, self._in_transaction = [], True
+        elif word == "ROLLBACK":
+            self._in_transaction = False
+        elif word != "COMMIT" and self._in_transaction:
             self._statements.append(sql)
-        elif order := self._proxy.take(self._statements):
+        elif order := self._proxy.take(self._statements if word == "COMMIT" else [sql]):
             cut = Cut(order.when, self._pid, tuple(self._statements), simple, replied=order.when == "after")
             if order.when == "before":
                 self._break(cut)
                 return True
             self._withheld = cut
+        if word == "COMMIT":
+            self._in_transaction = False
         return False
 
     # ------------------------------------------------------------ from the server
@@ -207,7 +214,8 @@ class Wire:
             self._proxy.passing.wait()
             if letter == b"K":
                 (self._pid,) = _NUMBER.unpack(body[:4])
-            if letter == b"C" and body == b"COMMIT\0" and self._withheld is not None:
+            # The server is ready again when it has committed.
+            if letter == b"Z" and body == b"I" and self._withheld is not None:
                 self._break(self._withheld)
                 return
             _send(self._client, letter, body)

@@ -17,7 +17,7 @@ LEASE = 30.0
 """Long enough that no lease expires here, so that every job is settled by its holder."""
 JOBS = 5
 MOVE, CLAIM = "settled AS (", "claimed AS ("
-"""Text that occurs in one query each."""
+"""Text that occurs only in the statements that store an outcome, and only in those that claim."""
 
 
 class Bench:

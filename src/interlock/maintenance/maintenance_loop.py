@@ -48,19 +48,31 @@ class Maintenance:
             "expire": self._expire,
             "schedule": self._schedule,
             "prune": Pruning(context, retention).run,
-            "archive": Archiving(context, audit_retention).run,
         }
+        self._archiving = Archiving(context, audit_retention)
         self._busy = threading.Lock()
         self._swept_at = float("-inf")
 
     def run(self) -> None:
         """Run about once a second until the worker ends. This is the body of the maintenance thread."""
-        Periodic(self._context, "maintenance", lambda: EVERY, jitter=True).run_in_thread(self.run_once)
+        Periodic(self._context, "maintenance", lambda: EVERY, jitter=True).run_in_thread(self._run_parts)
+
+    def archive(self) -> None:
+        """Archive until the worker ends. This is the body of a thread of its own, because the archive function, or
+        another worker's, may take long, and jobs must be recovered meanwhile.
+        """
+        Periodic(self._context, "archive", lambda: EVERY, jitter=True).run_in_thread(self._archive)
 
     def run_once(self) -> int:
         """Do everything that is due now. Returns the number of jobs. An error of one part does not stop the others."""
+        return self._run_parts() + self._archive()
+
+    def _run_parts(self) -> int:
         with self._busy:
             return sum(self._attempt(name, part) for name, part in self._parts.items())
+
+    def _archive(self) -> int:
+        return self._attempt("archive", self._archiving.run)
 
     def recover(self) -> int:
         """Recover expired leases now. Returns the number of jobs. Raises `Unavailable`.

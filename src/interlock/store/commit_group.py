@@ -1,5 +1,6 @@
 """Commits the moves of several jobs in one transaction, for both stores. What does not fit in is left to `commit`."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -7,6 +8,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from ..core.error_policy import headline
 from ..core.job import Job
 from ..core.transition import Move
 from ..errors import UsageError
@@ -17,6 +19,7 @@ from .types import GroupCommit
 
 LONGEST = 0.1
 """Seconds for which a group calls functions: its rows are locked for that long. Later jobs join the next group."""
+_log = logging.getLogger("interlock")
 GroupBody = Callable[[Any, Sequence[Job]], None]
 
 
@@ -86,8 +89,12 @@ def call_functions(
             savepoints.keep(moves[0])
         except AbandonGroup:
             raise
-        except Exception:  # noqa: BLE001 - `commit` calls the function again and reports its error
+        except Exception as error:  # noqa: BLE001 - `commit` calls the function again and reports its error
             savepoints.undo()
+            _log.info(
+                "Job %s is committed alone, because its function raised in a transaction that it shares: %s",
+                moves[0].job_id, headline(error),
+            )  # fmt: skip
         else:
             called.done += moves
     return called

@@ -187,7 +187,9 @@ class _Parts:
         self._reconcilers = self._build_reconcilers(plan)
         self._reconciling: list[asyncio.Task[None]] = []
         self._runs_reconcilers = not plan.until_idle
-        bodies = [self._leases.run, self._watch.run] + ([] if plan.until_idle else [maintenance.run])
+        bodies = [self._leases.run, self._watch.run] + (
+            [] if plan.until_idle else [maintenance.run, maintenance.archive]
+        )
         self._threads = [
             threading.Thread(target=body, name=f"interlock-{body.__qualname__}", daemon=True) for body in bodies
         ]

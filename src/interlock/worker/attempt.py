@@ -71,7 +71,7 @@ class Attempts:
         self._threads = threads
         self._writers = writers
         self._children = children
-        self._pid = os.getpid()
+        self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
 
     # ------------------------------------------------------------ prepare
     async def prepare(self, execution: HeldExecution) -> tuple[Outcome | None, Any]:
@@ -153,6 +153,9 @@ class Attempts:
             # `halt` sets `stop` and then reads `handler_task`; this does the reverse, so one always sees the other.
             if execution.stop is not None:
                 raise asyncio.CancelledError  # noqa: TRY301 - as if the handler had been cancelled at its start
+            if os.getpid() != self._pid:
+                # Another handler has forked, and goes on in this process. Only the original process calls this one.
+                await self._loop.create_future()
             self._context.failpoints(Failpoint.IN_PREPARE, execution.job)
             signature = execution.spec.signature
             result = await signature.call(LiveRun(execution, self) if signature.takes_run else None, arguments), None

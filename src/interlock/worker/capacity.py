@@ -52,18 +52,22 @@ class Capacity:
         self._threads = threads
         self._rotation = 0
 
-    def split(self, claim_rules: Sequence[ClaimRule], free: int) -> list[tuple[Sequence[ClaimRule], int]]:
+    def split(self, claim_rules: Sequence[ClaimRule], room: int) -> list[tuple[Sequence[ClaimRule], int]]:
         """Return groups of claim rules, each with the most jobs to claim by them. Each group is one statement.
 
-        If every kind can use all free slots, there is one group. The sum of the limits may exceed the free slots. The
+        If every kind can use the whole room, there is one group. Only async handlers are claimed in advance of a free
+        slot. The sum of the limits may exceed the free slots. The
         order of the groups rotates, so that none of them starves.
         """
         if self._runs_exclusively():
             return []
         runners: dict[str, Runner] = {rule.kind: self._runner_of(rule.kind) for rule in claim_rules}
-        places: dict[Runner, int] = {runner: min(free, self._places_left(runner)) for runner in set(runners.values())}
-        if all(free_slots == free for free_slots in places.values()):
-            return [(claim_rules, free)] if free > 0 else []
+        places: dict[Runner, int] = {
+            runner: min(room if runner == "loop" else self._slots.free, room, self._places_left(runner))
+            for runner in set(runners.values())
+        }
+        if all(places_left == room for places_left in places.values()):
+            return [(claim_rules, room)] if room > 0 else []
         parts = [
             ([rule for rule in claim_rules if runners[rule.kind] == runner], free_slots)
             for runner, free_slots in sorted(places.items())

@@ -56,4 +56,5 @@ class Claims:
             lifecycle = self._context.kinds[lease.job.kind].lifecycle
             self._slots.add(lease, lifecycle, asked_at, separate_process=self._capacity.needs_child(lease))
         self._slots.begin_queued()
+        self._slots.return_endangered()
         return len(leases)

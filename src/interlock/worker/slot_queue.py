@@ -12,7 +12,7 @@ LONGEST_WAIT = 1.0
 
 
 class SlotQueue:
-    """Executions that wait for a slot, those past their commit first. Use it in the event loop only."""
+    """Executions that wait for a slot, those that must not wait first. Use it in the event loop only."""
 
     def __init__(self, on_late: Callable[[], None], context: contextvars.Context) -> None:
         self._on_late = on_late
@@ -26,7 +26,8 @@ class SlotQueue:
 
     def add(self, execution: HeldExecution) -> None:
         execution.queued_at = self._loop.time()
-        if execution.status == "COMMITTED":
+        job = execution.job
+        if execution.status == "COMMITTED" or job.lease_losses or job.tries_left <= 1:
             self._waiting.appendleft(execution)
         else:
             self._waiting.append(execution)
@@ -35,10 +36,12 @@ class SlotQueue:
         """Remove the next execution and return it."""
         return self._waiting.popleft()
 
-    def remove_unstarted(self) -> list[HeldExecution]:
-        """Remove all jobs that can return to the database, and return them."""
-        removed = [execution for execution in self._waiting if _can_return(execution)]
-        self._waiting = deque(execution for execution in self._waiting if not _can_return(execution))
+    def remove_unstarted(self, chosen: Callable[[HeldExecution], bool]) -> list[HeldExecution]:
+        """Remove the chosen jobs that can return to the database, and return them."""
+        removed = [execution for execution in self._waiting if _can_return(execution) and chosen(execution)]
+        if removed:
+            gone = set(map(id, removed))
+            self._waiting = deque(execution for execution in self._waiting if id(execution) not in gone)
         return removed
 
     def watch(self) -> None:

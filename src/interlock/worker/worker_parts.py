@@ -32,7 +32,7 @@ class MaintenanceTasks(Protocol):
 class ClaimCapacity(Protocol):
     """Decides how many executions of which kinds may run at once."""
 
-    def split(self, claim_rules: Sequence[ClaimRule], free: int) -> list[tuple[Sequence[ClaimRule], int]]:
+    def split(self, claim_rules: Sequence[ClaimRule], room: int) -> list[tuple[Sequence[ClaimRule], int]]:
         """Return groups of claim rules, each with the most jobs to claim by them; one group if possible."""
         ...
 

@@ -48,6 +48,8 @@ def _begin(session: PostgresSession, conn: Connection[Any], group: CommitGroup) 
     """Lock the rows, and return the jobs whose fence matches."""
     with conn.pipeline():
         conn.execute("BEGIN")
+        # First, because the server starts the timer of the whole transaction with the first limit that it is given.
+        send(conn, session.statement("commit_timeouts", timeouts(group.timeout)))
         send(conn, session.statement("fixed_plans", {"local": True}))
         locked = send(conn, session.statement("lock_group", _fences(group.in_order)))
         send(conn, session.statement("group_timeouts", timeouts(group.timeout)))

@@ -36,7 +36,9 @@ class ClaimBounds:
         now = time.monotonic()
         if now - self._looked_at >= LOOK_FROM_START_EVERY:
             self._forget(now)
-        found = [(*pair, *bound) for pair, bound in self._bounds.items() if pair[0] in queues and pair[1] in kinds]
+        found = [
+            (*pair, *bound) for pair, bound in list(self._bounds.items()) if pair[0] in queues and pair[1] in kinds
+        ]
         return {
             "bound_queue": text_array([bound[0] for bound in found]),
             "bound_kind": text_array([bound[1] for bound in found]),

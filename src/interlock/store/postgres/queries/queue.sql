@@ -313,12 +313,13 @@ ranges AS (
 heads AS (
   SELECT l.queue, l.kind, l.above, h.priority, h.due_at FROM ranges l CROSS JOIN LATERAL (
     SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind
-      AND j.priority > coalesce(l.above, -2147483648) AND j.priority < coalesce(l.below, 2147483647) AND {ready}
+      AND j.priority > coalesce(l.above::bigint, -2147483649) AND j.priority < coalesce(l.below::bigint, 2147483648)
+      AND {ready}
     ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h WHERE NOT (SELECT s.found FROM special s)
   UNION ALL
   SELECT g.queue, g.kind, g.above, h.priority, h.due_at FROM heads g CROSS JOIN LATERAL (
     SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind
-      AND j.priority > coalesce(g.above, -2147483648) AND j.priority < g.priority AND {ready}
+      AND j.priority > coalesce(g.above::bigint, -2147483649) AND j.priority < g.priority AND {ready}
     ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h),
 bounded_heads AS (
   SELECT b.queue, b.kind, b.priority, h.due_at FROM bounds b CROSS JOIN LATERAL (

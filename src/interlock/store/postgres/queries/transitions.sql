@@ -25,8 +25,9 @@ WHERE e.job_id = :job_id::text::uuid AND e.attempt = :attempt::int
 FOR NO KEY UPDATE OF e, j
 
 -- name: lock_waiting
-SELECT {job}, pg_current_xact_id()::text FROM interlock.jobs j WHERE j.id = :job_id::text::uuid AND (j.version, j.state, j.phase) IS NOT DISTINCT
-  FROM (:version::int, :source::text, 'pending')
+SELECT {job}, pg_current_xact_id()::text FROM interlock.jobs j
+WHERE j.id = :job_id::text::uuid
+  AND (j.version, j.state, j.phase) IS NOT DISTINCT FROM (:version::int, :source::text, 'pending')
 FOR NO KEY UPDATE
 
 -- name: lock_group
