@@ -283,7 +283,7 @@ def test_function_that_writes_to_the_rows_of_jobs_rolls_back_its_group(store: St
 
 
 def test_error_at_commit_stores_nothing_of_its_group(store: Store, raw: Raw, place: Place) -> None:
-    """Such as that of a deferred constraint."""
+    """A deferred constraint raises such an error."""
     raw("CREATE TABLE {other} (id text PRIMARY KEY)")
     raw("CREATE TABLE {late} (job text REFERENCES {other} (id) DEFERRABLE INITIALLY DEFERRED)")
     leases, body = leased(store, 3), GroupBody(raw)
@@ -337,7 +337,7 @@ def test_groups_that_list_the_same_jobs_in_another_order_do_not_deadlock(store: 
 
 
 def test_job_enqueued_in_a_group_is_stored_with_it(store: Store, raw: Raw) -> None:
-    """And rolled back with its own function only."""
+    """Only an error of its own function rolls it back."""
     leases = leased(store, 3)
 
     def body(tx: Any, jobs: Sequence[Job]) -> None:

@@ -69,7 +69,7 @@ def rows(store: Store, raw: Raw, id: str) -> list[object]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_group_equals_single_commits(store: Store, raw: Raw, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over random mixes of good, raising, stale, cancelled and repeated commits."""
+    """The test uses random mixes of good, raising, stale, cancelled and repeated commits."""
     monkeypatch.setattr("interlock.store.commit_group.LONGEST", 60.0)
     raw("CREATE TABLE {effects} (job text, what text)")
     fates = Random(seed).choices(list(FATES), list(FATES.values()), k=JOBS)

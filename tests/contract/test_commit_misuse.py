@@ -99,7 +99,7 @@ def test_function_that_writes_to_the_row_of_its_job_is_rolled_back(store: Store,
 
 
 def test_error_that_is_raised_at_commit_rolls_back_the_move(store: Store, raw: Raw, place: Place) -> None:
-    """Such as that of a deferred constraint."""
+    """A deferred constraint raises such an error."""
     if isinstance(place, PostgresPlace):
         raw("CREATE TABLE {effects} (job text, what text UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     else:

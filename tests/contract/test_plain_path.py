@@ -1,4 +1,4 @@
-"""The plain path: lean statements carry out plain claims and finishes exactly as the general statements do.
+"""The plain path: plain statements carry out plain claims and finishes exactly as the general statements do.
 
 Each random history runs on two databases with the same clock, one with the plain path and one without it.
 """

@@ -45,8 +45,8 @@ def test_finish_that_does_not_match_is_counted_logged_and_refused(
 def test_claim_that_does_not_match_is_counted_logged_and_carried_out(
     plain: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lean = plain.session.queries["claim.plain"]
-    plain.session.queries["claim.plain"] = lean.replace("lease_losses = 0", "priority = 1")
+    text = plain.session.queries["claim.plain"]
+    plain.session.queries["claim.plain"] = text.replace("lease_losses = 0", "priority = 1")
     first, second = make("mail"), make("mail", priority=1)
     plain.queue.enqueue([first, second])
     with caplog.at_level(logging.DEBUG, "interlock"):

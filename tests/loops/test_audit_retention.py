@@ -74,7 +74,7 @@ def test_archive_function_cannot_use_the_app_outside_its_transaction(shop: Shop)
 
 
 def test_age_for_audit_needs_an_archive_function(shop: Shop) -> None:
-    """And a function needs an age: history is never deleted without having been stored elsewhere."""
+    """A function also needs an age: history is deleted only after it was stored elsewhere."""
     with pytest.raises(UsageError, match="archive="):
         App("sqlite://", retention={"audit": 1})
     with pytest.raises(UsageError, match="archive="):

@@ -230,7 +230,7 @@ def test_slow_commit_function_does_not_delay_the_jobs_behind_it(bench: Bench, mo
 
 # ---------------------------------------------------------------- commit_many
 def test_commit_many_gets_all_jobs_of_its_group(bench: Bench) -> None:
-    """In one call, with their values in the same order. A single job is a group of one."""
+    """One call gets all jobs, and their values in the same order. A single job is a group of one."""
     shop = Shop(bench, many=True, commit_batch=4)
     shop.run(6)
     assert (sorted(shop.calls), shop.rows, sorted(shop.groups)) == ([[0, 1, 2, 3], [4, 5]], list(range(6)), [2, 4])

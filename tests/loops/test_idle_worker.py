@@ -93,7 +93,7 @@ def test_questions_of_an_idle_worker_are_one_statement_each(place: Place, monkey
 
 # ---------------------------------------------------------------- one job
 def test_one_job_on_an_idle_worker_costs_one_claim_one_question_and_one_report(place: Place) -> None:
-    """The notification announced the job, so the worker does not ask before the claim, and then rests at once."""
+    """The notification announced the job, so the worker does not ask before the claim, and its next pause is the longest."""
     if place.url.startswith("sqlite"):
         pytest.skip("a listener on SQLite also notices the worker's own writes")
     app: App[Any] = App(place.url, schema=place.schema)

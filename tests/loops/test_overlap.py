@@ -102,7 +102,7 @@ def dock(place: Place) -> Iterator[Dock]:
 def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
     dock: Dock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the worker claims nothing until outcomes are stored. At no time do more handlers run than it has slots."""
+    """Then the worker claims nothing until outcomes are stored. Never do more handlers run than it has slots."""
     monkeypatch.setattr(worker_module, "HEALTH_CHECK", 0.02)
     slots, jobs = 2, 80
     unstored = UNSTORED_PER_SLOT * slots

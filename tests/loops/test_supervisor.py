@@ -147,7 +147,7 @@ def test_error_at_a_restart_is_retried_while_another_worker_works(
 
 
 def test_last_worker_that_cannot_start_ends_the_supervisor(make: Make) -> None:
-    """With its exit code, when no other worker works any more."""
+    """The supervisor exits with the code of that worker when no other worker is ready."""
 
     async def scene() -> int:
         script: Script = [(True, -9), (False, 2)]

@@ -47,7 +47,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def supervise(name: str, count: int, arguments: Sequence[str], metrics_host: str, metrics_port: int | None) -> int:
-    """Run so many workers with these arguments of the command, and return the exit code."""
+    """Run this many workers with these command-line arguments, and return the exit code."""
     return asyncio.run(_supervise(name, count, arguments, metrics_host, metrics_port))
 
 
@@ -55,7 +55,7 @@ async def _supervise(
     name: str, count: int, arguments: Sequence[str], metrics_host: str, metrics_port: int | None
 ) -> int:
     def of_one(worker: str, channel: int) -> list[str]:
-        # The last value of an option counts.
+        # If an option is repeated, its last value counts.
         own = ["--processes", "1", "--name", worker, "--supervisor", str(channel)]
         return ["-m", "interlock", *arguments, *own]
 

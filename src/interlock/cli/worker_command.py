@@ -83,7 +83,7 @@ def worker(
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     supervisor: Annotated[int | None, typer.Option(hidden=True, help="The channel to the supervisor.")] = None,
 ) -> None:
-    """Run one worker, or several with --processes, until a signal stops it.
+    """Run a worker, or several with --processes, until a signal stops them.
 
     On SIGTERM or SIGINT the worker claims no more jobs, lets running jobs finish for 25 seconds, returns the rest to
     the queue and exits with 0. A second signal ends it at once, with 128 plus the signal's number; its jobs recover

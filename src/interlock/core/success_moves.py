@@ -1,4 +1,4 @@
-"""Builds the moves of plain successes from one answer of `decide`, because most jobs of a kind succeed alike."""
+"""Builds the moves of plain successes from one answer of `decide`, because most jobs of a kind succeed the same way."""
 
 from .job import Job
 from .lifecycle import Lifecycle
@@ -29,7 +29,7 @@ class SuccessMoves:
         *,
         actor: str,
     ) -> Move | None:
-        """The move that `decide` returns; None if it has not answered for this lifecycle, policy and state yet."""
+        """Return the move that `decide` would return; None if no answer for this case is known."""
         if not isinstance(outcome, Returned):
             return None
         known = self._known.get((id(lifecycle), id(policy), job.state, outcome.boundary))

@@ -1,4 +1,4 @@
-"""Settles several commits of one kind in one transaction. What the transaction leaves out is settled alone."""
+"""Settles several commits of one kind in one transaction. Jobs that the transaction leaves out are settled alone."""
 
 import logging
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ _log = logging.getLogger("interlock")
 
 @dataclass
 class Rest:
-    """The settlements that a group has left."""
+    """The settlements that a group has not stored."""
 
     alone: list[Settlement] = field(default_factory=list[Settlement])
-    """They must be settled alone, which reports what is wrong with them."""
+    """They must be settled alone, which reports their errors."""
     late: list[Settlement] = field(default_factory=list[Settlement])
     """They may join another group, because this one took too long."""
 
@@ -45,7 +45,10 @@ class GroupSettler(Settler):
         )
 
     def settle_group(self, settlements: Sequence[Settlement]) -> Rest:
-        """Store those that can be stored together. Afterwards each of these has its move or its error."""
+        """Store the settlements that can be committed together, and return the others.
+
+        Afterwards each stored settlement has its move or its error.
+        """
         began, rest = self.context.sleeper.monotonic(), Rest()
         moves: dict[str, tuple[Settlement, Move]] = {}
         for settlement in settlements:

@@ -1,4 +1,4 @@
-"""Commits the moves of several jobs in one transaction, for both stores. What does not fit in is left to `commit`."""
+"""Commits the moves of several jobs in one transaction, for both stores. `commit` handles those that it leaves out."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,14 +131,14 @@ class _GroupCursor:
 
 
 class GroupTx(PlainTx):
-    """A `Tx` that several jobs share. It refuses statements that might end it; such a job is committed alone."""
+    """A `Tx` that several jobs share. It refuses statements that might end it; the job is then committed alone."""
 
     __slots__ = ()
 
     @override
     def execute(self, sql: str, params: Sequence[object] | Mapping[str, object] = (), /) -> Cursor:
         if ";" in sql.rstrip().rstrip(";") or sql.lstrip()[:2] in ("--", "/*"):
-            raise UsageError("A statement of a commit that is shared with other jobs cannot contain several.")
+            raise UsageError("Other jobs share this commit: give each call one statement, without a leading comment.")
         cursor: Any = _GroupCursor(super().execute(sql, params))
         shared: Cursor = cursor
         return shared

@@ -1,8 +1,8 @@
-"""The plain case of a claim and of a finish, which both stores carry out by lean statements.
+"""The plain case of a claim and of a finish, which both stores carry out by plain statements.
 
-A lean statement checks the same fence as the general one and writes the same rows. It only leaves out what the plain
-case cannot need. The general statement stays the authority: it carries out everything that did not match the lean one,
-and it alone refuses.
+A plain statement checks the same fence as the general one and writes the same rows. It only leaves out steps that the
+plain case never needs. The general statement carries out everything that did not match the plain one, and it alone
+refuses.
 """
 
 import logging
@@ -63,7 +63,7 @@ def plain_claim(rules: Iterable[ClaimRule]) -> bool:
 
 
 class Fallbacks:
-    """Counts how often the general statement had to do what a lean one could not."""
+    """Counts how often the general statement had to carry out jobs of a plain one."""
 
     __slots__ = ("count", "what")
 

@@ -299,7 +299,7 @@ class ExternalWork:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceDue:
-    """Whether maintenance has something to do, at a time of the store's clock."""
+    """What is due for maintenance, at a time of the store's clock."""
 
     now: datetime
     leases: bool

@@ -1,11 +1,11 @@
-"""How many jobs a worker claims in advance, so that its handlers need not wait for the database."""
+"""Decides how many jobs a worker claims in advance, so that its handlers need not wait for the database."""
 
 import math
 
 HORIZON = 0.1
 """Seconds within which a job that was claimed in advance should start. Another worker could start it at once."""
 LEASE_SHARE = 50
-"""The horizon is at most this part of the shortest lease."""
+"""The horizon is at most the shortest lease divided by this number."""
 PER_SLOT = 4
 """The most jobs that are claimed in advance for each slot. If the worker dies, each of them loses a try."""
 

@@ -127,7 +127,7 @@ class SupervisedWorker:
 
     # ------------------------------------------------------------ its end
     def drain(self, why: str) -> None:
-        """Ask the process to claim no more jobs and to end; one that is just starting is asked then."""
+        """Ask the process to claim no more jobs and to end. If it is still starting, it is asked afterwards."""
         self._drain = {"type": "drain", "why": why}
         self._send(self._drain)
 

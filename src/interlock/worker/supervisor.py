@@ -22,11 +22,11 @@ RESTART = Backoff(1.0, factor=2.0, cap=30.0, jitter=False)
 STABLE_AFTER = 60.0
 """Seconds after which a worker process counts as stable: its next pause is the first one again."""
 CANNOT_START = (1, 2)
-"""Exit codes of a worker that will never start: a database without tables, an app that cannot be imported."""
+"""Exit codes of a worker that could not start: a database without tables, an app that cannot be imported."""
 
 
 class Supervisor:
-    """Runs several workers, each in its process, until a signal, or until none of them can start.
+    """Runs several workers, each in its own process, until a signal comes or none of them can start.
 
     The first worker starts alone, so that its error is reported once; the others start when it is ready.
     """
@@ -155,7 +155,7 @@ class Supervisor:
 
 def _exit_code(code: int) -> int:
     """Return the exit code of a process that was asked to drain: 128 plus the number of a signal that killed it."""
-    # A worker handles these signals while it has jobs: it had not begun, or had ended and was only cleaning up.
+    # A worker handles these signals while it has jobs. One that they killed had not begun, or was only cleaning up.
     return 0 if -code in SIGNALS else code if code >= 0 else 128 - code
 
 

@@ -20,9 +20,9 @@ def native(sql: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def execute(conn: Connection[Any], sql: str, params: Mapping[str, Any]) -> RawCursor[Any]:
-    """Run one named query. The driver does not parse its text: ours are longer than its cache keeps.
+    """Run one named query. The driver does not parse its text, because it caches no texts as long as ours.
 
-    Results are binary, because the driver reads times and numbers faster from it than from text.
+    Results are binary, because the driver reads times and numbers faster from them than from text.
     """
     text, names = native(sql)
     return RawCursor(conn).execute(text, [params[name] for name in names], prepare=True, binary=True)

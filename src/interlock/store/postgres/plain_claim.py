@@ -20,7 +20,7 @@ DUE_AT = 13
 
 
 class ClaimBounds:
-    """The least due time at which the next claim of a queue and kind looks for jobs of the priority claimed last.
+    """The due time at which the next claim of a queue and kind starts to look for jobs of the priority claimed last.
 
     PostgreSQL visits the index entries of claimed jobs until the next vacuum, so a long drain would become slower with
     each claim. A job that appears below the bound waits until a claim walks from the start again.

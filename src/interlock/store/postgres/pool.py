@@ -172,7 +172,7 @@ class Pool:
 
     @contextmanager
     def connected(self) -> Generator[Connection[Any]]:
-        """A connection for the block: `Unavailable` if the block loses it."""
+        """Yield a connection for the block. Raises `Unavailable` if the block loses it."""
         pool, conn = self._get()
         pid = os.getpid()
         try:
@@ -204,7 +204,7 @@ class Pool:
     def with_fixed_plans(self, fixed_plans: str, *statements: Statement) -> list[Rows]:
         """Run the statements in one transaction with fixed plans, in one round trip; it is retried after a conflict.
 
-        One statement commits itself if the plans of its session are fixed.
+        A single statement needs no BEGIN and COMMIT if the plans of its session are fixed.
         """
 
         def work() -> list[Rows]:

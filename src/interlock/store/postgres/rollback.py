@@ -22,7 +22,7 @@ class Block:
         """Whether only our own statements run from here on, so that any error is the database's."""
 
     def end(self) -> None:
-        """Say that the caller's code has returned, in the process that began the transaction."""
+        """Record that the caller's code has returned, in the process that began the transaction."""
         check_process(self._pid)
         self.ours = True
 

@@ -66,7 +66,7 @@ CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH 
 CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
   EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');
 
--- In place of a foreign key, which would look up each row by a query of its own. It also requires the job's present
+-- Replaces a foreign key, which would look up each row by a query of its own. It also requires the job's present
 -- attempt. The lock is that of a foreign key: the job cannot be deleted meanwhile. OFFSET 0 makes it look up each job
 -- by its key, whatever the statistics of the table say when the plan is made.
 CREATE FUNCTION interlock.check_new_executions() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -113,7 +113,7 @@ END $$;
 CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW
   EXECUTE FUNCTION interlock.check_execution();
 
--- In place of ON DELETE CASCADE.
+-- Deletes the executions of deleted jobs, in place of ON DELETE CASCADE.
 CREATE FUNCTION interlock.delete_executions() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM interlock.executions WHERE ctid = ANY (ARRAY(
@@ -124,7 +124,7 @@ END $$;
 CREATE TRIGGER jobs_deleted AFTER DELETE ON interlock.jobs REFERENCING OLD TABLE AS removed
   FOR EACH STATEMENT EXECUTE FUNCTION interlock.delete_executions();
 
--- A `finish` calls it with the executions and the jobs that it has written.
+-- `finish` calls it with the numbers of executions and jobs that it has written.
 CREATE FUNCTION interlock.check_in_step(executions bigint, jobs bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   IF executions <> jobs THEN

@@ -76,7 +76,7 @@ class SqliteQueue:
             return drive(enqueueing(session.dialect, jobs, admitted), session.file.converting_runner(own))
 
     def _insert_one(self, job: NewJob) -> None:
-        """Store one job without keys, without a list of one."""
+        """Store one job without keys, by statements that need no JSON list."""
         session = self._session
         with session.file.write() as conn:
             given = rows.new_job(job, session.timestamp())

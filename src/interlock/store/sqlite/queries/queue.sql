@@ -58,7 +58,7 @@ WHERE (a.idempotency_key IS NULL OR NOT EXISTS (
       AND h.phase IN ('pending', 'running')))
 
 -- name: enqueue.one
--- One job without keys. Nothing can be in its way, so that its insert either stores it or fails.
+-- One job without keys. No other job can have its key, so the insert either stores it or fails.
 INSERT INTO interlock_jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
   due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root)
 VALUES (:id, :kind, :queue, :priority, :lifecycle, :lifecycle_version, :state, 'pending', :tries, :tries, :due_at,

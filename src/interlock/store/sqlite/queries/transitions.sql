@@ -19,7 +19,8 @@ SELECT {job} FROM interlock_jobs j WHERE j.id = :job_id AND j.version = :version
 
 -- name: finish
 -- The plain case of `move`: successes that differ only in job and result, each by one transition. It sets only the
--- columns that such a move changes, so that fewer indexes and checks are concerned. The audit is that of `move`.
+-- columns that such a move changes, so that SQLite updates fewer indexes and runs fewer checks. The
+-- audit is that of `move`.
 UPDATE interlock_executions SET status = 'DONE', state = :source, ended_by = 'succeed',
   result = coalesce(r.value, result), heartbeat_at = :now, committed_at = :now, finished_at = :now,
   committed_holder = coalesce(committed_holder, holder)
