@@ -34,8 +34,6 @@ MAX_COMMITS = 5
 """The most times that a commit is sent if the user's own transaction fails to end and its result is unknown."""
 UNSTORABLE = "unstorable: "
 """The prefix of a job's error if the database cannot store its result or error."""
-
-
 OnSettled = Callable[[Sequence["Settlement"]], None]
 """Called in the event loop with outcomes that were stored or refused together."""
 
