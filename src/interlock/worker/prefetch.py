@@ -1,6 +1,9 @@
 """Decides how many jobs a worker claims in advance, so that its handlers need not wait for the database."""
 
 import math
+from collections.abc import Iterable
+
+from ..jobs.spec import KindSpec
 
 HORIZON = 0.1
 """Seconds within which a job that was claimed in advance should start. Another worker could start it at once."""
@@ -31,3 +34,10 @@ class Prefetch:
     def suspend(self) -> None:
         """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""
         self._mean, self.most = math.inf, 0
+
+
+def shortest_lease(kinds: Iterable[KindSpec]) -> float:
+    """Return the shortest lease, or 0 if the death of a worker could fail or hold a job that has not run."""
+    found = list(kinds)
+    safe = all(kind.tries > 1 and kind.on_lost_lease == "rerun" for kind in found)
+    return min((kind.lease for kind in found), default=0.0) if safe else 0.0

@@ -7,7 +7,7 @@ runs the next execution. The worker renews the lease from the claim until the ou
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ..core.lifecycle import Lifecycle
@@ -16,15 +16,13 @@ from ..engine.context import WorkerContext, call_soon
 from ..engine.held_execution import WHY, HeldExecution
 from ..engine.reporter import Reporter
 from ..engine.settle import Settlement
-from ..errors import LeaseLost, TransitionRefused, Unavailable
-from ..jobs.spec import KindSpec
 from ..jobs.user_code import ProtectedTask, context_of, protected
 from ..store.types import Fence, Lease
 from ..telemetry import events
 from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
-from .finishing import finish
-from .prefetch import Prefetch
+from .finishing import finish, is_left_to_others
+from .prefetch import Prefetch, shortest_lease
 from .slot_queue import SlotNumbers, SlotQueue
 from .states import check
 
@@ -60,7 +58,7 @@ class Slots:
         """How many slots are taken."""
         self._ended: list[Ended] = []
         """Handlers that have ended in this iteration of the event loop."""
-        self.prefetch = Prefetch(size, _prefetch_lease(context.kinds.values()))
+        self.prefetch = Prefetch(size, shortest_lease(context.kinds.values()))
         self.slot_freed = asyncio.Event()
         """Set when a slot becomes free or an outcome was stored."""
         self.done = 0
@@ -250,7 +248,7 @@ class Slots:
     def _settled_one(self, item: Settlement) -> None:
         execution, error = item.execution, item.error
         execution.settling = False
-        if error is not None and _is_left_to_others(item):
+        if error is not None and is_left_to_others(item):
             self._give_up(execution, str(error))
         elif error is not None:
             self._abandon(execution, error)
@@ -306,20 +304,18 @@ class Slots:
         """Return the jobs that would lose too much if the worker died before they start."""
         if any(not execution.separate_process for execution in self.suspects.values()):
             self.return_unstarted("a job that may crash its worker runs there")
-        else:
-            self.return_unstarted("it has one try left and must start at once", lambda one: one.job.tries_left <= 1)
+        self.return_unstarted("it has one try left and must start at once", lambda one: one.job.tries_left <= 1)
 
     def return_unstarted(self, why: str, chosen: Callable[[HeldExecution], bool] = lambda _: True) -> None:
         """Return the jobs that were claimed in advance to the queue. They keep their tries."""
         for execution in self._queued.remove_unstarted(chosen):
-            # No handler ran, so the attempt has no run time.
-            execution.ran_elsewhere = True
+            execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
             self._reporter.post(execution, Requeued(why), self._returned)
 
     def _returned(self, items: Sequence[Settlement]) -> None:
         for item in items:
             item.execution.settling = item.execution.renews = False
-            if item.error is None or _is_left_to_others(item):
+            if item.error is None or is_left_to_others(item):
                 self._forget(item.execution)
             else:
                 self._abandon(item.execution, item.error)
@@ -351,15 +347,3 @@ class Slots:
             except TimeoutError:
                 break
         return not self.executions
-
-
-def _prefetch_lease(kinds: Iterable[KindSpec]) -> float:
-    """The shortest lease, or 0 if a job of some kind could fail or be held without having run when its worker dies."""
-    found = list(kinds)
-    safe = all(kind.tries > 1 and kind.on_lost_lease == "rerun" for kind in found)
-    return min((kind.lease for kind in found), default=0.0) if safe else 0.0
-
-
-def _is_left_to_others(item: Settlement) -> bool:
-    """Whether another worker finishes a job whose outcome could not be stored. It is no internal error."""
-    return item.retry_in is not None or isinstance(item.error, LeaseLost | TransitionRefused | Unavailable)
