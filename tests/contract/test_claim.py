@@ -51,6 +51,12 @@ def test_job_whose_ttl_ends_first_is_claimed_first(store: Store, clock: Settable
     assert [ids(claim(store, limit=1)) for _ in range(4)] == [[id] for id in order]
 
 
+def test_jobs_of_the_two_extreme_priorities_are_claimed(store: Store) -> None:
+    """The first and the last priority that `enqueue` accepts."""
+    ids = [stored(store, priority=priority).id for priority in (-(2**31), 0, 2**31 - 1)]
+    assert [claim(store, limit=1)[0].job.id for _ in ids] == ids[::-1]
+
+
 def test_ttl_does_not_override_priority(store: Store) -> None:
     """Jobs with and without a TTL share one order of priority."""
     low, high, middle = (

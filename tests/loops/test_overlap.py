@@ -9,13 +9,14 @@ from typing import cast
 
 import pytest
 
-from interlock import App, Run, Tx
+from interlock import App, Run, SyncRun, Tx
 from interlock.store import OpenStore
 from interlock.telemetry.events import AttemptEnded, SlotStateChanged
 from interlock.worker import slot_queue
 from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
-from interlock.worker.prefetch import HORIZON, PER_SLOT, Prefetch
+from interlock.worker.capacity import Capacity
+from interlock.worker.prefetch import HORIZON, PER_SLOT, Prefetch, shortest_lease
 from interlock.worker.slots import UNSTORED_PER_SLOT
 from interlock.worker.worker import Worker
 from tests.kit import Place
@@ -202,3 +203,48 @@ def test_kind_with_a_short_lease_is_claimed_less_far_in_advance() -> None:
     for prefetch in (short, long):
         prefetch.handlers_ended(1, seconds=0.01)
     assert 0 < short.most < long.most
+
+
+def test_nothing_is_claimed_in_advance_if_a_lost_worker_could_fail_a_job_that_never_ran() -> None:
+    """A job with one try, or of a kind that fails or is held after a lost lease."""
+    app = App("sqlite://")
+
+    async def work(run: Run) -> None: ...
+
+    for kind, options in {"safe": {}, "once": {"tries": 1}, "held": {"on_lost_lease": "hold"}}.items():
+        app.job(kind=kind, lease=20, **options)(work)
+    specs = {kind: app.kinds[kind].spec for kind in app.kinds}
+    assert shortest_lease([specs["safe"]]) == 20
+    for kind in ("once", "held"):
+        assert shortest_lease([specs["safe"], specs[kind]]) == 0
+    prefetch = Prefetch(10, 0.0)
+    prefetch.handlers_ended(1, 1e-6)
+    assert prefetch.most == 0
+
+
+def test_only_async_handlers_are_claimed_in_advance() -> None:
+    """The others need a free thread or child process."""
+    app = App("sqlite://")
+
+    @app.job()
+    async def quick(run: Run) -> None: ...
+
+    @app.job()
+    def threaded(run: SyncRun) -> None: ...
+
+    kinds = {kind: app.kinds[kind].spec for kind in app.kinds}
+    rules = [rule for spec in kinds.values() for rule in spec.claim_rules(1)]
+    capacity = Capacity(kinds, _FreeSlots(), _NoProcesses(), threads=32)
+    assert {part[0].kind: most for part, most in capacity.split(rules, 20)} == {"quick": 20, "threaded": 4}
+
+
+class _FreeSlots:
+    free = 4
+
+    def running(self, chosen: object) -> int:
+        return 0
+
+
+class _NoProcesses:
+    importable = warm = False
+    most = most_alone = 0
