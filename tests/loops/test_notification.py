@@ -110,8 +110,10 @@ def test_refused_message_waits_for_a_retry(place: Place) -> None:
         app.enqueue_named("good", {"n": 1})
         app.run_until_idle()
         job = app.jobs(kind="webhook")[0]
-        assert (job.phase, job.tries_left) == ("pending", 11)
-    assert len(heard) == 1
+        # The backoff is random, so a slow run may include the retry.
+        assert [entry.event for entry in app.history(job.id)][:3] == ["enqueue", "claim", "retry"]
+        assert job.tries_left == 11
+    assert 1 <= len(heard) <= 2
 
 
 def test_stored_message_contains_no_secret_and_no_payload(place: Place) -> None:

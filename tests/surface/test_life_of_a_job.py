@@ -80,8 +80,8 @@ def test_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> None:
     seen = traced(app, greet.enqueue)
     app.close()
     outside = tuple(excluded())
-    # `kind.enqueue` receives the arguments that become the job; the worker's `_claim` requests it.
-    begins = {"jobs/kind.py", "worker/worker.py", "core/transition.py"}
+    # `kind.enqueue` receives the arguments that become the job; the worker's `claim` requests it.
+    begins = {"jobs/kind.py", "worker/claims.py", "core/transition.py"}
     python = {path for path in listed() if path.endswith(".py")}
     assert committed == ["ann"]
     assert {path for path in seen if not path.startswith(outside)} - python == set()

@@ -50,6 +50,8 @@ def archive(
     Example: interlock audit archive --before 90d --to history.jsonl
     """
     given = None if before is None else duration(before, "--before")
+    if given is None and app is None:
+        raise typer.BadParameter("give an age, or an app (-A) that sets retention of audit.", param_hint="--before")
     if to.exists():
         raise CommandError(f"{to} already exists: name a new file. An archive is never overwritten.")
     file, jobs = ArchiveFile(to), 0
@@ -69,7 +71,7 @@ def _age(app: App[Any], given: float | None) -> float:
     if given is not None:
         return given
     if app.audit_retention is None:
-        raise CommandError("Give --before AGE: the app sets no retention of audit.")
+        raise CommandError("The app sets no retention of audit: give --before AGE.")
     return app.audit_retention.age
 
 
@@ -77,7 +79,7 @@ def _say(file: Path, jobs: int, entries: int, digest: str | None, json: bool) ->
     if json:
         output.print_json({"file": str(file) if digest else None, "jobs": jobs, "entries": entries, "sha256": digest})
     elif digest is None:
-        output.print_line("Nothing to archive: no deleted job has a history older than that. No file was created.")
+        output.print_line("Nothing to archive: no deleted job has a history of that age. No file was created.")
     else:
         output.print_line(f"{jobs:,} jobs, {entries:,} entries")
         output.print_line(f"{digest}  {file}")

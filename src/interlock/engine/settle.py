@@ -146,8 +146,7 @@ class Settler:
                 continue
             if refusal is None:
                 self._handle_stored(settlement, move)
-                verb = "settle" if body is None else "commit"
-                self.context.events.emit(Batch(verb, 1, self.context.sleeper.monotonic() - began))
+                self.context.events.emit(Batch("settle", 1, self.context.sleeper.monotonic() - began))
             else:
                 self._handle_refusal(settlement, move, refusal)
             return
