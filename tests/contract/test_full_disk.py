@@ -72,8 +72,8 @@ class Disk:
 def disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk, connect = Disk(place), Library.connect
 
-    def remembered(self: Library, path: str, timeout: float) -> Any:
-        return disk.add(connect(self, path, timeout))
+    def remembered(self: Library, path: str, timeout: float, *, create: bool) -> Any:
+        return disk.add(connect(self, path, timeout, create=create))
 
     monkeypatch.setattr(Library, "connect", remembered)
     return disk

@@ -1,6 +1,7 @@
 """The SQLite file: how it is created and shared, and which rules hold even with foreign keys off."""
 
 import sqlite3
+import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -249,3 +250,24 @@ def test_idle_claim_and_sweep_take_no_lock(opens: Opens, path: str) -> None:
         assert claim(store) == []
         assert store.leases.adopt("maintenance", ["mail"], 30.0, 10) == []
         writer.execute("ROLLBACK")
+
+
+def test_thread_that_opens_a_moved_file_creates_no_new_one(opens: Opens, path: str) -> None:
+    """The file may be moved between a thread's check of the path and its first statement."""
+    store = opens()
+    stored(store)
+    Path(path).rename(f"{path}.away")
+    store.session.file.check_place = lambda: None  # type: ignore[method-assign]
+    raised: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            store.inspect.counts()
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            raised.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert "unable to open" in str(raised[0])
+    assert not Path(path).exists()

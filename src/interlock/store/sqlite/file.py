@@ -248,6 +248,7 @@ class File:
                 conn.execute(f"PRAGMA {pragma}")
         except BaseException:
             conn.close()
+            self.check_place()
             raise
         fresh, self._journal = self._journal is None, journal
         self._id = self._id or before or _found(self.path)
@@ -275,7 +276,7 @@ class File:
         return opened.connection
 
     def _touch(self) -> None:
-        conn = self.library.connect(self.path, 0)
+        conn = self.library.connect(self.path, 0, create=self._id is None)
         try:
             conn.execute("SELECT count(*) FROM sqlite_master").fetchall()
         finally:
@@ -284,7 +285,8 @@ class File:
     def _connect(self, lock_timeout: float) -> sqlite3.Connection:
         uses.check_library(self.library.name, self._touch)
         try:
-            return self.library.connect(self.path, lock_timeout)
+            # A file that was open here and is gone must not be created again.
+            return self.library.connect(self.path, lock_timeout, create=self._id is None)
         except self.library.module.DatabaseError as error:
             raise Unavailable(
                 f"{self.path} cannot be opened ({error}). Check that its directory exists and is writable."

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 from ...errors import Unavailable, UsageError
@@ -49,10 +50,15 @@ class Library:
     def __str__(self) -> str:
         return f"SQLite {'.'.join(map(str, self.version))} of {self.name}"
 
-    def connect(self, path: str, timeout: float) -> sqlite3.Connection:
-        """A connection that begins and ends no transaction by itself."""
+    def connect(self, path: str, timeout: float, *, create: bool) -> sqlite3.Connection:
+        """A connection that begins and ends no transaction by itself. Its first statement may `create` the file."""
         connection = self.module.connect(
-            path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS
+            path if create else f"{Path(path).absolute().as_uri()}?mode=rw",
+            uri=not create,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS,
         )
         # pysqlite3 is the standard module under another name.
         return cast(sqlite3.Connection, connection)
