@@ -36,12 +36,10 @@ class SlotQueue:
         """Remove the next execution and return it."""
         return self._waiting.popleft()
 
-    def remove_unstarted(self, chosen: Callable[[HeldExecution], bool]) -> list[HeldExecution]:
-        """Remove the chosen jobs that can return to the database, and return them."""
-        removed = [execution for execution in self._waiting if _can_return(execution) and chosen(execution)]
-        if removed:
-            gone = set(map(id, removed))
-            self._waiting = deque(execution for execution in self._waiting if id(execution) not in gone)
+    def remove_unstarted(self) -> list[HeldExecution]:
+        """Remove all jobs that can return to the database, and return them."""
+        removed = [execution for execution in self._waiting if _can_return(execution)]
+        self._waiting = deque(execution for execution in self._waiting if not _can_return(execution))
         return removed
 
     def watch(self) -> None:

@@ -301,14 +301,13 @@ class Slots:
 
     # ------------------------------------------------------------ jobs that have not started
     def return_endangered(self) -> None:
-        """Return the jobs that would lose too much if the worker died before they start."""
+        """Return the jobs that were claimed in advance if a suspect runs in this process and could end it."""
         if any(not execution.separate_process for execution in self.suspects.values()):
             self.return_unstarted("a job that may crash its worker runs there")
-        self.return_unstarted("it has one try left and must start at once", lambda one: one.job.tries_left <= 1)
 
-    def return_unstarted(self, why: str, chosen: Callable[[HeldExecution], bool] = lambda _: True) -> None:
+    def return_unstarted(self, why: str) -> None:
         """Return the jobs that were claimed in advance to the queue. They keep their tries."""
-        for execution in self._queued.remove_unstarted(chosen):
+        for execution in self._queued.remove_unstarted():
             execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
             self._reporter.post(execution, Requeued(why), self._returned)
 
