@@ -12,12 +12,13 @@ import pytest
 from interlock import App, Run, SyncRun, Tx
 from interlock.store import OpenStore
 from interlock.telemetry.events import AttemptEnded, SlotStateChanged
+from interlock.worker import prefetch as prefetch_module
 from interlock.worker import slot_queue
+from interlock.worker import slots as slots_module
 from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
 from interlock.worker.capacity import Capacity
-from interlock.worker.prefetch import HORIZON, PER_SLOT, Prefetch, shortest_lease
-from interlock.worker.slots import UNSTORED_PER_SLOT
+from interlock.worker.prefetch import HORIZON, MOST, Prefetch, shortest_lease
 from interlock.worker.worker import Worker
 from tests.kit import Place
 from tests.loops.worker_doubles import TIME_LIMIT, EventRecorder, InterceptedStore
@@ -68,7 +69,7 @@ class Dock:
     async def one_running_and_some_waiting(self) -> AsyncGenerator[tuple[Worker, EventRecorder, set[str]]]:
         """Run a worker whose only slot is taken by the long job, and that has claimed short jobs in advance."""
         self.long.enqueue()
-        short = self.add_short(PER_SLOT)
+        short = self.add_short(4)
         async with asyncio.timeout(TIME_LIMIT), self.worker(1) as (worker, witness):
             await self.begun.wait()
             assert {execution.job.id for execution in worker._slots.executions.values()} > short
@@ -104,9 +105,10 @@ def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
     dock: Dock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the worker claims nothing until outcomes are stored. Never do more handlers run than it has slots."""
+    slots, jobs, ahead, unstored = 2, 80, 8, 10
     monkeypatch.setattr(worker_module, "HEALTH_CHECK", 0.02)
-    slots, jobs = 2, 80
-    unstored = UNSTORED_PER_SLOT * slots
+    monkeypatch.setattr(prefetch_module, "MOST", ahead)
+    monkeypatch.setattr(slots_module, "MOST_UNSTORED", unstored - slots)
     intercepted, stored = InterceptedStore(dock.store), threading.Event()
 
     def hang() -> None:
@@ -129,7 +131,7 @@ def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
             return ran
 
     ran = asyncio.run(scene())
-    assert slots < unstored <= ran < unstored + slots * (1 + PER_SLOT)
+    assert slots < unstored <= ran < unstored + slots + ahead
     assert dock.most <= slots
     assert len(dock.ran) == jobs
 
@@ -188,14 +190,15 @@ def test_idle_worker_runs_the_jobs_that_another_one_claimed_in_advance_but_could
 
 def test_only_short_handlers_let_a_worker_claim_in_advance() -> None:
     """A job never waits for a slot behind long handlers, because another worker might be idle."""
-    prefetch = Prefetch(slots=10, lease=30)
-    assert prefetch.most == 0
-    prefetch.handlers_ended(10, seconds=10 * HORIZON / 2)
-    assert prefetch.most == 20
-    prefetch.handlers_ended(1000, seconds=0.001)
-    assert 20 < prefetch.most <= 10 * PER_SLOT
-    prefetch.handlers_ended(1, seconds=HORIZON * 2)
-    assert prefetch.most == 0
+    ahead = Prefetch(slots=10, lease=30)
+    assert ahead.most == 0
+    ahead.handlers_ended(10, seconds=10 * HORIZON / 2)
+    assert ahead.most == 20
+    for _ in range(20):
+        ahead.handlers_ended(1000, seconds=0.001)
+    assert ahead.most == MOST
+    ahead.handlers_ended(1, seconds=HORIZON * 2)
+    assert ahead.most == 0
 
 
 def test_kind_with_a_short_lease_is_claimed_less_far_in_advance() -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -43,6 +44,8 @@ LINGER = 0.5
 """Seconds that these threads have to end after everything else has ended."""
 DUMP_TIMEOUT = 5.0
 """Seconds for a hung worker to print its threads; standard error may hang too."""
+SWITCH_INTERVAL = 0.0005
+"""Seconds after which Python interrupts a busy thread for another one. With the default of 5 ms, the database waits."""
 
 
 def worker(
@@ -191,7 +194,7 @@ class Process:
                 self._worker = worker
                 if self._stop_reason is not None:
                     worker.stop()
-                _exempt_from_collection()
+                _tune_interpreter()
                 done = await worker.run()
                 self._notify("the worker has ended", attempts=done)
             code, worker_left = worker.exit_code, worker.busy
@@ -304,10 +307,11 @@ def _report_lifespan_errors(
     return wrapped
 
 
-def _exempt_from_collection() -> None:
-    """Exempt the app and its modules from garbage collection: they live as long as the process, and are many."""
+def _tune_interpreter() -> None:
+    """Exempt the app from garbage collection, as it lives as long as the process, and let database threads run soon."""
     gc.collect()
     gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 # ---------------------------------------------------------------- the end

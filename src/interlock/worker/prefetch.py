@@ -9,8 +9,8 @@ HORIZON = 0.1
 """Seconds within which a job that was claimed in advance should start. Another worker could start it at once."""
 LEASE_SHARE = 50
 """The horizon is at most the shortest lease divided by this number."""
-PER_SLOT = 4
-"""The most jobs that are claimed in advance for each slot. If the worker dies, each of them loses a try."""
+MOST = 1000
+"""The most jobs that are claimed in advance. If the worker dies, each of them loses a try."""
 
 
 class Prefetch:
@@ -29,7 +29,7 @@ class Prefetch:
         # Longer handlers count at once, and shorter ones gradually.
         self._mean = mean if mean > self._mean or self._mean == math.inf else (self._mean + mean) / 2
         starting = int(self._slots * self._horizon / self._mean)
-        self.most = min(PER_SLOT * self._slots, starting) if self._mean <= self._horizon else 0
+        self.most = min(MOST, starting) if self._mean <= self._horizon else 0
 
     def suspend(self) -> None:
         """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""

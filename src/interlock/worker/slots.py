@@ -27,8 +27,8 @@ from .slot_queue import SlotNumbers, SlotQueue
 from .states import check
 
 OnError = Callable[[BaseException], None]
-UNSTORED_PER_SLOT = 4
-"""How many outcomes for each slot may wait to be stored. With more, the worker claims nothing."""
+MOST_UNSTORED = 1000
+"""How many outcomes may wait to be stored, besides one for each slot. With more, the worker claims nothing."""
 Ended = tuple[HeldExecution, Outcome, Any]
 """An execution whose handler has ended, its outcome, and the value for the commit function."""
 
@@ -90,7 +90,7 @@ class Slots:
         It is zero if too many outcomes wait to be stored, so that a slow database slows the claims down.
         """
         started = len(self.executions) - len(self._queued)
-        if started - self._running >= UNSTORED_PER_SLOT * self.size:
+        if started - self._running >= self.size + MOST_UNSTORED:
             return 0
         # If a suspect kills the process, a job that waits beside it would lose a try.
         in_advance = in_advance and not self.suspects
