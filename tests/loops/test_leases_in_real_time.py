@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -38,6 +38,10 @@ class _Busy:
     def free(self) -> int:
         return 10 - len(self.executions)
 
+    def room(self, runner: str, *, in_advance: bool) -> int:
+        assert not in_advance
+        return min(self.free, 4) if runner == "threads" else self.free
+
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
         return sum(map(chosen, self.executions))
 
@@ -64,18 +68,24 @@ def _claim_rules(app: App[Tx]) -> list[ClaimRule]:
     return [rule for kind in app.kinds.values() for rule in kind.spec.claim_rules(1)]
 
 
-def test_one_statement_claims_all_kinds_if_there_is_capacity_for_all() -> None:
+def _split(capacity: Capacity, claim_rules: list[ClaimRule]) -> list[tuple[Sequence[ClaimRule], int]]:
+    groups = capacity.split(claim_rules, in_advance=False)
+    return [(group, capacity.room(group, in_advance=False)) for group in groups]
+
+
+def test_one_statement_claims_all_kinds_if_there_is_capacity_for_all(hand: Hand, store: OpenStore) -> None:
     app = _kinds()
-    specs = {name: kind.spec for name, kind in app.kinds.items() if name != "heavy"}
-    claim_rules = [rule for rule in _claim_rules(app) if rule.kind != "heavy"]
-    assert Capacity(specs, _Busy(), _Room(), threads=32).split(claim_rules, 10) == [(claim_rules, 10)]
+    specs = {name: kind.spec for name, kind in app.kinds.items()}
+    busy = _Busy(*[hand.held(store) for _ in range(8)])
+    claim_rules = _claim_rules(app)
+    assert _split(Capacity(specs, busy, _Room()), claim_rules) == [(claim_rules, 2)]
 
 
 def test_sync_jobs_are_claimed_only_for_free_threads() -> None:
     app = _kinds()
-    capacity = Capacity({name: kind.spec for name, kind in app.kinds.items()}, _Busy(), _Room(), threads=4)
+    capacity = Capacity({name: kind.spec for name, kind in app.kinds.items()}, _Busy(), _Room())
     assert [
-        ({rule.kind for rule in claim_rules}, limit) for claim_rules, limit in capacity.split(_claim_rules(app), 10)
+        ({rule.kind for rule in claim_rules}, limit) for claim_rules, limit in _split(capacity, _claim_rules(app))
     ] == [
         ({"quick"}, 10),
         ({"heavy"}, 2),
@@ -86,8 +96,8 @@ def test_sync_jobs_are_claimed_only_for_free_threads() -> None:
 def test_async_sync_and_process_kinds_take_turns_if_capacity_is_short() -> None:
     """Otherwise one of them could take every slot that becomes free."""
     app = _kinds()
-    capacity = Capacity({name: kind.spec for name, kind in app.kinds.items()}, _Busy(), _Room(), threads=4)
-    assert [capacity.split(_claim_rules(app), 10)[0][0][0].kind for _ in range(4)] == [
+    capacity = Capacity({name: kind.spec for name, kind in app.kinds.items()}, _Busy(), _Room())
+    assert [_split(capacity, _claim_rules(app))[0][0][0].kind for _ in range(4)] == [
         "quick",
         "heavy",
         "slow",
@@ -100,7 +110,7 @@ def test_rule_31_suspects_are_claimed_only_if_all_could_run_alone(hand: Hand, st
     that may share one are claimed.
     """
     executions = [hand.held(store) for _ in range(4)]
-    capacity = Capacity({}, _Busy(*executions), _Room(), threads=1)
+    capacity = Capacity({}, _Busy(*executions), _Room())
     assert capacity.suspects(50) == (3, True)
     for execution in executions:
         execution.job.lease_losses = 1
@@ -114,7 +124,7 @@ def test_rule_31_suspects_are_claimed_only_if_all_could_run_alone(hand: Hand, st
 def test_rule_31_one_suspect_is_claimed_until_a_process_for_suspects_runs(hand: Hand, store: OpenStore) -> None:
     """A worker that dies before its first child has started loses that one suspect again, and no others."""
     execution = hand.held(store)
-    capacity = Capacity({}, _Busy(execution), _Room(warm=False), threads=1)
+    capacity = Capacity({}, _Busy(execution), _Room(warm=False))
     assert capacity.suspects(50) == (1, True)
     execution.job.lease_losses = 1
     assert capacity.suspects(50) == (0, True)
@@ -124,11 +134,11 @@ def test_rule_31_suspect_of_an_app_that_cannot_be_imported_has_the_worker_alone(
     """A suspect that may share a process runs as any other job. While one that must run alone runs, nothing is claimed."""
     app, execution = _kinds(), hand.held(store)
     specs = {name: kind.spec for name, kind in app.kinds.items()}
-    capacity = Capacity(specs, _Busy(execution), _Room(importable=False), threads=1)
+    capacity = Capacity(specs, _Busy(execution), _Room(importable=False))
     execution.job.lease_losses = 1
     assert (capacity.suspects(50), capacity.free_slots()) == ((1, True), 9)
     execution.job.lease_losses = 2
-    assert (capacity.suspects(50), capacity.free_slots(), capacity.split(_claim_rules(app), 10)) == ((50, False), 0, [])
+    assert (capacity.suspects(50), capacity.free_slots(), _split(capacity, _claim_rules(app))) == ((50, False), 0, [])
 
 
 # ---------------------------------------------------------------- a whole worker, in real time

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from interlock import App, Run, SyncRun, Tx
+from interlock import App, Run, Tx
 from interlock.store import OpenStore
 from interlock.telemetry.events import AttemptEnded, SlotStateChanged
 from interlock.worker import prefetch as prefetch_module
@@ -17,7 +17,6 @@ from interlock.worker import slot_queue
 from interlock.worker import slots as slots_module
 from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
-from interlock.worker.capacity import Capacity
 from interlock.worker.prefetch import HORIZON, MOST, Prefetch, shortest_lease
 from interlock.worker.worker import Worker
 from tests.kit import Place
@@ -62,7 +61,8 @@ class Dock:
         witness = EventRecorder(self.app.events)
         plan = replace(self.app.plan(), slots=slots, find_store=lambda: cast(OpenStore, store or self.store))
         async with run_worker(plan) as worker:
-            worker._slots.prefetch.handlers_ended(1, HORIZON / 100)
+            for lane in worker._slots.lanes:
+                lane.prefetch.handlers_ended(1, HORIZON / 100)
             yield worker, witness
 
     @asynccontextmanager
@@ -183,7 +183,7 @@ def test_idle_worker_runs_the_jobs_that_another_one_claimed_in_advance_but_could
                 job = dock.app.get(id)
                 assert (job.state, job.attempt, job.tries_left) == ("SUCCEEDED", 2, TRIES)
             assert len(first._slots.executions) == 1
-            assert first._slots.prefetch.most == 0
+            assert next(iter(first._slots.lanes)).prefetch.most == 0
 
     asyncio.run(scene())
 
@@ -223,31 +223,3 @@ def test_nothing_is_claimed_in_advance_if_a_lost_worker_could_fail_a_job_that_ne
     prefetch = Prefetch(10, 0.0)
     prefetch.handlers_ended(1, 1e-6)
     assert prefetch.most == 0
-
-
-def test_only_async_handlers_are_claimed_in_advance() -> None:
-    """The others need a free thread or child process."""
-    app = App("sqlite://")
-
-    @app.job()
-    async def quick(run: Run) -> None: ...
-
-    @app.job()
-    def threaded(run: SyncRun) -> None: ...
-
-    kinds = {kind: app.kinds[kind].spec for kind in app.kinds}
-    rules = [rule for spec in kinds.values() for rule in spec.claim_rules(1)]
-    capacity = Capacity(kinds, _FreeSlots(), _NoProcesses(), threads=32)
-    assert {part[0].kind: most for part, most in capacity.split(rules, 20)} == {"quick": 20, "threaded": 4}
-
-
-class _FreeSlots:
-    free = 4
-
-    def running(self, chosen: object) -> int:
-        return 0
-
-
-class _NoProcesses:
-    importable = warm = False
-    most = most_alone = 0

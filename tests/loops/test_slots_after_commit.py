@@ -65,7 +65,7 @@ def test_rule_30_death_in_a_shared_process_is_charged_only_if_finish_dies_alone_
 
     async def scene() -> Deaths:
         there = Deaths(list(deaths))
-        slots = Slots(context, cast(Attempts, there), cast(Reporter, there), 1, lambda _: None)
+        slots = Slots(context, cast(Attempts, there), cast(Reporter, there), lambda _: None, size=1, threads=1)
         slots.take(lease, shop.bill.spec.lifecycle, context.sleeper.monotonic(), separate_process=True)
         await there.told.wait()
         return there
@@ -110,7 +110,7 @@ def test_rule_3_finish_stopped_by_an_outage_runs_again_in_the_same_worker(shop: 
 
     async def scene() -> tuple[Deaths, int]:
         there = Attempt([])
-        slots = Slots(context, cast(Attempts, there), cast(Reporter, there), 1, lambda _: None)
+        slots = Slots(context, cast(Attempts, there), cast(Reporter, there), lambda _: None, size=1, threads=1)
         slots.take(lease, shop.bill.spec.lifecycle, sleeper.monotonic(), separate_process=True)
         (execution,) = slots.executions.values()
         assert execution.task is not None

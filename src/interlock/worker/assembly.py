@@ -170,9 +170,9 @@ class _Parts:
             writers=self._pools["ledger"],
             children=self._children,
         )
-        self._slots = Slots(context, attempts, reporter, plan.slots, self._on_error)
+        self._slots = Slots(context, attempts, reporter, self._on_error, size=plan.slots, threads=plan.threads)
         self._leases = LeaseRenewer(context, self._slots.executions, self._facts, min(leases) / 3)
-        capacity = Capacity(plan.kinds, self._slots, self._children, plan.threads)
+        capacity = Capacity(plan.kinds, self._slots, self._children)
         maintenance = self._build_maintenance(plan, max(leases), capacity)
         self._pulse = _Pulse(context.sleeper)
         self._watch = Watchdog(

@@ -1,14 +1,13 @@
 """Limits how many handlers run at once: async ones by slots, sync ones by threads, others by child processes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 from ..core.suspects import runs_grouped
 from ..engine.held_execution import HeldExecution
 from ..jobs.spec import KindSpec
 from ..store.types import ClaimRule, Lease
-
-Runner = Literal["loop", "threads", "processes"]
+from .lanes import RUNNERS, Runner, runner_of
 
 
 class ProcessLimits(Protocol):
@@ -37,44 +36,49 @@ class SlotCounts(Protocol):
     @property
     def free(self) -> int: ...
 
+    def room(self, runner: Runner, *, in_advance: bool) -> int: ...
+
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int: ...
 
 
 class Capacity:
     """Decides how many jobs of which kinds to claim, and which of them run in a child process."""
 
-    def __init__(
-        self, kinds: Mapping[str, KindSpec], slots: SlotCounts, processes: ProcessLimits, threads: int
-    ) -> None:
+    def __init__(self, kinds: Mapping[str, KindSpec], slots: SlotCounts, processes: ProcessLimits) -> None:
         self._kinds = kinds
+        self._runners: dict[str, Runner] = {name: runner_of(spec) for name, spec in kinds.items()}
         self._slots = slots
         self._processes = processes
-        self._threads = threads
         self._rotation = 0
 
-    def split(self, claim_rules: Sequence[ClaimRule], room: int) -> list[tuple[Sequence[ClaimRule], int]]:
-        """Return groups of claim rules, each with the most jobs to claim by them. Each group is one statement.
-
-        If every kind can use the whole room, there is one group. Only async handlers are claimed in advance of a free
-        slot. The sum of the limits may exceed the free slots. The
-        order of the groups rotates, so that none of them starves.
-        """
+    def places(self, *, in_advance: bool) -> dict[Runner, int]:
+        """Return how many jobs to claim for each runner, also `in_advance` of a free slot where that is allowed."""
         if self._runs_exclusively():
-            return []
-        runners: dict[str, Runner] = {rule.kind: self._runner_of(rule.kind) for rule in claim_rules}
-        places: dict[Runner, int] = {
-            runner: min(room if runner == "loop" else self._slots.free, room, self._places_left(runner))
-            for runner in set(runners.values())
-        }
-        if all(places_left == room for places_left in places.values()):
-            return [(claim_rules, room)] if room > 0 else []
-        parts = [
-            ([rule for rule in claim_rules if runners[rule.kind] == runner], free_slots)
-            for runner, free_slots in sorted(places.items())
-            if free_slots > 0
+            return {}
+        used = {*self._runners.values()}
+        return {runner: self._room(runner, in_advance=in_advance) for runner in RUNNERS if runner in used}
+
+    def split(self, claim_rules: Sequence[ClaimRule], *, in_advance: bool) -> list[Sequence[ClaimRule]]:
+        """Return groups of claim rules that have room. Each group is one statement.
+
+        If every runner has the same room, there is one group. Their sum may exceed the free slots. The order of the
+        groups rotates, so that none of them starves.
+        """
+        places = self.places(in_advance=in_advance)
+        if len({*places.values()}) == 1:
+            return [claim_rules] if any(places.values()) else []
+        groups = [
+            [rule for rule in claim_rules if self._runners[rule.kind] == runner]
+            for runner, room in places.items()
+            if room > 0
         ]
-        first, self._rotation = self._rotation % max(len(parts), 1), self._rotation + 1
-        return [*parts[first:], *parts[:first]]
+        first, self._rotation = self._rotation % max(len(groups), 1), self._rotation + 1
+        return [*groups[first:], *groups[:first]]
+
+    def room(self, claim_rules: Sequence[ClaimRule], *, in_advance: bool) -> int:
+        """Return how many jobs to claim by a group of `split`."""
+        places = self.places(in_advance=in_advance)
+        return min(places[self._runners[rule.kind]] for rule in claim_rules) if places else 0
 
     def suspects(self, free: int) -> tuple[int, bool]:
         """Return how many suspects may be claimed, and whether suspects that must run alone may be among them.
@@ -109,19 +113,12 @@ class Capacity:
         """Whether a suspect runs alone in this worker, because no child process can be started."""
         return not self._processes.importable and self._slots.running(self._alone) > 0
 
-    def _runner_of(self, kind: str) -> Runner:
-        spec = self._kinds[kind]
-        if spec.process:
-            return "processes"
-        return "loop" if spec.signature.is_async else "threads"
-
-    def _places_left(self, runner: Runner) -> int:
-        if runner == "loop":
-            return 1 << 30
-        most = self._processes.most if runner == "processes" else self._threads
-        return most - self._slots.running(
-            lambda execution: not execution.settling and self._runner_of(execution.job.kind) == runner
-        )
+    def _room(self, runner: Runner, *, in_advance: bool) -> int:
+        room = self._slots.room(runner, in_advance=in_advance)
+        if runner != "processes":
+            return room
+        running = self._slots.running(lambda execution: not execution.settling and execution.spec.process)
+        return max(min(room, self._processes.most - running), 0)
 
 
 def is_suspect(lease_losses: int, crashes: int) -> bool:

@@ -27,18 +27,18 @@ class Claims:
         self._queues = queues
         self._claimer = claimer
 
-    async def claim(self, claim_rules: Sequence[ClaimRule], room: Callable[[], int]) -> tuple[int, bool] | None:
+    async def claim(self, claim_rules: Sequence[ClaimRule], in_advance: Callable[[], bool]) -> tuple[int, bool] | None:
         """Claim jobs. Returns how many, and whether more may be due; None if no kind has a free thread or child.
 
         A statement that found fewer jobs than it asked for took all that were due.
         """
         count, may_be_more, begun = 0, False, self._context.sleeper.monotonic()
-        if not (parts := self._capacity.split(claim_rules, min(room(), MOST))):
+        if not (groups := self._capacity.split(claim_rules, in_advance=in_advance())):
             return None
-        for part, most in parts:
-            limit = min(most, room())
+        for group in groups:
+            limit = min(self._capacity.room(group, in_advance=in_advance()), MOST)
             if limit > 0:
-                claimed = await self._claim_by(part, limit)
+                claimed = await self._claim_by(group, limit)
                 count, may_be_more = count + claimed, may_be_more or claimed == limit
         self._context.events.emit(events.Claimed(self._context.owner, count, self._context.sleeper.monotonic() - begun))
         return count, may_be_more

@@ -32,6 +32,11 @@ class SlotQueue:
         else:
             self._waiting.append(execution)
 
+    @property
+    def first(self) -> HeldExecution | None:
+        """The next execution."""
+        return self._waiting[0] if self._waiting else None
+
     def next(self) -> HeldExecution:
         """Remove the next execution and return it."""
         return self._waiting.popleft()
@@ -57,23 +62,6 @@ class SlotQueue:
             self._timer = self._loop.call_later(left, self._check, context=self._context.copy())
         else:
             self._on_late()
-
-
-class SlotNumbers:
-    """The numbers of slots in events. Each is in use until the outcome is stored, so there may be more than slots."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._most = 0
-
-    def take(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self._most += 1
-        return self._most - 1
-
-    def give_back(self, number: int) -> None:
-        self._free.append(number)
 
 
 def _can_return(execution: HeldExecution) -> bool:

@@ -22,9 +22,9 @@ from ..telemetry import events
 from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
 from .finishing import finish, is_left_to_others
-from .prefetch import Prefetch, shortest_lease
-from .slot_queue import SlotNumbers, SlotQueue
-from .states import check
+from .lanes import Lane, Lanes, Runner
+from .prefetch import shortest_lease
+from .slot_states import SlotStates
 
 OnError = Callable[[BaseException], None]
 MOST_UNSTORED = 1000
@@ -37,7 +37,14 @@ class Slots:
     """The executions of a worker, each in a slot with its own state. Use it in the event loop only."""
 
     def __init__(
-        self, context: WorkerContext, attempts: Attempts, reporter: Reporter, size: int, on_error: OnError
+        self,
+        context: WorkerContext,
+        attempts: Attempts,
+        reporter: Reporter,
+        on_error: OnError,
+        *,
+        size: int,
+        threads: int,
     ) -> None:
         self.size = size
         self.executions: dict[int, HeldExecution] = {}
@@ -58,7 +65,6 @@ class Slots:
         """How many slots are taken."""
         self._ended: list[Ended] = []
         """Handlers that have ended in this iteration of the event loop."""
-        self.prefetch = Prefetch(size, shortest_lease(context.kinds.values()))
         self.slot_freed = asyncio.Event()
         """Set when a slot becomes free or an outcome was stored."""
         self.done = 0
@@ -67,11 +73,12 @@ class Slots:
         self._attempts = attempts
         self._reporter = reporter
         self._on_error = on_error
-        self._numbers = SlotNumbers()
+        self.states = SlotStates(context)
         self._loop = asyncio.get_running_loop()
         self._own = context_of(None)
         """The context of the worker's own code. Handlers start from copies of it."""
-        self._queued = SlotQueue(self._return_late, self._own)
+        lease = shortest_lease(context.kinds.values())
+        self.lanes = Lanes(size, threads, lease, self._return_late, self._own)
 
     # ------------------------------------------------------------ free slots
     @property
@@ -82,30 +89,23 @@ class Slots:
     @property
     def free(self) -> int:
         """How many slots are free and not reserved for a claim or an adopted execution. Thread-safe."""
-        return max(self.size - self._running - len(self._queued) - self.reserved - len(self.adopted), 0)
+        return max(self.size - self._running - self.lanes.waiting - self.reserved - len(self.adopted), 0)
 
-    def room(self, *, in_advance: bool) -> int:
-        """Return how many jobs to claim: for free slots and, `in_advance`, for those that will be free in a moment.
+    def room(self, runner: Runner, *, in_advance: bool) -> int:
+        """Return how many jobs to claim for free slots and, `in_advance`, for those that will be free in a moment.
 
         It is zero if too many outcomes wait to be stored, so that a slow database slows the claims down.
         """
-        started = len(self.executions) - len(self._queued)
+        started = len(self.executions) - self.lanes.waiting
         if started - self._running >= self.size + MOST_UNSTORED:
             return 0
+        lane = self.lanes.find(runner)
         # If a suspect kills the process, a job that waits beside it would lose a try.
-        in_advance = in_advance and not self.suspects
-        return self.free + (max(self.prefetch.most - len(self._queued), 0) if in_advance else 0)
+        return self.free if lane is None else lane.room(self.free, in_advance=in_advance and not self.suspects)
 
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
         """Return how many executions of this worker match. Thread-safe."""
         return sum(1 for execution in list(self.executions.values()) if chosen(execution))
-
-    def report_missed_claim(self) -> None:
-        """Report that a job was due, but another worker claimed it first."""
-        number = self._numbers.take()
-        self._moved(number, None, "Polling", "Claiming", "a job is due")
-        self._moved(number, None, "Claiming", "Polling", "another worker was faster")
-        self._numbers.give_back(number)
 
     # ------------------------------------------------------------ one execution
     def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, separate_process: bool) -> None:
@@ -125,20 +125,21 @@ class Slots:
         self.executions[id(execution)] = execution
         if is_suspect(lease.job.lease_losses, lease.crashes):
             self.suspects[id(execution)] = execution
-        self._queued.add(execution)
+        self.lanes.of(execution).queue.add(execution)
 
     def begin_queued(self) -> None:
         """Begin as many of the waiting executions as there are free slots."""
         now = self._context.sleeper.monotonic()
-        while self._queued and self._running < self.size:
-            execution = self._queued.next()
+        while self._running < self.size and (execution := self.lanes.next()) is not None:
             self._running += 1
+            self.lanes.of(execution).running += 1
             execution.in_slot, execution.began = True, now
-            execution.slot = self._numbers.take()
-            self._go(execution, "Claiming", "a job is due")
-            self._go(execution, "Processing", "the worker owns the lease")
+            execution.slot = self.states.take_number()
+            self.states.go(execution, "Claiming", "a job is due")
+            self.states.go(execution, "Processing", "the worker owns the lease")
             self._begin(execution)
-        self._queued.watch()
+        for lane in self.lanes:
+            lane.queue.watch()
 
     def _begin(self, execution: HeldExecution) -> None:
         plain = (
@@ -186,7 +187,7 @@ class Slots:
         execution.on_halt(lambda: call_soon(self._loop, self.slot_freed.set))
         execution.began = math.inf
         try:
-            while execution.stop is None and len(self.executions) > len(self._waiting) + len(self._queued):
+            while execution.stop is None and len(self.executions) > len(self._waiting) + self.lanes.waiting:
                 self.slot_freed.clear()
                 await self.slot_freed.wait()
         finally:
@@ -216,14 +217,13 @@ class Slots:
     def _post_ended(self) -> None:
         """Free the slots of handlers that have ended, and post their outcomes."""
         ended, self._ended = self._ended, []
-        now, seconds = self._context.sleeper.monotonic(), 0.0
+        now = self._context.sleeper.monotonic()
+        self.lanes.handlers_ended([execution for execution, _, _ in ended], now)
         for execution, outcome, value in ended:
-            seconds += now - execution.began
             self._reporting(execution, outcome)
             if not (isinstance(outcome, Returned) and outcome.boundary):
                 self._leave(execution)
             self._reporter.post(execution, outcome, self._settled, value)
-        self.prefetch.handlers_ended(len(ended), seconds)
         self.slot_freed.set()
         self.begin_queued()
 
@@ -232,11 +232,12 @@ class Slots:
         if execution.in_slot:
             execution.in_slot = False
             self._running -= 1
+            self.lanes.of(execution).running -= 1
 
     def _reporting(self, execution: HeldExecution, outcome: Outcome) -> None:
         if execution.state == "Processing":
             good = isinstance(outcome, Returned | Handed) or (isinstance(outcome, Finished) and outcome.error is None)
-            self._go(execution, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
+            self.states.go(execution, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
 
     def _settled(self, items: Sequence[Settlement]) -> None:
         """Forget executions after the store has answered, or run the finish functions of committed ones."""
@@ -253,7 +254,7 @@ class Slots:
         elif error is not None:
             self._abandon(execution, error)
         elif execution.ended:
-            self._go(execution, "Polling", "stored")
+            self.states.go(execution, "Polling", "stored")
             self._forget(execution)
         else:
             # The execution is committed. The same slot runs its finish function.
@@ -263,17 +264,17 @@ class Slots:
         """Free the slot of an execution that this worker lost or could not return. Another worker adopts it."""
         execution.renews = False
         if execution.state == "Processing":
-            self._go(execution, "ReportingFailure", why)
-        self._go(execution, "Polling", why)
+            self.states.go(execution, "ReportingFailure", why)
+        self.states.go(execution, "Polling", why)
         self._drop(execution)
 
     def _abandon(self, execution: HeldExecution, error: BaseException) -> None:
         """Free the slot after an internal error. The job waits until its lease expires, and the worker pauses."""
         execution.renews = False
         self.abandoned[execution.fence] = None
-        self._go(execution, "ErrorWait", type(error).__name__)
+        self.states.go(execution, "ErrorWait", type(error).__name__)
         self._context.events.emit(events.WorkerError(self._context.owner, f"job {execution.job.id}", error))
-        self._go(execution, "Connecting", "the slot was reset")
+        self.states.go(execution, "Connecting", "the slot was reset")
         self._drop(execution)
         self._on_error(error)
 
@@ -287,17 +288,8 @@ class Slots:
         self.suspects.pop(id(execution), None)
         self._leave(execution)
         if execution.slot >= 0:
-            self._numbers.give_back(execution.slot)
+            self.states.give_back(execution.slot)
             self.done += 1
-
-    def _go(self, execution: HeldExecution, target: str, why: str) -> None:
-        source, execution.state = execution.state, target
-        self._moved(execution.slot, execution.job.id, source, target, why)
-
-    def _moved(self, number: int, job_id: str | None, source: str, target: str, why: str) -> None:
-        check(source, target)
-        if self._context.events.wants(events.SlotStateChanged):
-            self._context.events.emit(events.SlotStateChanged(self._context.owner, number, source, target, why, job_id))
 
     # ------------------------------------------------------------ jobs that have not started
     def return_endangered(self) -> None:
@@ -307,7 +299,11 @@ class Slots:
 
     def return_unstarted(self, why: str) -> None:
         """Return the jobs that were claimed in advance to the queue. They keep their tries."""
-        for execution in self._queued.remove_unstarted():
+        for lane in self.lanes:
+            self._return_lane(lane, why)
+
+    def _return_lane(self, lane: Lane, why: str) -> None:
+        for execution in lane.queue.remove_unstarted():
             execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
             self._reporter.post(execution, Requeued(why), self._returned)
 
@@ -320,10 +316,10 @@ class Slots:
                 self._abandon(item.execution, item.error)
         self.slot_freed.set()
 
-    def _return_late(self) -> None:
-        """Return the jobs that were claimed in advance, because one of them waits for too long."""
-        self.prefetch.suspend()
-        self.return_unstarted("its worker had no free slot in time")
+    def _return_late(self, lane: Lane) -> None:
+        """Return the jobs of a lane that were claimed in advance, because one of them waits for too long."""
+        lane.prefetch.suspend()
+        self._return_lane(lane, "its worker had no free slot in time")
 
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:

@@ -205,7 +205,7 @@ class Worker:
         work_expected = self._backoff.fresh or notified
         while not self._stopping.is_set():
             self._check_health()
-            if self._room() <= 0 and not await self._wait_for_slot():
+            if not self._has_room() and not await self._wait_for_slot():
                 continue
             if not work_expected and ((due_in := await self._due_in()) is None or due_in > 0):
                 return due_in
@@ -214,7 +214,7 @@ class Worker:
             if self._maintenance.has_more:
                 # Committed executions come before jobs that have not started.
                 await self._in_claim_thread(self._maintenance.recover)
-            if (found := await self._claims.claim(self._claim_rules, self._room)) is None:
+            if (found := await self._claims.claim(self._claim_rules, self._in_advance)) is None:
                 # Threads and child processes often become free together; one statement then claims for all of them.
                 await self._wait_for_slot()
                 await self._context.sleeper.asleep(BATCH_WAIT / 8)
@@ -222,7 +222,7 @@ class Worker:
             claimed, may_be_more = found
             if not claimed:
                 if not work_expected:
-                    self._slots.report_missed_claim()
+                    self._slots.states.report_missed_claim()
                 return await self._due_in()
             self._backoff.reset(announced=notified)
             await self._wait_for_batch()
@@ -236,8 +236,11 @@ class Worker:
         self._wake.clear()
         return notified
 
-    def _room(self) -> int:
-        return self._slots.room(in_advance=not self._maintenance.has_more)
+    def _in_advance(self) -> bool:
+        return not self._maintenance.has_more
+
+    def _has_room(self) -> bool:
+        return any(self._capacity.places(in_advance=self._in_advance()).values())
 
     def _check_health(self) -> None:
         if error := self._slot_error:
@@ -254,18 +257,22 @@ class Worker:
         except TimeoutError:
             return False
         await self._wait_for_batch()
-        return self._room() > 0
+        return self._has_room()
 
     async def _wait_for_batch(self) -> None:
         """Wait until there is room for several jobs, so that the next claim takes them at once."""
         end = self._context.sleeper.monotonic() + BATCH_WAIT
         while (
             self._slots.busy
-            and self._room() < (self._slots.size + self._slots.prefetch.most) // 4
+            and not self._has_room_for_batch()
             and self._context.sleeper.monotonic() < end
             and not self._stopping.is_set()
         ):
             await self._context.sleeper.asleep(BATCH_WAIT / 8)
+
+    def _has_room_for_batch(self) -> bool:
+        places = self._capacity.places(in_advance=self._in_advance())
+        return any(room >= self._slots.lanes.batch_of(runner) for runner, room in places.items())
 
     async def _due_in(self) -> float | None:
         return await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))

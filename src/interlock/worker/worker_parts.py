@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..store.types import ClaimRule, Lease
+from .lanes import Runner
 
 
 class MaintenanceTasks(Protocol):
@@ -32,8 +33,16 @@ class MaintenanceTasks(Protocol):
 class ClaimCapacity(Protocol):
     """Decides how many executions of which kinds may run at once."""
 
-    def split(self, claim_rules: Sequence[ClaimRule], room: int) -> list[tuple[Sequence[ClaimRule], int]]:
-        """Return groups of claim rules, each with the most jobs to claim by them; one group if possible."""
+    def places(self, *, in_advance: bool) -> dict[Runner, int]:
+        """Return how many jobs to claim for each runner, also `in_advance` of a free slot where that is allowed."""
+        ...
+
+    def split(self, claim_rules: Sequence[ClaimRule], *, in_advance: bool) -> list[Sequence[ClaimRule]]:
+        """Return groups of claim rules that have room; one group if possible."""
+        ...
+
+    def room(self, claim_rules: Sequence[ClaimRule], *, in_advance: bool) -> int:
+        """Return how many jobs to claim by a group of `split`."""
         ...
 
     def suspects(self, free: int) -> tuple[int, bool]:
