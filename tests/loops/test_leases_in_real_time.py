@@ -45,6 +45,8 @@ class _Busy:
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
         return sum(map(chosen, self.executions))
 
+    running_suspects = running
+
 
 def _kinds() -> App[Tx]:
     app: App[Tx] = App("sqlite:///nowhere.db")

@@ -40,6 +40,8 @@ class SlotCounts(Protocol):
 
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int: ...
 
+    def running_suspects(self, chosen: Callable[[HeldExecution], bool]) -> int: ...
+
 
 class Capacity:
     """Decides how many jobs of which kinds to claim, and which of them run in a child process."""
@@ -87,10 +89,10 @@ class Capacity:
         """
         if self._processes.importable and not self._processes.warm:
             # Claim one suspect until its child process runs. If the worker dies before that, it loses only one.
-            return max(1 - self._slots.running(self._quarantined), 0), True
+            return max(1 - self._slots.running_suspects(self._quarantined), 0), True
         most = self._processes.most_alone if self._processes.importable else 1
         # Count executions, not busy processes, because an execution reaches its process only after a while.
-        alone = most - self._slots.running(self._alone)
+        alone = most - self._slots.running_suspects(self._alone)
         return (alone, True) if alone > 0 else (free, False)
 
     def free_slots(self) -> int:
@@ -111,7 +113,7 @@ class Capacity:
 
     def _runs_exclusively(self) -> bool:
         """Whether a suspect runs alone in this worker, because no child process can be started."""
-        return not self._processes.importable and self._slots.running(self._alone) > 0
+        return not self._processes.importable and self._slots.running_suspects(self._alone) > 0
 
     def _room(self, runner: Runner, *, in_advance: bool) -> int:
         room = self._slots.room(runner, in_advance=in_advance)

@@ -107,6 +107,10 @@ class Slots:
         """Return how many executions of this worker match. Thread-safe."""
         return sum(1 for execution in list(self.executions.values()) if chosen(execution))
 
+    def running_suspects(self, chosen: Callable[[HeldExecution], bool]) -> int:
+        """`running` among those that may have crashed a worker, which are few. Thread-safe."""
+        return sum(1 for execution in list(self.suspects.values()) if chosen(execution))
+
     # ------------------------------------------------------------ one execution
     def take(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, separate_process: bool) -> None:
         """Run an execution that was claimed, or finish one that was adopted after its commit.
