@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,32 @@ def test_archive_needs_an_age_if_the_app_sets_no_audit_retention(call: Call, gon
     assert answer.code == 2
     assert "--before" in answer.sentence
     assert place.raw("SELECT count(*) FROM {audit}") == [(6,)]
+
+
+# ---------------------------------------------------------------- audit partition
+def test_partition_says_what_it_did(call: Call, shop: str, place: Place) -> None:
+    """On SQLite, it says what happens instead. On PostgreSQL, a second call changes nothing."""
+    if place.url.startswith("sqlite"):
+        answer = call("audit", "partition")
+        assert answer.code == 1
+        assert answer.sentence.startswith("SQLite has no partitions")
+        return
+    place.raw("CREATE VIEW {mine} AS SELECT count(*) FROM {audit}")
+    answer = call("audit", "partition")
+    assert (answer.code, "mine" in answer.sentence) == (1, True)
+    place.raw("DROP VIEW {mine}")
+    assert call("audit", "partition").out.startswith("The history is partitioned by month.")
+    assert call("audit", "partition").out.startswith("Nothing to change")
+
+
+def test_archive_drops_the_months_that_are_archived(call: Call, gone: list[str], place: Place) -> None:
+    """Also those that an earlier call archived. On SQLite, that call has deleted the rows."""
+    store = place.open(real_time=True)
+    partitioned = not place.url.startswith("sqlite") and store.retention.partition_audit()
+    assert call("audit", "archive", "--before", "0s", "--to", "a.jsonl").lines[0] == "3 jobs, 6 entries"
+    assert place.raw("SELECT count(*) FROM {audit}") == [(6 if partitioned else 0,)]
+    place.clock.advance((datetime.now(UTC) - place.clock.now()).total_seconds() + 40 * 86_400)
+    place.freeze()
+    assert "Nothing to archive" in call("audit", "archive", "--before", "0s", "--to", "b.jsonl").out
+    assert place.raw("SELECT count(*) FROM {audit}") == [(0,)]
+    assert call("verify").code == 0

@@ -1,4 +1,4 @@
-"""`interlock audit archive`, the only command that removes history from the database."""
+"""`interlock audit`: archives history, the only command that removes it from the database, and partitions it."""
 
 import hashlib
 import os
@@ -19,12 +19,12 @@ from .common_options import AppOption, CommandError, DatabaseOption, JsonOption,
 
 BATCH = 1000
 
-commands = typer.Typer(no_args_is_help=True, help="Move the history of deleted jobs out of the database.")
+commands = typer.Typer(no_args_is_help=True, help="Archive the history of deleted jobs, or partition all history.")
 
 
 @commands.callback()
 def audit() -> None:
-    """Move the history of deleted jobs out of the database."""
+    """Archive the history of deleted jobs, or partition all history."""
 
 
 @commands.command()
@@ -62,9 +62,29 @@ def archive(
                 file.settle()
                 jobs += moved
                 status.update(f"archiving: {jobs:,} jobs")
+            while store.retention.remove_archived(age=age, limit=BATCH):
+                status.update("removing archived history")
     finally:
         digest = file.close()
     _say(to, jobs, file.entries, digest, json)
+
+
+@commands.command()
+def partition(app: AppOption = None, database: DatabaseOption = None) -> None:
+    """Partition the history by month, so that a month is dropped at once after it was archived. PostgreSQL only.
+
+    The command locks the history and reads it once, in one transaction. Until it ends, no job is stored, claimed or
+    finished. If it is interrupted, nothing has changed.
+
+    Example: interlock audit partition --database postgresql://localhost/shop
+    """
+    with open_app(app, database) as chosen, Status("partitioning", console=output.make_console(stderr=True)):
+        changed = chosen.database.store().retention.partition_audit()
+    output.print_line(
+        "The history is partitioned by month. Workers create the partitions of the next months."
+        if changed
+        else "Nothing to change: the history is partitioned by month already."
+    )
 
 
 def _age(app: App[Any], given: float | None) -> float:

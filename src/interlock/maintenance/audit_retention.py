@@ -1,4 +1,4 @@
-"""Audit retention: archives the history of jobs that were deleted long enough ago, in batches."""
+"""Audit retention: archives the history of jobs that were deleted long enough ago, in batches, and its partitions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,15 +42,31 @@ class Archiving:
         if self._retention is None or now < self._next:
             return 0
         self._next = now + RETRY_EVERY
+        archived, complete = self._archive_all(self._retention)
+        complete = complete and self._remove_all(self._retention)
+        self._next = now + EVERY if complete or self._context.stopped.is_set() else now
+        return archived
+
+    def _archive_all(self, retention: AuditRetention) -> tuple[int, bool]:
+        """Archive up to `MAX_BATCHES` batches. Returns how many jobs were archived, and whether none is left."""
         archived = 0
         for _ in range(MAX_BATCHES):
-            batch = self._archive(self._retention)
+            batch = self._archive(retention)
             archived += batch
-            if batch < LIMIT or self._context.stopped.is_set():
-                self._next = now + EVERY
-                return archived
-        self._next = now
-        return archived
+            if batch < LIMIT:
+                return archived, True
+            if self._context.stopped.is_set():
+                break
+        return archived, False
+
+    def _remove_all(self, retention: AuditRetention) -> bool:
+        """Remove archived history that is still stored. Returns whether none is left."""
+        for _ in range(MAX_BATCHES):
+            if not self._context.store.retention.remove_archived(age=retention.age, limit=LIMIT):
+                return True
+            if self._context.stopped.is_set():
+                break
+        return False
 
     def _archive(self, retention: AuditRetention) -> int:
         def write(entries: Sequence[AuditEntry]) -> None:
@@ -62,3 +78,19 @@ class Archiving:
                 ) from error
 
         return self._context.store.retention.archive(age=retention.age, write=write, limit=LIMIT)
+
+
+class Partitioning:
+    """Creates the partitions of the coming months, if the audit is partitioned."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._next = float("-inf")
+
+    def run(self) -> int:
+        """Create the missing partitions once an hour. Returns no jobs."""
+        now = self._context.sleeper.monotonic()
+        if now >= self._next:
+            self._next = now + EVERY
+            self._context.store.retention.add_partitions()
+        return 0

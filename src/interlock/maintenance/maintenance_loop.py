@@ -10,7 +10,7 @@ from ..engine.settle import Settler
 from ..errors import Unavailable
 from ..jobs.schedule import Schedule
 from ..telemetry import events
-from .audit_retention import Archiving, AuditRetention
+from .audit_retention import Archiving, AuditRetention, Partitioning
 from .expire import Expiry
 from .prune import Pruning
 from .recover import Finish, FreeSlots, Recovery
@@ -48,6 +48,7 @@ class Maintenance:
             "expire": self._expire,
             "schedule": self._schedule,
             "prune": Pruning(context, retention).run,
+            "partition": Partitioning(context).run,
         }
         self._archiving = Archiving(context, audit_retention)
         self._busy = threading.Lock()

@@ -138,5 +138,31 @@ class RetentionPart(Protocol):
         """Pass the audit of deleted jobs whose last entry is older than `age` seconds to `write`, then delete it.
 
         This deletes exactly the entries that `write` received, of at most `limit` jobs. Return the number of jobs.
+
+        Of a partitioned audit, entries in the partition of a month stay stored; they are not passed to `write` again.
+        """
+        ...
+
+    def remove_archived(self, *, age: float, limit: int) -> bool:
+        """Remove archived entries that are still stored. Return False if nothing was removed.
+
+        Drop the partition of each month that ended more than `age` seconds ago, if every job of it is deleted and its
+        audit was archived. If a stored job has held up a month for 31 days more, delete the archived entries of up to
+        `limit` jobs of that month. A SQLite store has nothing to remove.
+        """
+        ...
+
+    def partition_audit(self) -> bool:
+        """Partition the audit by the month in which a job was created. Return False if it is partitioned already.
+
+        Everything up to the end of this month becomes one partition. Until the call returns, the audit is locked.
+        Raise `UsageError` on SQLite, which has no partitions.
+        """
+        ...
+
+    def add_partitions(self) -> int:
+        """Create the missing partitions of this month and the next two, if the audit is partitioned.
+
+        Return how many were created.
         """
         ...

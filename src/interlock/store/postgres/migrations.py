@@ -24,7 +24,7 @@ LOCK = 0x696E7465726C6F63
 
 
 def schema_text(schema: str) -> str:
-    text = _text("schema.sql", schema) + "\n" + _text("triggers.sql", schema)
+    text = "\n".join(_text(file, schema) for file in ("schema.sql", "triggers.sql", "partitions.sql"))
     return text.replace("SCHEMA IF NOT EXISTS interlock;", f"SCHEMA IF NOT EXISTS {schema};")
 
 

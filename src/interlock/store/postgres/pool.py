@@ -284,8 +284,13 @@ def should_retry(error: Exception) -> bool:
 
 
 def _is_taken(error: psycopg.Error) -> bool:
-    """Whether another audit note has taken our number. A snapshot older than the lock does not show that note."""
-    return collides(error) and (error.diag.table_name, error.diag.constraint_name) == ("audit", "audit_pkey")
+    """Whether another audit note has taken our number. A snapshot older than the lock does not show that note.
+
+    If the audit is partitioned, the error names the partition.
+    """
+    table = error.diag.table_name or ""
+    is_audit = table == "audit" or table.startswith("audit_")
+    return collides(error) and is_audit and error.diag.constraint_name == f"{table}_pkey"
 
 
 def collides(error: BaseException) -> bool:

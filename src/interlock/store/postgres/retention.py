@@ -10,14 +10,18 @@ from ..archive import digest_of
 from ..codec import array, text_array
 from ..open_transactions import inside
 from ..tx import PlainTx
-from .connection import execute, runner
+from .connection import runner
 from .inspect import read_histories
 from .session import PostgresSession
+
+FIRST = "00000000-0000-0000-0000-000000000000"
 
 
 class PostgresRetention:
     def __init__(self, session: PostgresSession) -> None:
         self._session = session
+        self._after = FIRST
+        """Where the next batch begins, so that it does not pass the archived jobs again."""
 
     def prune(self, *, phase: Phase, age: float, limit: int, kinds: Sequence[str] | None = None) -> int:
         given = {"phase": phase, "age": age, "limit": limit, "kinds": None if kinds is None else text_array(kinds)}
@@ -27,12 +31,13 @@ class PostgresRetention:
         session = self._session
         session.check()
 
-        def work(conn: psycopg.Connection[Any]) -> int:
+        def work(conn: psycopg.Connection[Any]) -> list[str]:
             run = runner(conn)
             run(session.statement("lock_archive", {}, answers=False))
-            ids = [str(row[0]) for row in run(session.statement("archivable", {"age": age, "limit": limit}))]
+            asked = {"age": age, "limit": limit, "after": self._after}
+            ids = [str(row[0]) for row in run(session.statement("archivable", asked))]
             if not ids:
-                return 0
+                return ids
             histories = read_histories(run, session.queries["history"], ids)
             with inside(session, PlainTx(conn)):
                 write([entry for history in histories.values() for entry in history])
@@ -42,6 +47,34 @@ class PostgresRetention:
                 "digest": text_array(digest_of(h) for h in histories.values()),
             }
             run(session.statement("archive", given))
-            return execute(conn, session.queries["delete_audit"], {"job_id": array(ids)}).rowcount and len(ids)
+            run(session.statement("delete_audit", {"job_id": array(ids)}, answers=False))
+            return ids
+
+        ids = session.pool.transact(work)
+        self._after = FIRST if len(ids) < limit else ids[-1]
+        return len(ids)
+
+    def remove_archived(self, *, age: float, limit: int) -> bool:
+        dropped = [self._drop(name) for (name,) in self._session.read("droppable", {"age": age})]
+        return any(dropped) or self._session.count_changed("delete_archived", {"age": age, "limit": limit}) > 0
+
+    def _drop(self, name: str) -> bool:
+        session = self._session
+
+        def work(conn: psycopg.Connection[Any]) -> bool:
+            run = runner(conn)
+            run(session.statement("read_committed", {}, answers=False))
+            return bool(run(session.statement("drop_partition", {"name": name}))[0][0])
 
         return session.pool.transact(work)
+
+    def partition_audit(self) -> bool:
+        return bool(self._call("partition_audit"))
+
+    def add_partitions(self) -> int:
+        return int(self._call("add_partitions"))
+
+    def _call(self, query: str) -> Any:
+        self._session.check()
+        statement = self._session.statement(query, {})
+        return self._session.pool.transact(lambda conn: runner(conn)(statement))[0][0]

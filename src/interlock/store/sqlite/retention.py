@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ...core.job import AuditEntry, Phase
+from ...errors import UsageError
 from ..archive import digest_of
 from ..open_transactions import inside
 from ..tx import PlainTx
@@ -44,3 +45,12 @@ class SqliteRetention:
                 conn.executemany(session.queries["archive"], archived)
                 conn.executemany(session.queries["delete_audit"], archived)
             return len(ids)
+
+    def remove_archived(self, *, age: float, limit: int) -> bool:  # noqa: ARG002 - `archive` leaves nothing to remove
+        return False
+
+    def partition_audit(self) -> bool:
+        raise UsageError("SQLite has no partitions: `interlock audit archive` deletes the archived rows.")
+
+    def add_partitions(self) -> int:
+        return 0

@@ -41,10 +41,16 @@ SELECT {summary}, e.progress::text {filtered}
 -- name: executions
 SELECT {execution} FROM interlock.executions e WHERE e.job_id = ANY(:id::text::uuid[]) ORDER BY e.job_id, e.attempt
 
+-- fragment: audit_of
+-- Job by job, which OFFSET 0 enforces: of a partitioned audit, only the partition of each job is read.
+FROM unnest(:id::text::uuid[]) AS i(id) CROSS JOIN LATERAL (
+  SELECT x.* FROM interlock.audit x WHERE x.job_id = i.id OFFSET 0) a
+ORDER BY a.job_id, a.version, a.n
+
 -- name: history
 SELECT a.job_id::text, a.version, a.n, a.attempt, a.event, a.from_state, a.to_state, a.actor, a.reason, a.at,
   a.detail::text
-FROM interlock.audit a WHERE a.job_id = ANY(:id::text::uuid[]) ORDER BY a.job_id, a.version, a.n
+{audit_of}
 
 -- name: counts
 SELECT lifecycle, state, count(*) FROM interlock.jobs GROUP BY lifecycle, state
@@ -155,7 +161,7 @@ FROM interlock.executions e WHERE e.job_id = ANY(:id::text::uuid[]) ORDER BY e.j
 -- name: page_history
 SELECT a.job_id::text, a.version, a.n, a.attempt, a.event, a.from_state, a.to_state, a.actor, NULL::text, a.at,
   NULL::text
-FROM interlock.audit a WHERE a.job_id = ANY(:id::text::uuid[]) ORDER BY a.job_id, a.version, a.n
+{audit_of}
 
 -- name: page_pruned
 SELECT a.job_id::text FROM interlock.audit a

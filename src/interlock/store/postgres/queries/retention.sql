@@ -12,8 +12,12 @@ DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
 LOCK TABLE interlock.archived IN SHARE ROW EXCLUSIVE MODE
 
 -- name: archivable
+-- differs: the audit of archived jobs may still be stored, in the partition of a month, and the next batch begins after
+-- the last one.
 SELECT a.job_id::text FROM interlock.audit a
-WHERE a.version = 0 AND a.n = 0 AND NOT EXISTS (SELECT FROM interlock.jobs j WHERE j.id = a.job_id)
+WHERE a.job_id > :after::text::uuid AND a.version = 0 AND a.n = 0
+  AND NOT EXISTS (SELECT FROM interlock.jobs j WHERE j.id = a.job_id)
+  AND NOT EXISTS (SELECT FROM interlock.archived r WHERE r.job_id = a.job_id)
   AND (SELECT max(b.at) FROM interlock.audit b
     WHERE b.job_id = a.job_id) < (SELECT interlock.clock()) - :age::float8 * interval '1 second'
 ORDER BY a.job_id LIMIT :limit::int
@@ -27,4 +31,36 @@ WITH marked AS (
 SELECT 1
 
 -- name: delete_audit
-DELETE FROM interlock.audit WHERE job_id = ANY(:job_id::text::uuid[])
+-- differs: entries in the partition of a month stay until the partition is dropped.
+DELETE FROM interlock.audit a WHERE a.job_id = ANY(:job_id::text::uuid[])
+  AND a.tableoid IN ('interlock.audit'::regclass, to_regclass('interlock.audit_default'))
+
+-- name: read_committed
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+
+-- name: droppable
+SELECT p.name FROM interlock.audit_partitions p
+WHERE p.ends_at <= (SELECT interlock.clock()) - :age::float8 * interval '1 second'
+  AND interlock.is_archived(p.first_id, p.end_id)
+ORDER BY p.first_id
+
+-- name: drop_partition
+SELECT interlock.drop_audit_partition(:name::text)
+
+-- name: delete_archived
+-- The months that a stored job has held up for a month.
+DELETE FROM interlock.audit WHERE job_id = ANY(ARRAY(
+  SELECT h.job_id FROM interlock.audit_partitions p CROSS JOIN LATERAL (
+    SELECT a.job_id FROM interlock.audit a JOIN interlock.archived r ON r.job_id = a.job_id
+    WHERE a.job_id >= p.first_id AND a.job_id < p.end_id AND a.version = 0 AND a.n = 0
+      AND NOT EXISTS (SELECT FROM interlock.jobs j WHERE j.id = a.job_id)
+      AND r.entries = (SELECT count(*) FROM interlock.audit b WHERE b.job_id = a.job_id) LIMIT :limit::int) h
+  WHERE p.ends_at <= (SELECT interlock.clock()) - :age::float8 * interval '1 second' - interval '31 days'
+    AND EXISTS (SELECT FROM interlock.jobs j WHERE j.id >= p.first_id AND j.id < p.end_id)
+  LIMIT :limit::int))
+
+-- name: partition_audit
+SELECT interlock.partition_audit()
+
+-- name: add_partitions
+SELECT interlock.add_audit_partitions()
