@@ -2,6 +2,7 @@
 
 from tests.commit_mutants import COMMIT_MUTANTS
 from tests.mutant import Mutant
+from tests.partition_mutants import PARTITION_MUTANTS
 
 PG, LITE = "src/interlock/store/postgres", "src/interlock/store/sqlite"
 CONTRACT, LOOPS, PURE = "tests/contract", "tests/loops", "tests/pure"
@@ -209,6 +210,7 @@ MUTANTS = (
         "postgres",
     ),
     *COMMIT_MUTANTS,
+    *PARTITION_MUTANTS,
     # ------------------------------------------------------------ decisions
     Mutant(
         "spent tries",

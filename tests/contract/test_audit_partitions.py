@@ -162,7 +162,15 @@ def test_month_in_use_is_created_later(store: OpenStore, place: Place, raw: Raw)
 
 # ---------------------------------------------------------------- writes to a partition
 @pytest.mark.parametrize("table", ["audit", JANUARY, FEBRUARY, DEFAULT])
-@pytest.mark.parametrize("sql", ["UPDATE {%s} SET reason = 'x'", "DELETE FROM {%s}", "TRUNCATE {%s}"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE {%s} SET reason = 'x'",
+        "DELETE FROM {%s}",
+        "TRUNCATE {%s}",
+        "INSERT INTO {%s} SELECT * FROM {%s} ON CONFLICT (job_id, version, n) DO UPDATE SET reason = 'x'",
+    ],
+)
 def test_partition_is_protected_like_the_whole(store: OpenStore, raw: Raw, table: str, sql: str) -> None:
     """Update, delete and truncate are refused, on the audit and on each partition."""
     for date in ((2026, 1, 1), (2026, 2, 2), (2026, 9, 1)):
@@ -170,7 +178,7 @@ def test_partition_is_protected_like_the_whole(store: OpenStore, raw: Raw, table
     end_all(store)
     before = raw.dump()
     with pytest.raises(raw.refusal, match="interlock refuses"):
-        raw(sql % table)
+        raw(sql.replace("%s", table))
     assert raw.dump() == before
 
 

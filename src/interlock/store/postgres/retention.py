@@ -8,6 +8,7 @@ import psycopg
 from ...core.job import AuditEntry, Phase
 from ..archive import digest_of
 from ..codec import array, text_array
+from ..enqueue_plan import Rows
 from ..open_transactions import inside
 from ..tx import PlainTx
 from .connection import runner
@@ -55,26 +56,26 @@ class PostgresRetention:
         return len(ids)
 
     def remove_archived(self, *, age: float, limit: int) -> bool:
-        dropped = [self._drop(name) for (name,) in self._session.read("droppable", {"age": age})]
+        names = [row[0] for row in self._run("droppable", age=age)]
+        dropped = [self._run("read_committed", "drop_partition", name=name)[0][0] for name in names]
         return any(dropped) or self._session.count_changed("delete_archived", {"age": age, "limit": limit}) > 0
 
-    def _drop(self, name: str) -> bool:
-        session = self._session
-
-        def work(conn: psycopg.Connection[Any]) -> bool:
-            run = runner(conn)
-            run(session.statement("read_committed", {}, answers=False))
-            return bool(run(session.statement("drop_partition", {"name": name}))[0][0])
-
-        return session.pool.transact(work)
-
     def partition_audit(self) -> bool:
-        return bool(self._call("partition_audit"))
+        return bool(self._run("partition_audit")[0][0])
 
     def add_partitions(self) -> int:
-        return int(self._call("add_partitions"))
+        return int(self._run("add_partitions")[0][0])
 
-    def _call(self, query: str) -> Any:
-        self._session.check()
-        statement = self._session.statement(query, {})
-        return self._session.pool.transact(lambda conn: runner(conn)(statement))[0][0]
+    def _run(self, *queries: str, **given: Any) -> Rows:
+        """Run the queries in a transaction of their own, and return the rows of the last one."""
+        session = self._session
+        session.check()
+        *first, last = (session.statement(query, given, answers=query == queries[-1]) for query in queries)
+
+        def work(conn: psycopg.Connection[Any]) -> Rows:
+            run = runner(conn)
+            for statement in first:
+                run(statement)
+            return run(last)
+
+        return session.pool.transact(work)
