@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from interlock.errors import UsageError
+from interlock.errors import Unavailable, UsageError
 from interlock.operate.verify import verify
 from interlock.store import OpenStore
 from interlock.store.postgres.pool import should_retry
@@ -90,6 +90,17 @@ def test_jobs_are_stored_while_the_audit_is_being_partitioned(place: Place) -> N
         expected = sum(count.result() for count in counts)
     assert sum(finish(store, lease).job.ended for lease in claim(store, limit=expected)) == expected
     assert verify(store).ok
+
+
+def test_conversion_gives_up_if_a_transaction_stays_open(place: Place, raw: Raw) -> None:
+    """Claims and reports would wait behind it. Nothing is changed."""
+    store = place.open_with(CONTENTS)
+    with raw.transaction() as busy:
+        busy.execute(f"SELECT count(*) FROM {raw.table('audit')}")
+        with pytest.raises(Unavailable, match="try again later"):
+            store.retention.partition_audit()
+    assert months(raw) == []
+    assert store.retention.partition_audit()
 
 
 def test_tables_that_belong_to_the_audit_are_named(place: Place, raw: Raw) -> None:

@@ -65,8 +65,9 @@ EXCEPTION WHEN lock_not_available THEN
   RETURN 0;
 END $$;
 
--- Divides the audit, in one transaction that locks it and reads it once. Returns false if it is divided already.
-CREATE FUNCTION interlock.partition_audit() RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+-- Divides the audit, in one transaction that locks it and reads it once. Returns false if it is divided already. Fails
+-- if another transaction uses the audit for a second, because others would queue behind this one.
+CREATE FUNCTION interlock.partition_audit() RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
   present date := date_trunc('month', interlock.clock() AT TIME ZONE 'UTC');
   after uuid := interlock.first_id((present + interval '1 month')::date);

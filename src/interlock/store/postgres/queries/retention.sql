@@ -11,13 +11,17 @@ DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
 -- One archive run at a time, or both would write the same entries.
 LOCK TABLE interlock.archived IN SHARE ROW EXCLUSIVE MODE
 
+-- fragment: by_row
+-- Not in the partition of a month.
+a.tableoid IN ('interlock.audit'::regclass, to_regclass('interlock.audit_default'))
+
 -- name: archivable
 -- differs: the audit of archived jobs may still be stored, in the partition of a month, and the next batch begins after
 -- the last one.
 SELECT a.job_id::text FROM interlock.audit a
 WHERE a.job_id > :after::text::uuid AND a.version = 0 AND a.n = 0
   AND NOT EXISTS (SELECT FROM interlock.jobs j WHERE j.id = a.job_id)
-  AND NOT EXISTS (SELECT FROM interlock.archived r WHERE r.job_id = a.job_id)
+  AND ({by_row} OR NOT EXISTS (SELECT FROM interlock.archived r WHERE r.job_id = a.job_id))
   AND (SELECT max(b.at) FROM interlock.audit b
     WHERE b.job_id = a.job_id) < (SELECT interlock.clock()) - :age::float8 * interval '1 second'
 ORDER BY a.job_id LIMIT :limit::int
@@ -33,7 +37,7 @@ SELECT 1
 -- name: delete_audit
 -- differs: entries in the partition of a month stay until the partition is dropped.
 DELETE FROM interlock.audit a WHERE a.job_id = ANY(:job_id::text::uuid[])
-  AND a.tableoid IN ('interlock.audit'::regclass, to_regclass('interlock.audit_default'))
+  AND {by_row}
 
 -- name: read_committed
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
