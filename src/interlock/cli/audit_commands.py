@@ -1,4 +1,4 @@
-"""`interlock audit`: archives history, the only command that removes it from the database, and partitions it."""
+"""`interlock audit`: archives the history of deleted jobs and removes it from the database, or partitions history."""
 
 import hashlib
 import os

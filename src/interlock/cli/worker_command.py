@@ -45,7 +45,7 @@ LINGER = 0.5
 DUMP_TIMEOUT = 5.0
 """Seconds for a hung worker to print its threads; standard error may hang too."""
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which Python interrupts a busy thread for another one. With the default of 5 ms, the database waits."""
+"""Seconds after which Python interrupts a busy thread for another one. The default, 5 ms, delays database threads."""
 
 
 def worker(
@@ -95,8 +95,9 @@ def worker(
     Exits with 1 if the database is not migrated for this app or the app's lifespan raised, with 2 for wrong usage,
     and with 70 if it hung, so that a supervisor restarts it.
 
-    With --processes, this process runs that many workers: it restarts a worker that ends unexpectedly, passes signals
-    on, and serves their metrics as one. It exits with 0 if all drained, or else with the highest exit code.
+    With --processes, this process runs that many workers: it restarts a worker that ends unexpectedly, drains all of
+    them on a signal, and serves their metrics as one. It exits with 0 if all drained, or else with the highest exit
+    code.
 
     Example: interlock worker -A shop:app --queues mail,default --slots 50
     """

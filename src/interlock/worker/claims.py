@@ -28,7 +28,7 @@ class Claims:
         self._claimer = claimer
 
     async def claim(self, claim_rules: Sequence[ClaimRule], in_advance: Callable[[], bool]) -> tuple[int, bool] | None:
-        """Claim jobs. Returns how many, and whether more may be due; None if no kind has a free thread or child.
+        """Claim jobs. Returns how many, and whether more may be due; None if no kind has room.
 
         A statement that found fewer jobs than it asked for took all that were due.
         """

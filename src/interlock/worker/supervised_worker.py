@@ -112,7 +112,7 @@ class SupervisedWorker:
             self._writer.write(pack(message))
 
     async def ask(self, what: str, within: float) -> list[Any] | None:
-        """Ask the process, and return its answer; None if there is none within so many seconds."""
+        """Ask the process, and return its answer; None if there is none within this many seconds."""
         if not self._answers:
             return None
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()

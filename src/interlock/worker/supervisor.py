@@ -101,7 +101,7 @@ class Supervisor:
         return 0
 
     def _is_hopeless(self, end: ProcessEnd) -> bool:
-        """Whether a restart would fail like this one. While others work, their error may pass: a deploy, an outage."""
+        """Whether a restart would fail, too. While another worker is ready, the cause may pass: a deploy, an outage."""
         return end.code in CANNOT_START and not end.was_ready and not any(each.ready for each in self._workers)
 
     async def _pause(self, seconds: float) -> None:

@@ -7,8 +7,8 @@ and reports the result. Four rules hold for every method:
 - A method is one transaction: all of it is stored, or none.
 - `move`, `commit` and `renew` match the fence `(job_id, attempt, holder)` in their own WHERE clause. They check who
   owns the execution, never the time.
-- After insert, only `claim`, `move`, `commit` (a move with a function in its transaction) and `take` assign a job's
-  state.
+- After insert, only `claim`, `move`, `commit` and `commit_group` (moves with functions in their transaction), and
+  `take` assign a job's state.
 - Only `adopt` and `recall` take over another owner's execution.
 """
 

@@ -1,8 +1,8 @@
 """Migrations on PostgreSQL: the schema, the registered lifecycles and kinds, and the functions that the triggers call.
 
 A migration replaces the functions, never the triggers: a new function waits for no lock, while a new trigger blocks
-every claim behind any open transaction. Each function is one immutable expression over constants, which
-the functions of the triggers inline.
+every claim behind any open transaction. Each function is one immutable expression over constants, so that PostgreSQL
+inlines it where a trigger calls it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

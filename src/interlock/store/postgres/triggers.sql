@@ -1,9 +1,10 @@
 -- The triggers that refuse invalid writes from any client.
 --
--- The triggers on jobs and executions call functions whose conditions PostgreSQL plans once per session, with the
--- immutable functions that they call inlined. A WHEN clause would be compiled again for every statement, which costs a
--- statement that writes one row as much as the row. Rarer writes use WHEN, and their function only raises the error.
--- Row triggers run AFTER the write, because a BEFORE trigger would lock every row once more.
+-- Updates of jobs and executions, and new executions, call functions whose conditions PostgreSQL plans once per
+-- session, with the immutable functions that they call inlined. A WHEN clause would be compiled again for every
+-- statement, which costs a statement that writes one row as much as the row. Most other row triggers use WHEN, and
+-- their function only raises the error. Row triggers run AFTER the write, because a BEFORE trigger would lock every row
+-- once more.
 
 -- Every migration replaces the three accepts_ functions from the registered rows; until then they accept nothing.
 CREATE FUNCTION interlock.accepts_change(lifecycle text, version int, source text, target text, attempts int,

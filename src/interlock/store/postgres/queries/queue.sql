@@ -283,8 +283,8 @@ SELECT * FROM claimed
 -- name: claim.plain
 -- The common claim: rules of one transition, and no job with a TTL, no suspect, no limit and no paused queue. It leases
 -- the jobs that `claim` would lease. If there is anything else, it leases none and says so in `special`.
--- A bound is the least due time of a queue, kind and priority that a recent claim has seen. The walk starts there,
--- because PostgreSQL would visit every entry of a claimed job again until the next vacuum.
+-- A bound is the due time at which recent claims of a queue, kind and priority ended. The walk starts there, because
+-- PostgreSQL would visit every entry of a claimed job again until the next vacuum.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 rules AS MATERIALIZED (
   SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[],

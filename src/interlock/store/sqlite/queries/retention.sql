@@ -1,7 +1,7 @@
 -- Deletion of old jobs and their audit, on SQLite.
 --
--- differs: SQLite has no partitions, so there are no `partition_audit`, `add_partitions`, `droppable`, `read_committed`,
--- differs: `drop_partition`, `delete_archived`.
+-- differs: SQLite has no partitions, so there are no `partition_audit`, `add_partitions`, `droppable`,
+-- differs: `read_committed`, `drop_partition`, `delete_archived`.
 
 -- name: prune
 -- differs: a trigger deletes executions and receipts.
