@@ -10,7 +10,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from interlock import App, SyncRun
+from interlock import App, Backoff, Kind, Run, SyncRun
 from interlock.store import OpenStore
 from interlock.store.types import MaintenanceDue
 from interlock.telemetry.events import AttemptEnded, WorkerStateChanged
@@ -119,23 +119,65 @@ def test_one_job_on_an_idle_worker_costs_one_claim_one_question_and_one_report(p
         plan = replace(app.plan(), find_store=lambda: cast(OpenStore, intercepted))
         async with asyncio.timeout(60), run_worker(plan):
             witness = EventRecorder(app.events)
-            # It finds the first jobs by polling, and wakes up once more when its listener is open.
-            known, announced = 0, 0
-            while announced < 3:
-                await mail.aenqueue()
-                await witness.until(AttemptEnded, after=known)
-                idle = await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=known)
-                known = len(witness.seen)
-                announced += idles_for(idle) > 3.0
+            known = await until_announced(witness, mail)
             calls.clear()
             await mail.aenqueue()
             await witness.until(AttemptEnded, after=known)
             idle = await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=known)
             assert idles_for(idle) > 3.0
 
-    def idles_for(moved: WorkerStateChanged) -> float:
-        return float(moved.why.split()[1]) if moved.target == "Idle" else 0.0
-
     asyncio.run(scene())
     app.close()
     assert sorted(calls) == ["claim", "due_in", "move"], calls
+
+
+def test_worker_that_pauses_for_long_runs_a_retry_when_it_is_due(place: Place) -> None:
+    """The pause after a notification is the longest, and the retry shortens it."""
+    if place.url.startswith("sqlite"):
+        pytest.skip("a listener on SQLite also notices the worker's own writes")
+    app: App[Any] = App(place.url, schema=place.schema)
+    pausing = asyncio.Event()
+
+    @app.job(backoff=Backoff(first=0.1, jitter=False))
+    async def mail(run: Run, fail: bool = False) -> None:
+        if fail and run.attempt == 1:
+            await pausing.wait()
+            raise ConnectionError("try again")
+
+    app.migrate()
+
+    async def scene() -> list[float]:
+        async with asyncio.timeout(60), run_worker(app.plan()):
+            witness = EventRecorder(app.events)
+            known = await until_announced(witness, mail)
+            await mail.aenqueue(fail=True)
+            await witness.until(WorkerStateChanged, lambda moved: idles_for(moved) > 3.0, after=known)
+            failed = len(witness.seen)
+            pausing.set()
+            await witness.until(AttemptEnded, lambda ended: ended.attempt == 2, after=failed)
+            return [idles_for(event) for event in witness.seen[failed:] if isinstance(event, WorkerStateChanged)]
+
+    pauses = [pause for pause in asyncio.run(scene()) if pause]
+    app.close()
+    assert pauses, "the worker slept through the retry"
+    assert pauses[0] <= 0.1
+
+
+async def until_announced(witness: EventRecorder, kind: Kind[..., Any, Any]) -> int:
+    """Enqueue jobs until notifications announce them. Returns the number of events so far.
+
+    The worker finds the first jobs by polling, and wakes up once more when its listener is open.
+    """
+    known, announced = 0, 0
+    while announced < 3:
+        await kind.aenqueue()
+        await witness.until(AttemptEnded, after=known)
+        idle = await witness.until(WorkerStateChanged, lambda moved: moved.target == "Idle", after=known)
+        known = len(witness.seen)
+        announced += idles_for(idle) > 3.0
+    return known
+
+
+def idles_for(moved: WorkerStateChanged) -> float:
+    """Return the seconds that the worker idles at most; 0 if it does something else."""
+    return float(moved.why.split()[1]) if moved.target == "Idle" else 0.0

@@ -64,7 +64,8 @@ SELECT count(*) FROM (
 -- name: move
 -- One step of each move. Fence, status and state are matched on locked rows; execution, job and audit are written from
 -- the match. If a job with a cancel request returns to a waiting state, the request is cleared, since a claim would
--- skip it.
+-- skip it. A job that waits again is announced even if it is due later, because an idle worker pauses until the next job
+-- that it knows of.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 asked AS MATERIALIZED (
   SELECT * FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[], :from_status::text::text[],
@@ -134,7 +135,7 @@ noted AS (
     1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHERE a.job_id = h.job_id AND a.version = CASE
       WHEN h.event IS NULL THEN h.version ELSE h.version + 1 END), 0),
     h.attempt, h.now, 'hold', NULL, NULL, h.actor, h.held_reason FROM matched h WHERE h.held_reason IS NOT NULL)
-SELECT array_agg(h.ord::int), (SELECT {notify} FROM matched w WHERE w.moves_job AND w.phase = 'pending' AND w.delay <= 0
+SELECT array_agg(h.ord::int), (SELECT {notify} FROM matched w WHERE w.moves_job AND w.phase = 'pending'
   AND w.held_reason IS NULL LIMIT 1) FROM matched h
 
 -- name: finish
