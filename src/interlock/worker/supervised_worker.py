@@ -47,10 +47,6 @@ class SupervisedWorker:
         self._numbers = itertools.count(1)
         self._questions: dict[int, asyncio.Future[list[Any] | None]] = {}
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
     async def run(self) -> ProcessEnd:
         """Start the process and wait until it ends. Raises `OSError` if it cannot be started."""
         ours, theirs = socket.socketpair()
