@@ -31,8 +31,8 @@ WHERE j.id = :job_id::text::uuid
 FOR NO KEY UPDATE
 
 -- name: lock_group
--- The first half of a group of commits. Every transaction locks jobs in the order of their ids. A job whose rows another
--- transaction has locked is left out and committed alone: only that commit waits, and without locks on other jobs.
+-- The first half of a group of commits. Every transaction locks jobs in the order of their ids. If another transaction
+-- has locked a row of a job, the job is left out and committed alone: only that commit waits, with no other locks.
 SELECT {job} FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[],
   :from_status::text::text[], :source::text::text[]) AS a(job_id, attempt, holder, from_status, source)
 JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
