@@ -46,6 +46,16 @@ COMMIT_MUTANTS = [
         "postgres",
     ),
     Mutant(
+        "postgres group waits",
+        "A locked row delays only the commit of its own job",
+        f"{PG}/queries",
+        "-- name: lock_group",
+        "OF e, j SKIP LOCKED",
+        "OF e, j",
+        (f"{CONTRACT}/test_commit_group_locks.py",),
+        "postgres",
+    ),
+    Mutant(
         "check before COMMIT",
         "No function's writes are stored without its move",
         f"{PG}/commit_single.py",

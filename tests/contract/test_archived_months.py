@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import psycopg
 import pytest
 
 from interlock.core.job import AuditEntry
@@ -143,6 +144,24 @@ def test_history_of_a_month_that_a_job_holds_up_is_deleted_by_row(store: OpenSto
     archived(store)
     removed(store)
     assert JANUARY not in months(raw)
+
+
+def test_month_that_cannot_be_dropped_does_not_hold_up_the_others(store: OpenStore, place: Place, raw: Raw) -> None:
+    """A user's view refers to it. Other history is removed first; then the error names the month, at every run."""
+    old = [enqueue_at(store, 2026, 1, 5), enqueue_at(store, 2026, 2, 5)]
+    gone(store, place)
+    enqueue_at(store, 2026, 2, 6)
+    archived(store)
+    set_clock(place, 2026, 4, 10)
+    raw(f"CREATE VIEW {{mine}} AS SELECT * FROM {{{JANUARY}}}")
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.DependentObjectsStillExist, match=JANUARY):
+            removed(store)
+        assert months(raw) == [JANUARY, FEBRUARY]
+        assert [len(store.inspect.history(id)) for id in old] == [3, 0]
+    raw("DROP VIEW {mine}")
+    removed(store)
+    assert months(raw) == [FEBRUARY]
 
 
 # ---------------------------------------------------------------- crashes

@@ -230,16 +230,18 @@ def test_fair_lock_grants_in_request_order() -> None:
 
     def ask(n: int) -> None:
         ready[n].set()
-        with turn:
-            order.append(n)
+        turn.take()
+        order.append(n)
+        turn.give()
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(20)]
-    with turn:
-        for n, thread in enumerate(threads):
-            thread.start()
-            ready[n].wait()
-            while turn.waiting <= n:
-                pass
+    turn.take()
+    for n, thread in enumerate(threads):
+        thread.start()
+        ready[n].wait()
+        while turn.waiting <= n:
+            pass
+    turn.give()
     for thread in threads:
         thread.join()
     assert order == list(range(20))

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -226,6 +226,29 @@ def test_slow_commit_function_does_not_delay_the_jobs_behind_it(bench: Bench, mo
     shop.order.spec.commit = lambda tx, job, value: waiting(tx, [job], [value])
     shop.run(10)
     assert shop.rows == list(range(10))
+
+
+def test_locked_job_does_not_delay_its_group(bench: Bench) -> None:
+    """A user's transaction holds a row of one job until the others are stored."""
+    raw = bench.place.raw
+    if bench.place.url.startswith("sqlite"):
+        return  # a file has one writer
+    shop, user = Shop(bench), ExitStack()
+
+    @bench.app.job(backoff=STEADY)
+    async def reserve(run: Run, number: int) -> int:
+        if number == 1:
+            sql = f"SELECT 1 FROM {{jobs}} WHERE id = '{run.job_id}' FOR UPDATE"
+            user.enter_context(raw.transaction()).execute(raw.words(sql))
+        return number
+
+    shop.order = reserve
+    reserve.commit(lambda tx, job, value: shop.book_many(tx, [job], [value]))
+    bench.app.migrate()
+    bench.app.events.subscribe(lambda event: user.close() if shop.groups else None)
+    with user:
+        jobs = shop.run(4)
+    assert ({job.state for job in jobs}, shop.rows, shop.groups) == ({"SUCCEEDED"}, [0, 1, 2, 3], [3])
 
 
 # ---------------------------------------------------------------- commit_many

@@ -102,9 +102,7 @@ async def _served(supervisor: Supervisor, merged: "MergedMetrics", host: str, po
 async def _scrape(supervisor: Supervisor, merged: "MergedMetrics") -> "list[Metric]":
     from ..telemetry.merged_metrics import COUNTS, DATABASE
 
-    counts = await supervisor.ask_all(COUNTS, COUNTS_TIMEOUT)
-    for name, encoded in counts.items():
-        merged.update(name, encoded)
+    answered = await supervisor.ask_all(COUNTS, COUNTS_TIMEOUT, merged.update)
     # The numbers in the database are the same in every process: read them once.
-    database = await supervisor.ask_one_of(list(counts), DATABASE, DATABASE_TIMEOUT)
+    database = await supervisor.ask_one_of(answered, DATABASE, DATABASE_TIMEOUT)
     return list(merged.metrics(database, supervisor.restarts))

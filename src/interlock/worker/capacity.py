@@ -63,7 +63,7 @@ class Capacity:
     def split(self, claim_rules: Sequence[ClaimRule], *, in_advance: bool) -> list[Sequence[ClaimRule]]:
         """Return groups of claim rules that have room. Each group is one statement.
 
-        If every runner has the same room, there is one group. The rooms of several groups may add up to more than the
+        If every runner has the same room, there is one group. The room of several groups may add up to more than the
         free slots. The order of the groups rotates, so that none of them starves.
         """
         places = self.places(in_advance=in_advance)

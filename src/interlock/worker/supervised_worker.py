@@ -47,10 +47,6 @@ class SupervisedWorker:
         self._numbers = itertools.count(1)
         self._questions: dict[int, asyncio.Future[list[Any] | None]] = {}
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
     async def run(self) -> ProcessEnd:
         """Start the process and wait until it ends. Raises `OSError` if it cannot be started."""
         ours, theirs = socket.socketpair()
@@ -112,18 +108,21 @@ class SupervisedWorker:
             self._writer.write(pack(message))
 
     async def ask(self, what: str, within: float) -> list[Any] | None:
-        """Ask the process, and return its answer; None if there is none within this many seconds."""
+        """Ask the process, and return its answer; None if it has ended or does not answer within this many seconds."""
         if not self._answers:
             return None
+        process = self._process
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
         self._questions[number] = answer
         self._send({"type": "ask", "n": number, "what": what})
         try:
-            return await asyncio.wait_for(answer, within)
+            found = await asyncio.wait_for(answer, within)
         except TimeoutError:
             return None
         finally:
             del self._questions[number]
+        # The process may have ended since it answered.
+        return found if self._process is process else None
 
     # ------------------------------------------------------------ its end
     def drain(self, why: str) -> None:

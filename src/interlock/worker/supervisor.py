@@ -136,12 +136,20 @@ class Supervisor:
             worker.drain(why)
 
     # ------------------------------------------------------------ questions
-    async def ask_all(self, what: str, within: float) -> dict[str, list[Any]]:
-        """Ask all workers, and return the answers by name. A worker that does not answer is left out."""
-        answers = await asyncio.gather(*(worker.ask(what, within) for worker in self._workers))
-        return {
-            worker.name: answer for worker, answer in zip(self._workers, answers, strict=True) if answer is not None
-        }
+    async def ask_all(self, what: str, within: float, on_answer: Callable[[str, list[Any]], None]) -> list[str]:
+        """Ask all workers, and return the names of those that answered.
+
+        `on_answer` is called with each answer as it arrives, and never after the end of the process that answered.
+        """
+
+        async def ask(worker: SupervisedWorker) -> bool:
+            answer = await worker.ask(what, within)
+            if answer is not None:
+                on_answer(worker.name, answer)
+            return answer is not None
+
+        answered = await asyncio.gather(*map(ask, self._workers))
+        return [worker.name for worker, one in zip(self._workers, answered, strict=True) if one]
 
     async def ask_one_of(self, names: Sequence[str], what: str, within: float) -> list[Any] | None:
         """Ask the first of these workers; None if it does not answer."""

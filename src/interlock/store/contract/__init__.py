@@ -4,7 +4,9 @@ A store is composed of parts, one small protocol for each group of callers. Each
 tests in `tests/contract` check on every store. A store makes no decisions: it carries out the moves that `decide` made
 and reports the result. Four rules hold for every method:
 
-- A method is one transaction: all of it is stored, or none.
+- A method is one transaction: all of it is stored, or none. Only `claim`, `move`, `take` and `remove_archived` may use
+  several. Each job, move, take or month is still stored as a whole, and a move that was stored already is not refused
+  when it is sent again.
 - `move`, `commit` and `renew` match the fence `(job_id, attempt, holder)` in their own WHERE clause. They check who
   owns the execution, never the time.
 - After insert, only `claim`, `move`, `commit` and `commit_group` (moves with functions in their transaction), and

@@ -148,7 +148,8 @@ class RetentionPart(Protocol):
 
         Drop the partition of each month that ended more than `age` seconds ago, if every job of it is deleted and its
         audit was archived. If a stored job has held up a month for 31 days more, delete the archived entries of up to
-        `limit` jobs of that month. A SQLite store has nothing to remove.
+        `limit` jobs of that month. If a month cannot be dropped, continue with the others, and raise its error when
+        nothing else is left to remove. A SQLite store has nothing to remove.
         """
         ...
 

@@ -119,7 +119,8 @@ class TransitionsPart(Protocol):
         The store locks the rows in the order of the job ids and calls `body(tx, [job])` for each job whose fence
         matches, in a savepoint. With `together`, it calls `body` once, with all of these jobs. If `body` raises, takes
         longer than `timeout` seconds or ends the transaction, its writes are rolled back and its jobs are not moved. A
-        group that has called functions for a tenth of a second calls no more: the other jobs are *late*.
+        group that has called functions for a tenth of a second calls no more: the other jobs are *late*. A job whose
+        rows another transaction has locked is left out, so that the other jobs do not wait for that transaction.
 
         Nothing is refused or raised for a single job: the caller passes each job that is neither stored nor late to
         `commit`. If this method raises, no job is stored or, if the connection was lost during COMMIT, it is unknown

@@ -133,7 +133,8 @@ $$;
 
 -- The only way to drop a month: a partition's row triggers do not see that it is dropped. Its entries are locked while
 -- they are checked. Returns false if another transaction uses the audit for a second.
-CREATE FUNCTION interlock.drop_audit_partition(month text) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+CREATE FUNCTION interlock.drop_audit_partition(month text) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
   part record;
 BEGIN

@@ -56,9 +56,18 @@ class PostgresRetention:
         return len(ids)
 
     def remove_archived(self, *, age: float, limit: int) -> bool:
-        names = [row[0] for row in self._run("droppable", age=age)]
-        dropped = [self._run("read_committed", "drop_partition", name=name)[0][0] for name in names]
-        return any(dropped) or self._session.count_changed("delete_archived", {"age": age, "limit": limit}) > 0
+        dropped, errors = 0, list[psycopg.Error]()
+        for (name,) in self._run("droppable", age=age):
+            try:
+                dropped += self._run("read_committed", "drop_partition", name=name)[0][0]
+            except psycopg.Error as error:
+                # A view or foreign key of the user may refer to one month. It must not hold up the others.
+                errors.append(error)
+        if dropped or self._session.count_changed("delete_archived", {"age": age, "limit": limit}):
+            return True
+        if errors:
+            raise errors[0]
+        return False
 
     def partition_audit(self) -> bool:
         return bool(self._run("partition_audit")[0][0])

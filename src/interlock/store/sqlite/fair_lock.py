@@ -3,7 +3,6 @@
 import threading
 from collections import deque
 from time import monotonic
-from types import TracebackType
 
 from ...errors import Unavailable
 
@@ -32,14 +31,6 @@ class FairLock:
     def waiting(self) -> int:
         """How many threads wait."""
         return len(self._waiting)
-
-    def __enter__(self) -> None:
-        self.take()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.give()
 
     def take(self, *, first: bool = False) -> None:
         """Wait for the lock; with `first`, ahead of all threads that already wait for it."""

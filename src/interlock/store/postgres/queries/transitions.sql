@@ -31,13 +31,14 @@ WHERE j.id = :job_id::text::uuid
 FOR NO KEY UPDATE
 
 -- name: lock_group
--- The first half of a group of commits. Every transaction locks jobs in the order of their ids.
+-- The first half of a group of commits. Every transaction locks jobs in the order of their ids. If another transaction
+-- has locked a row of a job, the job is left out and committed alone: only that commit waits, with no other locks.
 SELECT {job} FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[],
   :from_status::text::text[], :source::text::text[]) AS a(job_id, attempt, holder, from_status, source)
 JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
 JOIN interlock.jobs j ON j.id = a.job_id
 WHERE (e.holder, e.status, j.state, j.attempt) IS NOT DISTINCT FROM (a.holder, a.from_status, a.source, a.attempt)
-ORDER BY a.job_id FOR NO KEY UPDATE OF e, j
+ORDER BY a.job_id FOR NO KEY UPDATE OF e, j SKIP LOCKED
 
 -- name: group_timeouts
 -- Ends the fixed plans of `lock_group`, because a caller's code runs next, and sets the limits of `commit_timeouts`.

@@ -242,6 +242,8 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = :kind AND lifecycle =
 -- name: claim.plain
 -- The same for jobs without a TTL, a lost lease, a hold or a cancel request, and one transition for each. It returns
 -- only the columns that follow neither from the rule nor from these conditions.
+-- differs: `pick` has chosen the jobs, and says of each whether it is plain. So there are no bounds and no `special`:
+-- other jobs in the same claim take `claim`, and do not keep the plain ones from this statement.
 UPDATE interlock_jobs SET state = :target, phase = 'running', version = version + 1, attempt = attempt + 1,
   lifecycle_version = :lifecycle_version, updated_at = {refreshed}
 WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = :kind AND lifecycle = :lifecycle AND state = :state

@@ -21,6 +21,8 @@ SELECT {job} FROM interlock_jobs j WHERE j.id = :job_id AND j.version = :version
 -- The plain case of `move`: successes that differ only in job and result, each by one transition. It sets only the
 -- columns that such a move changes, so that SQLite updates fewer indexes and runs fewer checks. The
 -- audit is that of `move`.
+-- differs: SQLite has no writing CTE, so each table has its own statement, and each group of equal moves too. This one
+-- also matches the job, which nothing can change before `finish.job`, so there is no `check_in_step`.
 UPDATE interlock_executions SET status = 'DONE', state = :source, ended_by = 'succeed',
   result = coalesce(r.value, result), heartbeat_at = :now, committed_at = :now, finished_at = :now,
   committed_holder = coalesce(committed_holder, holder)
@@ -30,6 +32,7 @@ WHERE job_id = r.key AND attempt = :attempt AND holder = :holder AND status = 'I
 RETURNING job_id
 
 -- name: finish.job
+-- differs: it matches only the id, because `finish` has matched the job in the same transaction.
 UPDATE interlock_jobs SET state = :target, phase = 'succeeded', version = version + 1, tries_left = :tries_left,
   finished_at = :now, result = coalesce(r.value, (SELECT e.result FROM interlock_executions e
     WHERE e.job_id = r.key AND e.attempt = :attempt)), updated_at = {refreshed}
