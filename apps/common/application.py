@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine
 
 from interlock import App
 
-from .database import create_sqlite_file
+from .database import close_connections, create_sqlite_file
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,6 @@ class Application(ABC):
         """Create the application's own tables. The tables of Interlock exist by then."""
 
     def close(self) -> None:
-        """Close every database connection of this process."""
+        """Close every database connection of this process, also those that other threads return later."""
         self.app.close()
-        self.engine.dispose()
+        close_connections(self.engine)

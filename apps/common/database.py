@@ -110,6 +110,18 @@ def make_engine(url: str) -> Engine:
     return engine
 
 
+def close_connections(engine: Engine) -> None:
+    """Close all connections of this engine: idle ones now, and each one in use when its thread returns it.
+
+    `dispose` alone would leave the latter to the garbage collector.
+    """
+    pool = engine.pool
+    engine.dispose()
+    event.listen(pool, "checkin", lambda _, entry: entry.close())
+    # A connection may have come back between the two calls.
+    pool.dispose()
+
+
 def create_sqlite_file(engine: Engine) -> None:
     """Create the file of a SQLite database, readable only by its owner, unless it exists.
 

@@ -1,10 +1,13 @@
 """The database of every application: file permissions, and one SQLite library per process."""
 
 import os
+import sqlite3
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pysqlite3
 import pytest
 from sqlalchemy import Connection, Engine
@@ -48,6 +51,18 @@ def test_only_the_owner_can_read_the_file_under_any_umask(tmp_path: Path, scheme
         application.close()
     assert len(found) >= 2
     assert set(found.values()) == {0o600}
+
+
+def test_connection_in_use_when_the_application_closes_is_closed_when_it_is_returned(database_url: str) -> None:
+    """A thread of a web server may still query when the process stops."""
+    application = shelf(database_url)
+    used = application.engine.connect()
+    driver: Any = used.connection.dbapi_connection
+    application.close()
+    used.exec_driver_sql("SELECT 1")
+    used.close()
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        driver.execute("SELECT 1")
 
 
 def test_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
