@@ -129,11 +129,12 @@ async def run_until_idle(plan: Plan, timeout: float) -> int:  # noqa: ASYNC109 -
 def target_of(app: object) -> str | None:
     """Return the `module:app` name by which another process can import this app; None if there is none."""
     wanted = id(app)
-    for name, module in list(sys.modules.items()):
+    # Copies, because a garbage collection during a loop over these may import a module.
+    for name, module in sys.modules.copy().items():
         # Compare ids in one expression: a large program has some 50,000 module attributes.
-        if name == "__main__" or wanted not in map(id, list(vars(module).values())):
+        if name == "__main__" or wanted not in map(id, vars(module).copy().values()):
             continue
-        for attribute, value in list(vars(module).items()):
+        for attribute, value in vars(module).copy().items():
             if value is app and getattr(module, "__spec__", None) is not None:
                 return f"{name}:{attribute}"
     return None
