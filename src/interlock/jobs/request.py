@@ -52,5 +52,5 @@ class JobRequest(Generic[R_co]):
             tags=chosen.tags,
             trace=current_trace(),
             scheduled_for=chosen.scheduled_for,
-            resting=tuple(sorted(lifecycle.resting)),
+            resting=tuple(sorted(lifecycle.resting)) if chosen.idempotency_key is not None else (),
         )

@@ -261,14 +261,11 @@ class Worker:
 
     async def _wait_for_batch(self) -> None:
         """Wait until there is room for several jobs, so that the next claim takes them at once."""
-        end = self._context.sleeper.monotonic() + BATCH_WAIT
-        while (
-            self._slots.busy
-            and not self._has_room_for_batch()
-            and self._context.sleeper.monotonic() < end
-            and not self._stopping.is_set()
-        ):
-            await self._context.sleeper.asleep(BATCH_WAIT / 8)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BATCH_WAIT):
+                while self._slots.busy and not self._has_room_for_batch() and not self._stopping.is_set():
+                    self._slots.slot_freed.clear()
+                    await self._slots.slot_freed.wait()
 
     def _has_room_for_batch(self) -> bool:
         places = self._capacity.places(in_advance=self._in_advance())
