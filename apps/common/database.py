@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
@@ -115,11 +116,12 @@ def close_connections(engine: Engine) -> None:
 
     `dispose` alone would leave the latter to the garbage collector.
     """
-    pool = engine.pool
+    event.listen(engine.pool, "checkin", _close_returned)
     engine.dispose()
-    event.listen(pool, "checkin", lambda _, entry: entry.close())
-    # A connection may have come back between the two calls.
-    pool.dispose()
+
+
+def _close_returned(_: object, entry: ConnectionPoolEntry) -> None:
+    entry.close()
 
 
 def create_sqlite_file(engine: Engine) -> None:

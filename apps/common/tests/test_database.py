@@ -65,6 +65,16 @@ def test_connection_in_use_when_the_application_closes_is_closed_when_it_is_retu
         driver.execute("SELECT 1")
 
 
+def test_connection_opened_after_the_application_closes_is_closed_when_it_is_returned(database_url: str) -> None:
+    application = shelf(database_url)
+    application.close()
+    late = application.engine.connect()
+    driver: Any = late.connection.dbapi_connection
+    late.close()
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        driver.execute("SELECT 1")
+
+
 def test_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "shelf.db").touch()
     (tmp_path / "shelf.db").chmod(0o640)
