@@ -347,3 +347,14 @@ def test_special_jobs_are_claimed_as_without_the_plain_path(places: Places, spec
             )
         )
         twins.check()
+
+
+def test_plain_jobs_never_need_the_general_statements(place: Place) -> None:
+    store: Any = place.open_with(CONTENTS)
+    for general in {"claim", "move", "move.job"} & store.session.queries.keys():
+        store.session.queries[general] = "SELECT no_such_column"
+    store.queue.enqueue([make("mail") for _ in range(3)])
+    leases = store.queue.claim("ann", claim_rules("mail"), ["default"], 10)
+    assert store.transitions.move([decided(lease, Returned('"v"', boundary=False)) for lease in leases]) == []
+    assert store.inspect.counts() == {"standard": {"SUCCEEDED": 3}}
+    assert (store.queue.fallbacks.count, store.transitions.fallbacks.count) == (0, 0)

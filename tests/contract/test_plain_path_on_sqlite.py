@@ -1,4 +1,4 @@
-"""The plain path of the SQLite store: plain jobs take it, and each fallback is counted and logged."""
+"""The plain path of the SQLite store: each fallback is counted and logged."""
 
 import logging
 from pathlib import Path
@@ -16,16 +16,6 @@ def plain(quick_path: Path) -> SqliteStore:
     store = sqlite_place(quick_path).open_with(CONTENTS)
     assert isinstance(store, SqliteStore)
     return store
-
-
-def test_plain_jobs_never_need_the_general_statements(plain: SqliteStore) -> None:
-    for name in ("claim", "move", "move.job"):
-        plain.session.queries[name] = "SELECT no_such_column"
-    plain.queue.enqueue(many(3))
-    leases = plain.queue.claim("ann", claim_rules("mail"), ["default"], 10)
-    assert plain.transitions.move([decided(lease, Returned('"v"', boundary=False)) for lease in leases]) == []
-    assert plain.inspect.counts() == {"standard": {"SUCCEEDED": 3}}
-    assert (plain.queue.fallbacks.count, plain.transitions.fallbacks.count) == (0, 0)
 
 
 def test_finish_that_does_not_match_is_counted_logged_and_refused(
