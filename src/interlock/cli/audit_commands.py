@@ -71,7 +71,7 @@ def archive(
 
 @commands.command()
 def partition(app: AppOption = None, database: DatabaseOption = None) -> None:
-    """Partition the history by month, so that a month is dropped at once after it was archived. PostgreSQL only.
+    """Partition the history by month, so that an archived month is dropped as a whole. PostgreSQL only.
 
     The command locks the history and reads it once, in one transaction. Until it ends, no job is stored, claimed or
     finished. If it is interrupted, nothing has changed.
