@@ -241,6 +241,33 @@ def test_function_cannot_end_the_transaction_of_other_jobs(store: Store, raw: Ra
     assert (found, body.effects) == (GroupCommit(frozenset(ids(good)), NONE), ids(good))
 
 
+SETTINGS = {
+    "SET LOCAL": "SET LOCAL work_mem = '1MB'",
+    "SET CONSTRAINTS": "  set constraints all deferred",
+    "RESET": "RESET work_mem",
+    "set_config": "SELECT 1,\n set_config ('work_mem', '1MB', true)",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_setting_of_one_function_never_applies_to_the_others(
+    store: Store, raw: Raw, place: Place, setting: str
+) -> None:
+    """A function that changes a setting is left out of its group. SQLite has no such settings."""
+    if not isinstance(place, PostgresPlace):
+        return
+    leases, body = leased(store, 3), GroupBody(raw)
+
+    def changing(tx: Any, jobs: Sequence[Job]) -> None:
+        assert tx.execute("SHOW work_mem").fetchone() == ("4MB",)
+        body(tx, jobs)
+        if jobs[0].id == leases[1].job.id:
+            tx.execute(setting)
+
+    found = store.transitions.commit_group(moves_of(leases), changing)
+    assert found == GroupCommit(frozenset(ids([leases[0], leases[2]])), NONE)
+
+
 def test_function_that_ends_the_transaction_by_force_moves_no_job(store: Store, raw: Raw) -> None:
     """The store sees that the savepoint is gone."""
     leases = leased(store, 3)

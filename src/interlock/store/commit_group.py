@@ -1,6 +1,7 @@
 """Commits the moves of several jobs in one transaction, for both stores. `commit` handles those that it leaves out."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -65,8 +66,13 @@ class CalledMoves:
     done: list[Move] = field(default_factory=list[Move])
     late: list[Move] = field(default_factory=list[Move])
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """The ids of the jobs that the transaction commits."""
+        return frozenset(move.job_id for move in self.done)
+
     def result(self) -> GroupCommit:
-        return GroupCommit(frozenset(move.job_id for move in self.done), frozenset(move.job_id for move in self.late))
+        return GroupCommit(self.stored, frozenset(move.job_id for move in self.late))
 
 
 def call_functions(
@@ -110,6 +116,7 @@ def _calls(group: CommitGroup, jobs: Mapping[str, Job]) -> Iterator[list[Move]]:
 
 
 # ---------------------------------------------------------------- the transaction that the functions get
+_SETTING = re.compile(r"\s*(SET|RESET)\b", re.IGNORECASE)
 _READS = frozenset({"rowcount", "fetchone", "fetchall", "fetchmany", "description", "lastrowid", "statusmessage"})
 
 
@@ -131,7 +138,10 @@ class _GroupCursor:
 
 
 class GroupTx(PlainTx):
-    """A `Tx` that several jobs share. It refuses statements that might end it; the job is then committed alone."""
+    """A `Tx` that several jobs share. It refuses statements that might end it, and settings, which would last as long.
+
+    The worker commits a job alone if its function sends such a statement.
+    """
 
     __slots__ = ()
 
@@ -139,6 +149,8 @@ class GroupTx(PlainTx):
     def execute(self, sql: str, params: Sequence[object] | Mapping[str, object] = (), /) -> Cursor:
         if ";" in sql.rstrip().rstrip(";") or sql.lstrip()[:2] in ("--", "/*"):
             raise UsageError("Other jobs share this commit: give each call one statement, without a leading comment.")
+        if _SETTING.match(sql) or "set_config" in sql.lower():
+            raise UsageError("Other jobs share this commit: the setting would apply to them, too.")
         cursor: Any = _GroupCursor(super().execute(sql, params))
         shared: Cursor = cursor
         return shared

@@ -40,6 +40,8 @@ def commit_group(session: PostgresSession, group: CommitGroup, *, plain: bool) -
         block.end()
         if called.done:
             _write(session, conn, called.done, plain=plain)
+        if left := [move for move in group.moves if move.job_id in jobs.keys() - called.stored]:
+            send(conn, session.statement("renew_left", _fences(left)))
         conn.execute("COMMIT")
     return called.result()
 

@@ -50,6 +50,14 @@ SELECT set_config('enable_seqscan', NULL, true), set_config('enable_bitmapscan',
   CASE WHEN current_setting('server_version_num')::int >= 170000
     THEN set_config('transaction_timeout', :idle::text, true) END
 
+-- name: renew_left
+-- Renews the leases of jobs that a group has locked and does not commit: no heartbeat could renew them meanwhile.
+UPDATE interlock.executions e SET lease_expires_at = c.now + (e.lease_expires_at - e.heartbeat_at),
+  heartbeat_at = c.now
+FROM (SELECT interlock.clock() AS now) c, unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[],
+  :from_status::text::text[], :source::text::text[]) AS a(job_id, attempt, holder, from_status, source)
+WHERE e.job_id = a.job_id AND e.attempt = a.attempt AND e.holder = a.holder AND e.status = a.from_status
+
 -- name: lock_jobs
 -- Runs before a statement that writes an audit note. A note takes the next free number, so its snapshot must be newer
 -- than its lock: a statement that waits for its own lock would count with the snapshot from before the wait.

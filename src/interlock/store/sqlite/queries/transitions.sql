@@ -13,6 +13,7 @@ UPDATE interlock_schema_version SET version = version WHERE version < 0
 
 -- differs: a group of commits runs `lock` for each job, since the file is locked already, and not `lock_group`.
 -- differs: a file's lock has its own timeout, so there is no `group_timeouts`.
+-- differs: a group locks the whole file, and renewals are next in line for it, so there is no `renew_left`.
 -- name: lock_waiting
 SELECT {job} FROM interlock_jobs j WHERE j.id = :job_id AND j.version = :version AND j.state = :source
   AND j.phase = 'pending'
