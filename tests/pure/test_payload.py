@@ -49,6 +49,12 @@ def test_order_of_keys_does_not_change_the_text(value: dict[str, Any]) -> None:
     assert encode(value) == encode(dict(reversed(value.items())))
 
 
+@given(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.booleans(), st.none(), GOOD)))
+def test_value_has_the_same_text_inside_another_value(value: dict[str, Any]) -> None:
+    """A flat dict is not encoded by the encoder of the json module, and a dict inside a list is."""
+    assert encode([value]) == f"[{encode(value)}]"
+
+
 def test_encoded_text_is_canonical() -> None:
     """Keys are sorted, without spaces; letters are not escaped."""
     assert encode({"b": [1, 2.5, None], "a": "é"}) == '{"a":"é","b":[1,2.5,null]}'

@@ -34,8 +34,9 @@ class Ids:
             else:
                 self._ms, self._count = self._ms + 1, 0
             ms, count = self._ms, self._count
-        text = f"{ms << 80 | 7 << 76 | count << 64 | 2 << 62 | noise & ((1 << 62) - 1):032x}"
-        return _dashed(text)
+        # The version is 7, and the variant, the first two bits of the fourth group, is binary 10.
+        variant, rest = 0x8000 | noise >> 48 & 0x3FFF, noise & 0xFFFF_FFFF_FFFF
+        return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{count:03x}-{variant:04x}-{rest:012x}"
 
     def after_fork(self) -> None:
         """Replace the lock in a forked child: another thread of the parent may have held it."""

@@ -8,6 +8,8 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from json.encoder import encode_basestring
+from operator import itemgetter
 from typing import cast
 
 from ..errors import PayloadError
@@ -20,6 +22,8 @@ KEY_LENGTH = 255
 EXTERNAL_ID_LENGTH = 500
 
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_CONSTANTS = {True: "true", False: "false", None: "null"}
+_name = itemgetter(0)
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _TOO_LONG = 10**DIGITS
 _SHORT = 10**18
@@ -38,13 +42,14 @@ def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
     if type(value) is int and -_SHORT < value < _SHORT:  # the encoder itself takes ten times as long
         return str(value)
     try:
+        flat = _flat_text(value)
         # By default, the encoder itself refuses longer integers, so that the check is needed only with a higher limit.
-        found = None if 0 < sys.get_int_max_str_digits() <= DIGITS else fault(value)
-        text = "" if found else _encoder.encode(value)
+        found = None if flat or 0 < sys.get_int_max_str_digits() <= DIGITS else fault(value)
+        text = flat or ("" if found else _encoder.encode(value))
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(f"The {what} cannot be stored: {fault(value) or error}.") from None
-    if found or ((_doubtful(value) or "\\u0000" in text) and (found := fault(value))):
+    if found or (((not flat and _doubtful(value)) or "\\u0000" in text) and (found := fault(value))):
         raise PayloadError(f"The {what} cannot be stored: {found}.")
     if size > limit:
         raise PayloadError(
@@ -52,6 +57,29 @@ def encode(value: object, *, what: str = "payload", limit: int = LIMIT) -> str:
             "reference to it."
         )
     return text
+
+
+def _flat_text(value: object) -> str | None:
+    """The canonical JSON of a dict of texts, short integers, booleans and nulls; None if the value is anything else.
+
+    Most payloads are such a dict, and the encoder takes three times as long.
+    """
+    if type(value) is not dict:
+        return None
+    parts: list[str] = []
+    for name, item in sorted(cast("dict[str, object]", value).items(), key=_name):
+        if type(item) is str:
+            text = encode_basestring(item)
+        elif type(item) is int and -_SHORT < item < _SHORT:
+            text = str(item)
+        elif type(item) is bool or item is None:
+            text = _CONSTANTS[item]
+        else:
+            return None
+        if type(name) is not str:
+            return None
+        parts.append(f"{encode_basestring(name)}:{text}")
+    return f"{{{','.join(parts)}}}"
 
 
 def _doubtful(value: object) -> bool:

@@ -33,7 +33,7 @@ class Signature:
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
         self.name = name
         self.fn = fn
-        self._result_name = f"result of {name}"
+        self._payload_name, self._result_name = f"payload of {name}", f"result of {name}"
         self.is_async = inspect.iscoroutinefunction(fn)
         self.takes_run = takes_run(name, fn)
         self.handler = fn if self.takes_run else _ignore_run(fn)
@@ -83,7 +83,7 @@ class Signature:
     def dump(self, arguments: dict[str, Any]) -> str:
         """Return checked arguments as canonical JSON."""
         try:
-            return encode(self._payload.dump_python(arguments, mode="json"), what=f"payload of {self.name}")
+            return encode(self._payload.serializer.to_python(arguments, mode="json"), what=self._payload_name)
         except PydanticSerializationError as error:
             raise PayloadError(f"The payload of {self.name} cannot be stored: {error}.") from None
 
