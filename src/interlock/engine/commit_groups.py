@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from .settle import Settlement
 from .settle_group import Rest
+from .settlement import Settlement
 
 LANES = 2
 """How many groups of one kind are stored at once, so that one uses the database while another calls functions."""

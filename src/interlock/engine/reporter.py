@@ -12,8 +12,8 @@ from ..core.outcome import Outcome
 from ..jobs.user_code import protected, try_call
 from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
-from .settle import OnSettled, Settlement
 from .settle_group import GroupSettler, Rest
+from .settlement import OnSettled, Settlement
 
 _log = logging.getLogger("interlock")
 MOST = 1000

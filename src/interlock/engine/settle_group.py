@@ -14,7 +14,8 @@ from ..store.commit_group import AbandonGroup, GroupBody
 from ..store.types import GroupCommit
 from ..telemetry.events import Batch
 from .failpoints import Failpoint
-from .settle import Settlement, Settler
+from .settle import Settler
+from .settlement import Settlement
 
 _log = logging.getLogger("interlock")
 

@@ -6,7 +6,8 @@ from ..core.outcome import Finished, Lost, Outcome
 from ..core.transition import Move
 from ..engine.context import WorkerContext
 from ..engine.held_execution import HeldExecution
-from ..engine.settle import Settlement, Settler
+from ..engine.settle import Settler
+from ..engine.settlement import Settlement
 from ..errors import LeaseLost, Unavailable
 from ..jobs.spec import KindSpec
 from ..store.types import Heartbeat, Lease

@@ -7,7 +7,7 @@ from ..core.outcome import Finished
 from ..core.payload import clean
 from ..engine.context import WorkerContext
 from ..engine.held_execution import HeldExecution
-from ..engine.settle import Settlement
+from ..engine.settlement import Settlement
 from ..errors import LeaseLost, TransitionRefused, Unavailable
 from ..telemetry import events
 from .attempt import Attempts

@@ -15,7 +15,7 @@ from ..core.outcome import Finished, Handed, Outcome, Requeued, Returned
 from ..engine.context import WorkerContext, call_soon
 from ..engine.held_execution import WHY, HeldExecution
 from ..engine.reporter import Reporter
-from ..engine.settle import Settlement
+from ..engine.settlement import Settlement
 from ..jobs.user_code import ProtectedTask, context_of, protected
 from ..store.types import Fence, Lease
 from ..telemetry import events

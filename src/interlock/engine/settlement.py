@@ -1,0 +1,34 @@
+"""One outcome of one execution, to be stored."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.outcome import Advanced, Outcome, Started
+from ..core.transition import Move
+from .held_execution import HeldExecution
+
+OnSettled = Callable[[Sequence["Settlement"]], None]
+"""Called in the event loop with outcomes that were stored or refused together."""
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """One outcome of one execution, to be stored."""
+
+    execution: HeldExecution
+    outcome: Outcome
+    on_settled: OnSettled | None = None
+    value: Any = None
+    """The value that the handler returned, for the commit function."""
+    retry_hooks: bool = True
+    """Whether the caller waits and retries a hook that raised. Maintenance and reconcilers retry in a later round."""
+    error: Exception | None = None
+    move: Move | None = None
+    retry_in: float | None = None
+    """Seconds until the settlement is tried again, because a hook raised."""
+
+    @property
+    def keeps_running(self) -> bool:
+        """Whether the handler continues after this outcome."""
+        return isinstance(self.outcome, Started | Advanced)
