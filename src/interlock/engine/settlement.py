@@ -6,6 +6,7 @@ from typing import Any
 
 from ..core.outcome import Advanced, Outcome, Started
 from ..core.transition import Move
+from ..errors import LeaseLost, TransitionRefused, Unavailable
 from .held_execution import HeldExecution
 
 OnSettled = Callable[[Sequence["Settlement"]], None]
@@ -32,3 +33,8 @@ class Settlement:
     def keeps_running(self) -> bool:
         """Whether the handler continues after this outcome."""
         return isinstance(self.outcome, Started | Advanced)
+
+    @property
+    def is_left_to_others(self) -> bool:
+        """Whether the outcome was not stored and another worker continues the job. It is no internal error."""
+        return self.retry_in is not None or isinstance(self.error, LeaseLost | TransitionRefused | Unavailable)

@@ -21,7 +21,7 @@ from ..store.types import Fence, Lease
 from ..telemetry import events
 from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
-from .finishing import finish, is_left_to_others
+from .finishing import finish
 from .lanes import Lane, Lanes, Runner
 from .prefetch import shortest_lease
 from .slot_states import SlotStates
@@ -253,7 +253,7 @@ class Slots:
     def _settled_one(self, item: Settlement) -> None:
         execution, error = item.execution, item.error
         execution.settling = False
-        if error is not None and is_left_to_others(item):
+        if error is not None and item.is_left_to_others:
             self._give_up(execution, str(error))
         elif error is not None:
             self._abandon(execution, error)
@@ -314,7 +314,7 @@ class Slots:
     def _returned(self, items: Sequence[Settlement]) -> None:
         for item in items:
             item.execution.settling = item.execution.renews = False
-            if item.error is None or is_left_to_others(item):
+            if item.error is None or item.is_left_to_others:
                 self._forget(item.execution)
             else:
                 self._abandon(item.execution, item.error)
