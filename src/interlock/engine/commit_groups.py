@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from .settle_group import Rest
-from .settlement import Settlement
+from .settlement import Settlement, take_batch
 
 LANES = 2
 """How many groups of one kind are stored at once, so that one uses the database while another calls functions."""
@@ -25,18 +25,8 @@ class _Kind:
         self.lanes = LANES
 
     def next_group(self) -> list[Settlement]:
-        """Take the next group: each job at most once, in order of arrival."""
-        group: dict[str, Settlement] = {}
-        later: list[Settlement] = []
-        size = self._size()
-        while self.waiting and len(group) < size:
-            settlement = self.waiting.popleft()
-            if settlement.execution.job.id in group:
-                later.append(settlement)
-            else:
-                group[settlement.execution.job.id] = settlement
-        self.waiting.extendleft(reversed(later))
-        return list(group.values())
+        """Remove the next group and return it."""
+        return take_batch(self.waiting, self._size())
 
     def _size(self) -> int:
         most = self.waiting[0].execution.spec.commit_batch if self.waiting else 0

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -13,7 +14,7 @@ from ..jobs.user_code import protected, try_call
 from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
 from .settle_group import GroupSettler, Rest
-from .settlement import OnSettled, Settlement
+from .settlement import OnSettled, Settlement, take_batch
 
 _log = logging.getLogger("interlock")
 MOST = 1000
@@ -31,7 +32,7 @@ class Reporter:
         self._settler = settler
         self._batch_thread = batch_thread
         self._single_threads = single_threads
-        self._waiting: list[Settlement] = []
+        self._waiting: deque[Settlement] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
         self._hooks_stopped = asyncio.Event()
@@ -154,7 +155,7 @@ class Reporter:
         try:
             await asyncio.sleep(0)  # outcomes of the same loop iteration join the batch
             while self._waiting:
-                batch = self._next()
+                batch = take_batch(self._waiting, MOST)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
                 self._notify(batch)
         finally:
@@ -173,15 +174,3 @@ class Reporter:
             except Exception:  # noqa: BLE001 - logged
                 # The rest of the batch must still be notified.
                 _log.exception("%d jobs are settled, but the callback of their slots raised.", len(settlements))
-
-    def _next(self) -> list[Settlement]:
-        """Return the next batch: each job at most once, in order of arrival."""
-        batch: dict[str, Settlement] = {}
-        later: list[Settlement] = []
-        for settlement in self._waiting:
-            if len(batch) >= MOST or settlement.execution.job.id in batch:
-                later.append(settlement)
-            else:
-                batch[settlement.execution.job.id] = settlement
-        self._waiting = later
-        return list(batch.values())

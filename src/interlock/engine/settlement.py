@@ -1,5 +1,6 @@
-"""One outcome of one execution, to be stored."""
+"""Outcomes of executions, to be stored."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,3 +39,17 @@ class Settlement:
     def is_left_to_others(self) -> bool:
         """Whether the outcome was not stored and another worker continues the job. It is no internal error."""
         return self.retry_in is not None or isinstance(self.error, LeaseLost | TransitionRefused | Unavailable)
+
+
+def take_batch(waiting: deque[Settlement], most: int) -> list[Settlement]:
+    """Remove the next batch and return it: each job at most once, in order of arrival."""
+    batch: dict[str, Settlement] = {}
+    later: list[Settlement] = []
+    while waiting and len(batch) < most:
+        settlement = waiting.popleft()
+        if settlement.execution.job.id in batch:
+            later.append(settlement)
+        else:
+            batch[settlement.execution.job.id] = settlement
+    waiting.extendleft(reversed(later))
+    return list(batch.values())
