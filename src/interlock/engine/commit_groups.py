@@ -8,9 +8,9 @@ from typing import Any
 from .settle_group import Rest
 from .settlement import Settlement, take_batch
 
-LANES = 2
+AT_ONCE = 2
 """How many groups of one kind are stored at once, so that one uses the database while another calls functions."""
-SLOW_LANES = 8
+AT_ONCE_IF_SLOW = 8
 """The same while a group of the kind takes long, so that a slow function does not delay every job of its kind."""
 SLOW_AFTER = 0.1
 """Seconds after which a group takes long."""
@@ -22,7 +22,7 @@ class _Kind:
     def __init__(self) -> None:
         self.waiting: deque[Settlement] = deque()
         self.running = 0
-        self.lanes = LANES
+        self.at_once = AT_ONCE
 
     def next_group(self) -> list[Settlement]:
         """Remove the next group and return it."""
@@ -30,7 +30,7 @@ class _Kind:
 
     def _size(self) -> int:
         most = self.waiting[0].execution.spec.commit_batch if self.waiting else 0
-        return most if self.lanes == LANES else min(most, -(-len(self.waiting) // self.lanes))
+        return most if self.at_once == AT_ONCE else min(most, -(-len(self.waiting) // self.at_once))
 
 
 class CommitGroups:
@@ -50,29 +50,29 @@ class CommitGroups:
     def add(self, settlement: Settlement) -> None:
         kind = self._kinds.setdefault(settlement.execution.job.kind, _Kind())
         kind.waiting.append(settlement)
-        self._fill_lanes(kind, 1)
+        self._start_groups(kind, 1)
 
-    def _fill_lanes(self, kind: _Kind, most: int) -> None:
-        for _ in range(min(kind.lanes - kind.running, most)):
+    def _start_groups(self, kind: _Kind, most: int) -> None:
+        for _ in range(min(kind.at_once - kind.running, most)):
             kind.running += 1
             self._begin(self._run(kind))
 
-    def _widen(self, kind: _Kind) -> None:
-        kind.lanes = SLOW_LANES
-        self._fill_lanes(kind, len(kind.waiting))
+    def _start_more(self, kind: _Kind) -> None:
+        kind.at_once = AT_ONCE_IF_SLOW
+        self._start_groups(kind, len(kind.waiting))
 
     async def _run(self, kind: _Kind) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while kind.running <= kind.lanes and (group := kind.next_group()):
-                timer = loop.call_later(SLOW_AFTER, self._widen, kind)
+            while kind.running <= kind.at_once and (group := kind.next_group()):
+                timer = loop.call_later(SLOW_AFTER, self._start_more, kind)
                 began = loop.time()
                 try:
                     await self._settle(kind, group)
                 finally:
                     timer.cancel()
                 if loop.time() - began < SLOW_AFTER:
-                    kind.lanes = LANES
+                    kind.at_once = AT_ONCE
         finally:
             kind.running -= 1
 
