@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from .settle_group import Rest
+from .settle_group import LeftOut
 from .settlement import Settlement, take_batch
 
 AT_ONCE = 2
@@ -40,7 +40,7 @@ class CommitGroups:
         self,
         begin: Callable[[Coroutine[Any, Any, None]], None],
         settle_one: Callable[[Settlement], Awaitable[None]],
-        settle_group: Callable[[Sequence[Settlement]], Awaitable[Rest]],
+        settle_group: Callable[[Sequence[Settlement]], Awaitable[LeftOut]],
     ) -> None:
         self._begin = begin
         self._settle_one = settle_one
@@ -80,5 +80,5 @@ class CommitGroups:
         if len(group) == 1:
             await self._settle_one(group[0])
         else:
-            rest = await self._settle_group(group)
-            kind.waiting.extendleft(reversed(rest.late))
+            left_out = await self._settle_group(group)
+            kind.waiting.extendleft(reversed(left_out.late))

@@ -13,7 +13,7 @@ from ..core.outcome import Outcome
 from ..jobs.user_code import protected, try_call
 from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
-from .settle_group import GroupSettler, Rest
+from .settle_group import GroupSettler, LeftOut
 from .settlement import OnSettled, Settlement, take_batch
 
 _log = logging.getLogger("interlock")
@@ -111,19 +111,19 @@ class Reporter:
         await self._try_one(settlement)
         self._begin(self._retry_hooks(settlement))
 
-    async def _settle_group(self, settlements: Sequence[Settlement]) -> Rest:
-        rest = Rest()
+    async def _settle_group(self, settlements: Sequence[Settlement]) -> LeftOut:
+        left_out = LeftOut()
 
         def work() -> None:
-            nonlocal rest
-            rest = self._settler.settle_group(settlements)
+            nonlocal left_out
+            left_out = self._settler.settle_group(settlements)
 
         await self._settle(self._single_threads, settlements, work)
-        left = {id(settlement) for settlement in (*rest.alone, *rest.late)}
-        self._notify([settlement for settlement in settlements if id(settlement) not in left])
-        for settlement in rest.alone:
+        not_stored = {id(settlement) for settlement in (*left_out.alone, *left_out.late)}
+        self._notify([settlement for settlement in settlements if id(settlement) not in not_stored])
+        for settlement in left_out.alone:
             self._begin(self._settle_one(settlement))
-        return rest
+        return left_out
 
     async def _try_one(self, settlement: Settlement) -> None:
         work = functools.partial(self._settler.settle_one, settlement)
