@@ -59,7 +59,7 @@ class Slots:
         self.adopted: deque[Lease] = deque()
         """Leases that the maintenance thread has adopted and the event loop has not taken yet."""
         self._stopped = False
-        self._waiting: set[int] = set()
+        self._waiting_alone: set[int] = set()
         """Executions that wait until no other execution runs."""
         self._running = 0
         """How many slots are taken."""
@@ -187,15 +187,15 @@ class Slots:
     async def _wait_until_alone(self, execution: HeldExecution) -> None:
         """Wait until no other execution runs here. The worker claims nothing meanwhile."""
         self.return_unstarted("a job that may crash its worker must run alone")
-        self._waiting.add(id(execution))
+        self._waiting_alone.add(id(execution))
         execution.on_halt(lambda: call_soon(self._loop, self.slot_freed.set))
         execution.began = math.inf
         try:
-            while execution.stop is None and len(self.executions) > len(self._waiting) + self.lanes.waiting:
+            while execution.stop is None and len(self.executions) > len(self._waiting_alone) + self.lanes.waiting:
                 self.slot_freed.clear()
                 await self.slot_freed.wait()
         finally:
-            self._waiting.discard(id(execution))
+            self._waiting_alone.discard(id(execution))
             execution.on_halt(None)
             execution.began = self._context.sleeper.monotonic()
 
