@@ -23,7 +23,7 @@ from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
 from .finishing import finish
 from .lanes import Lane, Lanes, Runner
-from .prefetch import shortest_lease
+from .prefetch import lease_for_prefetch
 from .slot_states import SlotStates
 
 OnError = Callable[[BaseException], None]
@@ -77,7 +77,7 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._own = context_of(None)
         """The context of the worker's own code. Handlers start from copies of it."""
-        lease = shortest_lease(context.kinds.values())
+        lease = lease_for_prefetch(context.kinds.values())
         self.lanes = Lanes(size, threads, lease, self._return_late, self._own)
 
     # ------------------------------------------------------------ free slots
