@@ -215,9 +215,7 @@ class Worker:
                 # Committed executions come before jobs that have not started.
                 await self._in_claim_thread(self._maintenance.recover)
             if (found := await self._claims.claim(self._claim_rules, self._in_advance)) is None:
-                # Threads and child processes often become free together; one statement then claims for all of them.
-                await self._wait_for_slot()
-                await self._context.sleeper.asleep(BATCH_WAIT / 8)
+                # Since the check above, adopted executions have taken the room, or wait for the next free slots.
                 continue
             claimed, may_be_more = found
             if not claimed:
