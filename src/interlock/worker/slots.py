@@ -1,7 +1,8 @@
 """Slots: each runs one handler at a time.
 
-An execution waits for a slot, runs in it, and leaves it when its handler ends. Its outcome is stored while the slot
-runs the next execution. The worker renews the lease from the claim until the outcome is stored.
+An execution waits for a slot, runs in it, and leaves it when its handler ends, or after its finish function if it has
+one. Its outcome is stored while the slot runs the next execution. The worker renews the lease from the claim until the
+outcome is stored.
 """
 
 import asyncio
@@ -52,8 +53,7 @@ class Slots:
         self.suspects: dict[int, HeldExecution] = {}
         """The executions among them that may have crashed a worker."""
         self.abandoned: dict[Fence, None] = {}
-        """Executions whose slot failed. They wait for their lease to expire and leave when another worker takes them.
-        """
+        """Executions whose slot failed. They wait until their lease expires and another worker takes them."""
         self.reserved = 0
         """The number of slots that a running claim may fill."""
         self.adopted: deque[Lease] = deque()
@@ -77,8 +77,7 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._own = context_of(None)
         """The context of the worker's own code. Handlers start from copies of it."""
-        lease = lease_for_prefetch(context.kinds.values())
-        self.lanes = Lanes(size, threads, lease, self._return_late, self._own)
+        self.lanes = Lanes(size, threads, lease_for_prefetch(context.kinds.values()), self._return_late, self._own)
 
     # ------------------------------------------------------------ free slots
     @property
