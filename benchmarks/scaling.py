@@ -93,15 +93,6 @@ def ceiling(cost: Cost, *, cores: int, workers_elsewhere: bool) -> float:
     return cores * 1e6 / (cost.database if workers_elsewhere else cost.cpu)
 
 
-def cpu_in_batches(single: float, many: float, batch: int, *, many_batch: int = BULK) -> float:
-    """Return the database CPU per job at a batch size: a part per job, and a part per batch.
-
-    `single` and `many` are the measured CPU per job in batches of one and of `many_batch`.
-    """
-    per_batch = (single - many) / (1 - 1 / many_batch)
-    return single - per_batch + per_batch / batch
-
-
 # ---------------------------------------------------------------- measured points
 @dataclass(frozen=True)
 class Point:

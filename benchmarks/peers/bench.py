@@ -50,10 +50,9 @@ class Bench:
     @contextmanager
     def database(self, system: System, *, statements: bool = False) -> Iterator[str]:
         """Yield the URL of a database in which this system has just been installed."""
-        if "SQLite" in system.name or system.program.startswith("huey"):
-            url = sqlite_url(self.directory, next(self._numbers))
+        if system.scheme != "postgresql":
+            url = sqlite_url(system.scheme, self.directory, next(self._numbers))
             if system.ours:
-                url = url.replace("sqlite", "sqlite+pysqlite3") if "pysqlite3" in system.name else url
                 install(system, url, self._log)
             yield url
             return

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from . import systems as known
 from .bench import Bench, Window
@@ -164,32 +165,28 @@ def measures(sizes: Sizes) -> list[Measure]:
     return [
         Measure("enqueue-one", "Enqueue one by one", ALL, ENQUEUE, enqueue_one_by_one),
         Measure("enqueue-bulk", f"Enqueue in bulk, {sizes.batch:,} jobs per call", ALL, ENQUEUE, enqueue_in_bulk),
-        _drain(1, "process"),
-        _drain(2, "processes"),
-        _commit(),
+        _drain(sizes, 1, "process"),
+        _drain(sizes, 2, "processes"),
+        _commit(sizes),
         Measure("pickup", "Pickup of a single job", ALL, (P50, P99, BOTH_PROGRAMS, DATABASE, ALL_CPU), pick_up),
         _steady(sizes),
         _backlog(sizes),
         _history(sizes),
         Measure("sqlite-enqueue", "SQLite: enqueue one by one", ON_SQLITE, (RATE, CLIENT), enqueue_one_by_one),
-        _sqlite_drain(),
+        _sqlite_drain(sizes),
         _idle(),
     ]
 
 
-def _drain(processes: int, word: str) -> Measure:
-    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
-        return drain(bench, system, sizes, jobs=sizes.drain, processes=processes)
-
+def _drain(sizes: Sizes, processes: int, word: str) -> Measure:
+    take = partial(drain, jobs=sizes.drain, processes=processes)
     title, rows = f"Drain with {processes} {word}", (INTERLOCK, FAST, *known.PEERS)
     return Measure(f"drain-{processes}", title, rows, DRAIN, take, pairs=((INTERLOCK, FAST),))
 
 
-def _commit() -> Measure:
-    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
-        return drain(bench, system, sizes, jobs=sizes.commits)
-
-    return Measure("commit", "Commit functions", (known.COMMITTED, *known.BY_HAND), DRAIN, take)
+def _commit(sizes: Sizes) -> Measure:
+    rows = (known.COMMITTED, *known.BY_HAND)
+    return Measure("commit", "Commit functions", rows, DRAIN, partial(drain, jobs=sizes.commits))
 
 
 def _steady(sizes: Sizes) -> Measure:
@@ -204,19 +201,13 @@ def _backlog(sizes: Sizes) -> Measure:
 
 
 def _history(sizes: Sizes) -> Measure:
-    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
-        return drain(bench, system, sizes, jobs=sizes.drain)
-
     filled = replace(INTERLOCK, name=f"Interlock, {sizes.history:,} finished jobs", history=sizes.history)
     title = f"Drain with {sizes.history:,} finished jobs in the tables"
-    return Measure("history", title, (EMPTY, filled), DRAIN, take, pairs=((filled, EMPTY),))
+    return Measure("history", title, (EMPTY, filled), DRAIN, partial(drain, jobs=sizes.drain), pairs=((filled, EMPTY),))
 
 
-def _sqlite_drain() -> Measure:
-    def take(bench: Bench, system: System, sizes: Sizes) -> Sample:
-        return drain(bench, system, sizes, jobs=sizes.sqlite)
-
-    return Measure("sqlite-drain", "SQLite: drain", ON_SQLITE, (RATE, PROGRAMS), take)
+def _sqlite_drain(sizes: Sizes) -> Measure:
+    return Measure("sqlite-drain", "SQLite: drain", ON_SQLITE, (RATE, PROGRAMS), partial(drain, jobs=sizes.sqlite))
 
 
 def _idle() -> Measure:

@@ -90,5 +90,5 @@ def for_poller(url: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}application_name={POLLER}"
 
 
-def sqlite_url(directory: Path, number: int) -> str:
-    return f"sqlite:///{directory / f'sample-{os.getpid()}-{number}.db'}"
+def sqlite_url(scheme: str, directory: Path, number: int) -> str:
+    return f"{scheme}:///{directory / f'sample-{os.getpid()}-{number}.db'}"

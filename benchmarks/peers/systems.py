@@ -30,6 +30,8 @@ class System:
     """Share of the jobs of a drain, for systems that would need minutes."""
     history: int = 0
     """Finished jobs in its tables."""
+    scheme: str = "postgresql"
+    """The scheme of its database's URL."""
 
     @property
     def ours(self) -> bool:
@@ -110,6 +112,16 @@ BY_HAND = (
     by_hand("by hand, 25 per transaction", 1, 25),
 )
 
-SQLITE = System("Interlock on SQLite", OURS, "`sqlite:///`, the `sqlite3` of Python, all defaults", warm_up=200)
-PYSQLITE = System("Interlock on SQLite, pysqlite3", OURS, "`sqlite+pysqlite3:///`, all defaults", warm_up=200)
-HUEY = System("Huey", "huey_program", "`SqliteHuey(fsync=True)`, write-ahead log, one worker thread", warm_up=200)
+SQLITE = System(
+    "Interlock on SQLite", OURS, "`sqlite:///`, the `sqlite3` of Python, all defaults", warm_up=200, scheme="sqlite"
+)
+PYSQLITE = System(
+    "Interlock on SQLite, pysqlite3",
+    OURS,
+    "`sqlite+pysqlite3:///`, all defaults",
+    warm_up=200,
+    scheme="sqlite+pysqlite3",
+)
+HUEY = System(
+    "Huey", "huey_program", "`SqliteHuey(fsync=True)`, write-ahead log, one worker thread", warm_up=200, scheme="sqlite"
+)

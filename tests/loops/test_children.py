@@ -25,7 +25,8 @@ from interlock.core.sleeper import SystemSleeper
 from interlock.engine.context import WorkerContext
 from interlock.engine.held_execution import HeldExecution
 from interlock.engine.ledger import StoreLedger
-from interlock.engine.settle import Settlement, Settler
+from interlock.engine.settle import Settler
+from interlock.engine.settlement import Settlement
 from interlock.telemetry.events import Event, Events, Measured
 from interlock.worker.subprocess.children import Children
 from tests.kit import SettableClock

@@ -131,7 +131,7 @@ def test_execution_that_has_waited_longest_starts_first_if_its_lane_is_free() ->
 
 
 def _waiting(*, is_async: bool) -> HeldExecution:
-    spec = SimpleNamespace(signature=SimpleNamespace(is_async=is_async))
+    spec = SimpleNamespace(process=False, signature=SimpleNamespace(is_async=is_async))
     job = SimpleNamespace(lease_losses=0, tries_left=3)
     execution = SimpleNamespace(spec=spec, job=job, status="IN_PROGRESS", separate_process=False, queued_at=0.0)
     return cast(HeldExecution, execution)

@@ -17,7 +17,7 @@ from interlock.worker import slot_queue
 from interlock.worker import slots as slots_module
 from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
-from interlock.worker.prefetch import HORIZON, MOST, Prefetch, shortest_lease
+from interlock.worker.prefetch import HORIZON, MOST, Prefetch, lease_for_prefetch
 from interlock.worker.worker import Worker
 from tests.kit import Place
 from tests.loops.worker_doubles import TIME_LIMIT, EventRecorder, InterceptedStore
@@ -217,9 +217,9 @@ def test_nothing_is_claimed_in_advance_if_a_lost_worker_could_fail_a_job_that_ne
     for kind, options in {"safe": {}, "once": {"tries": 1}, "held": {"on_lost_lease": "hold"}}.items():
         app.job(kind=kind, lease=20, **options)(work)
     specs = {kind: app.kinds[kind].spec for kind in app.kinds}
-    assert shortest_lease([specs["safe"]]) == 20
+    assert lease_for_prefetch([specs["safe"]]) == 20
     for kind in ("once", "held"):
-        assert shortest_lease([specs["safe"], specs[kind]]) == 0
+        assert lease_for_prefetch([specs["safe"], specs[kind]]) == 0
     prefetch = Prefetch(10, 0.0)
     prefetch.handlers_ended(1, 1e-6)
     assert prefetch.most == 0

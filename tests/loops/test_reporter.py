@@ -7,7 +7,8 @@ import pytest
 
 from interlock import Run
 from interlock.core.ids import uuid7
-from interlock.engine.settle import Settlement, Settler
+from interlock.engine.settle import Settler
+from interlock.engine.settlement import Settlement
 from interlock.store.types import Fence, Lease, Refusal
 from interlock.telemetry.events import SlotStateChanged, WorkerError
 from interlock.testing import KitWorker

@@ -15,6 +15,7 @@ import pytest
 
 from interlock.core.sleeper import SystemSleeper
 from interlock.worker import supervisor as supervisors
+from interlock.worker.stop_signals import SAME_SIGNAL
 from interlock.worker.supervisor import Supervisor
 
 # A script is a list of runs: whether it gets ready, and its exit code, negative for a signal. A list with the code
@@ -211,7 +212,7 @@ def test_same_signal_twice_at_once_counts_once(make: Make, monkeypatch: pytest.M
     exits = list[int]()
     monkeypatch.setattr(supervisors.os, "_exit", exits.append)
     sleeper = SetSleeper(100.0)
-    sleeper.monotonic = iter([100.0, 100.0, 100.0 + supervisors.SAME_SIGNAL]).__next__  # type: ignore[method-assign]
+    sleeper.monotonic = iter([100.0, 100.0, 100.0 + SAME_SIGNAL]).__next__  # type: ignore[method-assign]
     supervisor = make(DRAINED, sleeper=sleeper)
     supervisor.signalled(signal.SIGTERM)
     supervisor.signalled(signal.SIGTERM)

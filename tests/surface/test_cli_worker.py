@@ -16,6 +16,7 @@ import pytest
 
 from interlock import App
 from interlock.cli import worker_command
+from interlock.worker.stop_signals import SAME_SIGNAL
 from tests.kit import Place
 from tests.surface.cli_kit import Call, enqueued
 
@@ -173,7 +174,7 @@ def test_same_signal_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) 
     process.signalled(signal.SIGTERM)
     process.signalled(signal.SIGTERM)
     assert exits == []
-    now[0] += worker_command.SAME_SIGNAL
+    now[0] += SAME_SIGNAL
     process.signalled(signal.SIGTERM)
     assert exits == [128 + signal.SIGTERM]
 

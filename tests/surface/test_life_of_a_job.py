@@ -11,7 +11,7 @@ import interlock
 from interlock import App, Job, SyncRun, Tx
 from interlock.core.transition import Move
 from interlock.engine.held_execution import HeldExecution
-from interlock.engine.settle import Settlement
+from interlock.engine.settlement import Settlement
 from interlock.jobs.request import JobRequest
 from interlock.store.types import Lease, NewJob
 

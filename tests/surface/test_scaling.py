@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import scaling
-from benchmarks.scaling import Cost, batches_at_once, ceiling, cpu_in_batches, fit, throughput, wait_per_transaction
+from benchmarks.scaling import Cost, batches_at_once, ceiling, fit, throughput, wait_per_transaction
 
 TOLERANCE = 0.25
 """The largest accepted error of a predicted rate."""
@@ -66,12 +66,6 @@ def test_wait_and_overlap_are_found_from_the_rates_that_they_cause() -> None:
     for at_once in (1, 2, 3):
         rate = throughput(batched, 80, cores=8, at_once=at_once)
         assert batches_at_once(batched, 80, rate, cores=8) == at_once
-
-
-def test_database_cpu_at_other_batch_sizes_follows_from_two_of_them() -> None:
-    """Claim and finish on PostgreSQL, by `make bench`: 500 jobs one by one, otherwise 20,000."""
-    for batch, measured in {1: 1380, 10: 185, 100: 49, 250: 41, 1000: 39}.items():
-        assert cpu_in_batches(1380, 39, batch) == pytest.approx(measured, rel=0.1), batch
 
 
 # ---------------------------------------------------------------- measured points

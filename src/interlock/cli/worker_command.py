@@ -28,7 +28,7 @@ from ..telemetry.events import Batch, Notice, WorkerStateChanged
 from ..worker.assembly import HUNG_EXIT_CODE, start_worker
 from ..worker.forked_handlers import reset_signals_in_forks
 from ..worker.plan import Plan
-from ..worker.supervisor import SAME_SIGNAL, SIGNALS
+from ..worker.stop_signals import SIGNALS, StopSignals
 from ..worker.supervisor_link import SupervisorLink
 from ..worker.worker import DRAIN, ERROR_WAIT, Worker
 from . import output
@@ -166,8 +166,7 @@ class Process:
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_reason: str | None = None
-        self._signal: int | None = None
-        self._signalled_at = 0.0
+        self._signals = StopSignals()
         self._ready = self._in_error_wait = False
 
     def run(self) -> int:
@@ -230,13 +229,11 @@ class Process:
     def signalled(self, number: int, frame: FrameType | None = None) -> None:
         """Drain and stop; on a second signal, end at once. Works even if the event loop is blocked."""
         del frame
-        now = time.monotonic()
-        if self._signal is not None:
-            if number == self._signal and now - self._signalled_at < SAME_SIGNAL:
-                return
+        meaning = self._signals.receive(number, time.monotonic())
+        if meaning == "exit":
             os._exit(128 + number)
-        self._signal, self._signalled_at = number, now
-        self.drain(signal.Signals(number).name)
+        if meaning == "drain":
+            self.drain(signal.Signals(number).name)
 
     def drain(self, why: str) -> None:
         """Drain and stop. Any thread may call it, repeatedly; it does not count as a signal."""

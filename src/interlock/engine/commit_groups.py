@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from .settle import Settlement
-from .settle_group import Rest
+from .settle_group import LeftOut
+from .settlement import Settlement, take_batch
 
-LANES = 2
+AT_ONCE = 2
 """How many groups of one kind are stored at once, so that one uses the database while another calls functions."""
-SLOW_LANES = 8
+AT_ONCE_IF_SLOW = 8
 """The same while a group of the kind takes long, so that a slow function does not delay every job of its kind."""
 SLOW_AFTER = 0.1
 """Seconds after which a group takes long."""
@@ -22,25 +22,15 @@ class _Kind:
     def __init__(self) -> None:
         self.waiting: deque[Settlement] = deque()
         self.running = 0
-        self.lanes = LANES
+        self.at_once = AT_ONCE
 
     def next_group(self) -> list[Settlement]:
-        """Take the next group: each job at most once, in order of arrival."""
-        group: dict[str, Settlement] = {}
-        later: list[Settlement] = []
-        size = self._size()
-        while self.waiting and len(group) < size:
-            settlement = self.waiting.popleft()
-            if settlement.execution.job.id in group:
-                later.append(settlement)
-            else:
-                group[settlement.execution.job.id] = settlement
-        self.waiting.extendleft(reversed(later))
-        return list(group.values())
+        """Remove the next group and return it."""
+        return take_batch(self.waiting, self._size())
 
     def _size(self) -> int:
         most = self.waiting[0].execution.spec.commit_batch if self.waiting else 0
-        return most if self.lanes == LANES else min(most, -(-len(self.waiting) // self.lanes))
+        return most if self.at_once == AT_ONCE else min(most, -(-len(self.waiting) // self.at_once))
 
 
 class CommitGroups:
@@ -50,7 +40,7 @@ class CommitGroups:
         self,
         begin: Callable[[Coroutine[Any, Any, None]], None],
         settle_one: Callable[[Settlement], Awaitable[None]],
-        settle_group: Callable[[Sequence[Settlement]], Awaitable[Rest]],
+        settle_group: Callable[[Sequence[Settlement]], Awaitable[LeftOut]],
     ) -> None:
         self._begin = begin
         self._settle_one = settle_one
@@ -60,29 +50,29 @@ class CommitGroups:
     def add(self, settlement: Settlement) -> None:
         kind = self._kinds.setdefault(settlement.execution.job.kind, _Kind())
         kind.waiting.append(settlement)
-        self._fill_lanes(kind, 1)
+        self._start_groups(kind, 1)
 
-    def _fill_lanes(self, kind: _Kind, most: int) -> None:
-        for _ in range(min(kind.lanes - kind.running, most)):
+    def _start_groups(self, kind: _Kind, most: int) -> None:
+        for _ in range(min(kind.at_once - kind.running, most)):
             kind.running += 1
             self._begin(self._run(kind))
 
-    def _widen(self, kind: _Kind) -> None:
-        kind.lanes = SLOW_LANES
-        self._fill_lanes(kind, len(kind.waiting))
+    def _start_more(self, kind: _Kind) -> None:
+        kind.at_once = AT_ONCE_IF_SLOW
+        self._start_groups(kind, len(kind.waiting))
 
     async def _run(self, kind: _Kind) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while kind.running <= kind.lanes and (group := kind.next_group()):
-                timer = loop.call_later(SLOW_AFTER, self._widen, kind)
+            while kind.running <= kind.at_once and (group := kind.next_group()):
+                timer = loop.call_later(SLOW_AFTER, self._start_more, kind)
                 began = loop.time()
                 try:
                     await self._settle(kind, group)
                 finally:
                     timer.cancel()
                 if loop.time() - began < SLOW_AFTER:
-                    kind.lanes = LANES
+                    kind.at_once = AT_ONCE
         finally:
             kind.running -= 1
 
@@ -90,5 +80,5 @@ class CommitGroups:
         if len(group) == 1:
             await self._settle_one(group[0])
         else:
-            rest = await self._settle_group(group)
-            kind.waiting.extendleft(reversed(rest.late))
+            left_out = await self._settle_group(group)
+            kind.waiting.extendleft(reversed(left_out.late))

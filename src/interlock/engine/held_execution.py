@@ -72,7 +72,9 @@ class HeldExecution:
     slot: int
     """The number of its slot in events; -1 before it has one."""
     in_slot: bool
-    """Whether it takes one of the worker's slots. An execution that waits to start or to be stored takes none."""
+    """Whether it takes one of the worker's slots. An execution that waits to start takes none, nor does one whose end
+    waits to be stored.
+    """
     queued_at: float
     """When it began to wait for a slot, on the clock of the event loop."""
     asked_at: float

@@ -9,7 +9,8 @@ from ..store.open_transactions import refuse_inside
 from ..store.types import Receipt
 from .context import WorkerContext
 from .held_execution import HeldExecution
-from .settle import Settlement, Settler
+from .settle import Settler
+from .settlement import Settlement
 
 BEFORE_OR_AFTER = "it is stored at once, even if the transaction rolls back, so call it before or after the block"
 

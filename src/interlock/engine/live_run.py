@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class RunHost(Protocol):
-    """The process in which handlers run. One host serves all runs, so that a run is a small object."""
+    """What a run needs from the process in which its handler runs. In a worker, one host serves all runs."""
 
     def open_ledger(self, execution: HeldExecution, /) -> Ledger: ...
 

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -12,8 +13,8 @@ from ..core.outcome import Outcome
 from ..jobs.user_code import protected, try_call
 from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
-from .settle import OnSettled, Settlement
-from .settle_group import GroupSettler, Rest
+from .settle_group import GroupSettler, LeftOut
+from .settlement import OnSettled, Settlement, take_batch
 
 _log = logging.getLogger("interlock")
 MOST = 1000
@@ -31,7 +32,7 @@ class Reporter:
         self._settler = settler
         self._batch_thread = batch_thread
         self._single_threads = single_threads
-        self._waiting: list[Settlement] = []
+        self._waiting: deque[Settlement] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
         self._hooks_stopped = asyncio.Event()
@@ -110,19 +111,19 @@ class Reporter:
         await self._try_one(settlement)
         self._begin(self._retry_hooks(settlement))
 
-    async def _settle_group(self, settlements: Sequence[Settlement]) -> Rest:
-        rest = Rest()
+    async def _settle_group(self, settlements: Sequence[Settlement]) -> LeftOut:
+        left_out = LeftOut()
 
         def work() -> None:
-            nonlocal rest
-            rest = self._settler.settle_group(settlements)
+            nonlocal left_out
+            left_out = self._settler.settle_group(settlements)
 
         await self._settle(self._single_threads, settlements, work)
-        left = {id(settlement) for settlement in (*rest.alone, *rest.late)}
-        self._notify([settlement for settlement in settlements if id(settlement) not in left])
-        for settlement in rest.alone:
+        not_stored = {id(settlement) for settlement in (*left_out.alone, *left_out.late)}
+        self._notify([settlement for settlement in settlements if id(settlement) not in not_stored])
+        for settlement in left_out.alone:
             self._begin(self._settle_one(settlement))
-        return rest
+        return left_out
 
     async def _try_one(self, settlement: Settlement) -> None:
         work = functools.partial(self._settler.settle_one, settlement)
@@ -154,7 +155,7 @@ class Reporter:
         try:
             await asyncio.sleep(0)  # outcomes of the same loop iteration join the batch
             while self._waiting:
-                batch = self._next()
+                batch = take_batch(self._waiting, MOST)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
                 self._notify(batch)
         finally:
@@ -173,15 +174,3 @@ class Reporter:
             except Exception:  # noqa: BLE001 - logged
                 # The rest of the batch must still be notified.
                 _log.exception("%d jobs are settled, but the callback of their slots raised.", len(settlements))
-
-    def _next(self) -> list[Settlement]:
-        """Return the next batch: each job at most once, in order of arrival."""
-        batch: dict[str, Settlement] = {}
-        later: list[Settlement] = []
-        for settlement in self._waiting:
-            if len(batch) >= MOST or settlement.execution.job.id in batch:
-                later.append(settlement)
-            else:
-                batch[settlement.execution.job.id] = settlement
-        self._waiting = later
-        return list(batch.values())

@@ -6,13 +6,12 @@ Settling blocks, so a worker settles in threads. `settle_waiting` settles jobs t
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..core.decide import decide
 from ..core.error_policy import headline
 from ..core.job import Job
-from ..core.outcome import Advanced, CancelRequested, FailedFinally, Outcome, Requeued, Returned, Started
+from ..core.outcome import CancelRequested, FailedFinally, Outcome, Requeued, Returned
 from ..core.payload import clean
 from ..core.success_moves import SuccessMoves
 from ..core.transition import Move, Take
@@ -26,6 +25,7 @@ from .context import SettleContext
 from .failpoints import Failpoint, no_failpoints
 from .held_execution import HeldExecution
 from .settle_events import note_hook_failure, report_hook_failure, report_move, report_refusal
+from .settlement import Settlement
 
 _log = logging.getLogger("interlock")
 Body = Callable[[Any, Job], None]
@@ -34,30 +34,6 @@ MAX_COMMITS = 5
 """The most times that a commit is sent if the user's own transaction fails to end and its result is unknown."""
 UNSTORABLE = "unstorable: "
 """The prefix of a job's error if the database cannot store its result or error."""
-OnSettled = Callable[[Sequence["Settlement"]], None]
-"""Called in the event loop with outcomes that were stored or refused together."""
-
-
-@dataclass(slots=True, eq=False)
-class Settlement:
-    """One outcome of one execution, to be stored."""
-
-    execution: HeldExecution
-    outcome: Outcome
-    on_settled: OnSettled | None = None
-    value: Any = None
-    """The value that the handler returned, for the commit function."""
-    retry_hooks: bool = True
-    """Whether the caller waits and retries a hook that raised. Maintenance and reconcilers retry in a later round."""
-    error: Exception | None = None
-    move: Move | None = None
-    retry_in: float | None = None
-    """Seconds until the settlement is tried again, because a hook raised."""
-
-    @property
-    def keeps_running(self) -> bool:
-        """Whether the handler continues after this outcome."""
-        return isinstance(self.outcome, Started | Advanced)
 
 
 class Settler:

@@ -14,13 +14,14 @@ from ..store.commit_group import AbandonGroup, GroupBody
 from ..store.types import GroupCommit
 from ..telemetry.events import Batch
 from .failpoints import Failpoint
-from .settle import Settlement, Settler
+from .settle import Settler
+from .settlement import Settlement
 
 _log = logging.getLogger("interlock")
 
 
 @dataclass
-class Rest:
+class LeftOut:
     """The settlements that a group has not stored."""
 
     alone: list[Settlement] = field(default_factory=list[Settlement])
@@ -44,17 +45,17 @@ class GroupSettler(Settler):
             and self.context.transaction is None
         )
 
-    def settle_group(self, settlements: Sequence[Settlement]) -> Rest:
+    def settle_group(self, settlements: Sequence[Settlement]) -> LeftOut:
         """Store the settlements that can be committed together, and return the others.
 
         Afterwards each stored settlement has its move or its error.
         """
-        began, rest = self.context.sleeper.monotonic(), Rest()
+        began, left_out = self.context.sleeper.monotonic(), LeftOut()
         moves: dict[str, tuple[Settlement, Move]] = {}
         for settlement in settlements:
             move = self._plain_commit(settlement)
             if move is None:
-                rest.alone.append(settlement)
+                left_out.alone.append(settlement)
             else:
                 moves[move.job_id] = settlement, move
         result = self._commit_group(moves) if moves else GroupCommit(frozenset(), frozenset())
@@ -62,11 +63,11 @@ class GroupSettler(Settler):
             if job_id in result.stored:
                 self._report_stored(settlement, move)
             else:
-                (rest.late if job_id in result.late else rest.alone).append(settlement)
+                (left_out.late if job_id in result.late else left_out.alone).append(settlement)
         if result.stored:
             elapsed = self.context.sleeper.monotonic() - began
             self.context.events.emit(Batch("commit", len(result.stored), elapsed))
-        return rest
+        return left_out
 
     def _plain_commit(self, settlement: Settlement) -> Move | None:
         """Return the move if it is a success of at most one transition."""

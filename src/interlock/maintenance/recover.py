@@ -6,7 +6,8 @@ from ..core.outcome import Finished, Lost, Outcome
 from ..core.transition import Move
 from ..engine.context import WorkerContext
 from ..engine.held_execution import HeldExecution
-from ..engine.settle import Settlement, Settler
+from ..engine.settle import Settler
+from ..engine.settlement import Settlement
 from ..errors import LeaseLost, Unavailable
 from ..jobs.spec import KindSpec
 from ..store.types import Heartbeat, Lease
@@ -42,8 +43,11 @@ class Recovery:
     def sweep(self, grace: RecoveryGrace) -> int:
         """Adopt and settle batches until no lease is expired. Returns how many executions were settled or finished."""
         done, kinds = 0, sorted(self._context.kinds)
-        while grace.is_over() and not self._context.stopped.is_set():
-            if grace.due is None or not grace.due.leases:
+        while True:
+            due = grace.ask_due()
+            if not grace.is_over or self._context.stopped.is_set():
+                return done
+            if not due.leases:
                 grace.swept()
                 self.has_more = False
                 return done
@@ -54,7 +58,6 @@ class Recovery:
             self.has_more = False
             if found < LIMIT:
                 return done + (self._adopt_committed(free) if free < LIMIT else 0)
-        return done
 
     def _adopt_committed(self, free: int) -> int:
         """Take over one committed execution for each free slot. A later sweep takes the rest."""

@@ -22,23 +22,25 @@ class RecoveryGrace:
         self._checked_at: float | None = None
         self._waited_once = False
         self.due: MaintenanceDue | None = None
-        """What the last check found to do; None if it failed."""
+        """What the last `ask_due` found; None if it failed."""
 
     def note_unreachable(self) -> None:
         """Give live workers time to reconnect and renew after an outage. Thread-safe."""
         self._wait_until(self._now() + max(self.heartbeat, RECONNECT))
 
+    @property
     def is_over(self) -> bool:
-        """Ask the database what is due, and return whether leases may be recovered now.
+        """Whether expired leases may be recovered now."""
+        return self._now() >= self._until
 
-        A frozen database answers late, so it is noticed first.
-        """
+    def ask_due(self) -> MaintenanceDue:
+        """Ask the database what is due. A frozen database answers late, so this also notices a freeze."""
         if self._context.database_down.is_set():
             self.note_unreachable()
         self.due = None
         asked = self._now()
-        self.due = self._context.store.inspect.maintenance_due(sorted(self._context.kinds))
-        up = self._context.store.inspect.uptime() if self.due.leases else None
+        due = self.due = self._context.store.inspect.maintenance_due(sorted(self._context.kinds))
+        up = self._context.store.inspect.uptime() if due.leases else None
         now = self._now()
         late = now - (asked if self._checked_at is None else self._checked_at) > LATE
         self._checked_at = now
@@ -49,7 +51,7 @@ class RecoveryGrace:
         # If the clock was set back, ignore a start time in the future.
         if up is not None and 0 <= up < self.heartbeat:
             self._wait_until(now + self.heartbeat - up)
-        return now >= self._until
+        return due
 
     def swept(self) -> None:
         """Note that a sweep ran, so that the next freeze delays recovery again."""

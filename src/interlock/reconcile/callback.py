@@ -7,7 +7,8 @@ from ..core.outcome import Returned
 from ..core.payload import check_external_id
 from ..core.sleeper import pauses
 from ..engine.context import SettleContext
-from ..engine.settle import Settlement, Settler
+from ..engine.settle import Settler
+from ..engine.settlement import Settlement
 from ..errors import UsageError
 from ..jobs.spec import KindSpec
 

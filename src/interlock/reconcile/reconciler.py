@@ -19,8 +19,9 @@ from ..engine.classify import outcome_of_value
 from ..engine.context import WorkerContext
 from ..engine.held_execution import HeldExecution
 from ..engine.periodic import Periodic
-from ..engine.settle import Settlement, Settler
+from ..engine.settle import Settler
 from ..engine.settle_events import add_note
+from ..engine.settlement import Settlement
 from ..errors import LeaseLost, Unavailable, UsageError
 from ..jobs.results import Completed, Failed, Gone, InProgress
 from ..jobs.spec import KindSpec, Reconcile

@@ -12,7 +12,8 @@ from ..core.job import Job
 from ..core.outcome import Lost
 from ..engine.context import WorkerContext
 from ..engine.failpoints import Failpoint
-from ..engine.settle import Settlement, Settler
+from ..engine.settle import Settler
+from ..engine.settlement import Settlement
 from ..errors import UsageError
 from ..jobs.user_code import protected, run
 from ..store import OpenStore

@@ -79,14 +79,9 @@ class Attempts:
 
         The outcome is None if the lease was lost before the handler started.
         """
-        if execution.stop is not None:
-            # The execution was stopped while it waited to start. Return now, because a sync handler would still run.
-            return outcome_of_stop(execution), None
-        self._context.failpoints(Failpoint.AFTER_CLAIM, execution.job)
-        try:
-            arguments = execution.spec.signature.check(execution.job.payload)
-        except BaseException as error:  # noqa: BLE001 - the user's own validator may raise anything
-            return self._outcome_of_payload(error, execution), None
+        arguments, outcome = self._begin(execution)
+        if outcome is not None:
+            return outcome, None
         if execution.status == "LEASED":
             outcome = await self._run_guard(execution, arguments)
             if outcome is not None:
@@ -106,11 +101,19 @@ class Attempts:
                 traced.fail(outcome.error if isinstance(outcome, Errored) else outcome.reason)
             return outcome, value
 
-    def _outcome_of_payload(self, error: BaseException, execution: HeldExecution) -> Outcome:
-        if isinstance(error, PayloadError):
+    def _begin(self, execution: HeldExecution) -> tuple[dict[str, Any], Outcome | None]:
+        """Return the arguments of the handler, or the outcome if it must not run."""
+        if execution.stop is not None:
+            # The execution was stopped while it waited to start. Return now, because a sync handler would still run.
+            return {}, outcome_of_stop(execution)
+        self._context.failpoints(Failpoint.AFTER_CLAIM, execution.job)
+        try:
+            return execution.spec.signature.check(execution.job.payload), None
+        except PayloadError as error:
             # The payload was valid when it was stored, so the code has changed since then.
-            return FailedFinally(clean(f"the stored payload no longer fits: {error}"))
-        return outcome_of(error, execution, self._context.now)
+            return {}, FailedFinally(clean(f"the stored payload no longer fits: {error}"))
+        except BaseException as error:  # noqa: BLE001 - the user's own validator may raise anything
+            return {}, outcome_of(error, execution, self._context.now)
 
     # ------------------------------------------------------------ prepare in one task
     @staticmethod
@@ -125,15 +128,11 @@ class Attempts:
         From here on the task runs in the scope of the job, so the caller must not call the worker's own code in it.
         """
         job = execution.job
-        if execution.stop is not None:
-            return outcome_of_stop(execution), None
         task.owner = owner = CallScope(job.kind, job.id, job.attempt)
         enter_scope(owner)
-        self._context.failpoints(Failpoint.AFTER_CLAIM, job)
-        try:
-            arguments = execution.spec.signature.check(job.payload)
-        except BaseException as wrong:  # noqa: BLE001 - the user's own validator may raise anything
-            return self._outcome_of_payload(wrong, execution), None
+        arguments, outcome = self._begin(execution)
+        if outcome is not None:
+            return outcome, None
         execution.began = self._context.sleeper.monotonic()
         value, error = await self._call_plain(execution, arguments, task)
         try:

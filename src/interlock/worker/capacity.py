@@ -53,7 +53,7 @@ class Capacity:
         self._processes = processes
         self._rotation = 0
 
-    def places(self, *, in_advance: bool) -> dict[Runner, int]:
+    def room_by_runner(self, *, in_advance: bool) -> dict[Runner, int]:
         """Return how many jobs to claim for each runner, also `in_advance` of a free slot where that is allowed."""
         if self._runs_exclusively():
             return {}
@@ -66,12 +66,12 @@ class Capacity:
         If every runner has the same room, there is one group. The room of several groups may add up to more than the
         free slots. The order of the groups rotates, so that none of them starves.
         """
-        places = self.places(in_advance=in_advance)
-        if len({*places.values()}) == 1:
-            return [claim_rules] if any(places.values()) else []
+        by_runner = self.room_by_runner(in_advance=in_advance)
+        if len({*by_runner.values()}) == 1:
+            return [claim_rules] if any(by_runner.values()) else []
         groups = [
             [rule for rule in claim_rules if self._runners[rule.kind] == runner]
-            for runner, room in places.items()
+            for runner, room in by_runner.items()
             if room > 0
         ]
         first, self._rotation = self._rotation % max(len(groups), 1), self._rotation + 1
@@ -79,8 +79,8 @@ class Capacity:
 
     def room(self, claim_rules: Sequence[ClaimRule], *, in_advance: bool) -> int:
         """Return how many jobs to claim by a group of `split`."""
-        places = self.places(in_advance=in_advance)
-        return min(places[self._runners[rule.kind]] for rule in claim_rules) if places else 0
+        by_runner = self.room_by_runner(in_advance=in_advance)
+        return min(by_runner[self._runners[rule.kind]] for rule in claim_rules) if by_runner else 0
 
     def suspects(self, free: int) -> tuple[int, bool]:
         """Return how many suspects may be claimed, and whether suspects that must run alone may be among them.

@@ -7,8 +7,6 @@ from ..core.outcome import Finished
 from ..core.payload import clean
 from ..engine.context import WorkerContext
 from ..engine.held_execution import HeldExecution
-from ..engine.settle import Settlement
-from ..errors import LeaseLost, TransitionRefused, Unavailable
 from ..telemetry import events
 from .attempt import Attempts
 from .subprocess.child_process import CannotStart, Died
@@ -58,8 +56,3 @@ async def _renewed(context: WorkerContext, execution: HeldExecution, stopped: Ca
             return True
         await context.sleeper.asleep(RENEWAL_CHECK)
     return False
-
-
-def is_left_to_others(item: Settlement) -> bool:
-    """Whether another worker finishes a job whose outcome could not be stored. It is no internal error."""
-    return item.retry_in is not None or isinstance(item.error, LeaseLost | TransitionRefused | Unavailable)

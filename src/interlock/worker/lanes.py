@@ -81,8 +81,8 @@ class Lanes:
 
     def of(self, execution: HeldExecution) -> Lane:
         """Return the lane of an execution. One that runs in a child process needs no thread of this process."""
-        is_threaded = not execution.separate_process and not execution.spec.signature.is_async
-        return self._threads if is_threaded else self._loop
+        runner = "processes" if execution.separate_process else runner_of(execution.spec)
+        return self._threads if runner == "threads" else self._loop
 
     def handlers_ended(self, ended: Sequence[HeldExecution], now: float) -> None:
         """Take into account how long these handlers ran."""

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from ..core.outcome import Requeued
 from ..engine.context import WorkerContext
-from ..engine.settle import Settlement, Settler
+from ..engine.settle import Settler
+from ..engine.settlement import Settlement
 from ..store.types import Fence, Lease
 
 _log = logging.getLogger("interlock")

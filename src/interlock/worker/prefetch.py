@@ -36,7 +36,7 @@ class Prefetch:
         self._mean, self.most = math.inf, 0
 
 
-def shortest_lease(kinds: Iterable[KindSpec]) -> float:
+def lease_for_prefetch(kinds: Iterable[KindSpec]) -> float:
     """Return the shortest lease, or 0 if the death of a worker could fail or hold a job that has not run."""
     found = list(kinds)
     safe = all(kind.tries > 1 and kind.on_lost_lease == "rerun" for kind in found)

@@ -12,7 +12,10 @@ LONGEST_WAIT = 1.0
 
 
 class SlotQueue:
-    """Executions that wait for a slot. Those that must not wait come first. Use it in the event loop only."""
+    """Executions that wait for a slot. Committed ones, jobs on their last try and jobs that lost a lease come first.
+
+    Use it in the event loop only.
+    """
 
     def __init__(self, on_late: Callable[[], None], context: contextvars.Context) -> None:
         self._on_late = on_late

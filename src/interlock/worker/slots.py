@@ -1,7 +1,8 @@
 """Slots: each runs one handler at a time.
 
-An execution waits for a slot, runs in it, and leaves it when its handler ends. Its outcome is stored while the slot
-runs the next execution. The worker renews the lease from the claim until the outcome is stored.
+An execution waits for a slot, runs in it, and leaves it when its handler ends, or after its finish function if it has
+one. Its outcome is stored while the slot runs the next execution. The worker renews the lease from the claim until the
+outcome is stored.
 """
 
 import asyncio
@@ -15,15 +16,15 @@ from ..core.outcome import Finished, Handed, Outcome, Requeued, Returned
 from ..engine.context import WorkerContext, call_soon
 from ..engine.held_execution import WHY, HeldExecution
 from ..engine.reporter import Reporter
-from ..engine.settle import Settlement
+from ..engine.settlement import Settlement
 from ..jobs.user_code import ProtectedTask, context_of, protected
 from ..store.types import Fence, Lease
 from ..telemetry import events
 from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
-from .finishing import finish, is_left_to_others
+from .finishing import finish
 from .lanes import Lane, Lanes, Runner
-from .prefetch import shortest_lease
+from .prefetch import lease_for_prefetch
 from .slot_states import SlotStates
 
 OnError = Callable[[BaseException], None]
@@ -52,14 +53,13 @@ class Slots:
         self.suspects: dict[int, HeldExecution] = {}
         """The executions among them that may have crashed a worker."""
         self.abandoned: dict[Fence, None] = {}
-        """Executions whose slot failed. They wait for their lease to expire and leave when another worker takes them.
-        """
+        """Executions whose slot failed. They wait until their lease expires and another worker takes them."""
         self.reserved = 0
         """The number of slots that a running claim may fill."""
         self.adopted: deque[Lease] = deque()
         """Leases that the maintenance thread has adopted and the event loop has not taken yet."""
         self._stopped = False
-        self._waiting: set[int] = set()
+        self._waiting_alone: set[int] = set()
         """Executions that wait until no other execution runs."""
         self._running = 0
         """How many slots are taken."""
@@ -77,8 +77,7 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._own = context_of(None)
         """The context of the worker's own code. Handlers start from copies of it."""
-        lease = shortest_lease(context.kinds.values())
-        self.lanes = Lanes(size, threads, lease, self._return_late, self._own)
+        self.lanes = Lanes(size, threads, lease_for_prefetch(context.kinds.values()), self._return_late, self._own)
 
     # ------------------------------------------------------------ free slots
     @property
@@ -187,15 +186,15 @@ class Slots:
     async def _wait_until_alone(self, execution: HeldExecution) -> None:
         """Wait until no other execution runs here. The worker claims nothing meanwhile."""
         self.return_unstarted("a job that may crash its worker must run alone")
-        self._waiting.add(id(execution))
+        self._waiting_alone.add(id(execution))
         execution.on_halt(lambda: call_soon(self._loop, self.slot_freed.set))
         execution.began = math.inf
         try:
-            while execution.stop is None and len(self.executions) > len(self._waiting) + self.lanes.waiting:
+            while execution.stop is None and len(self.executions) > len(self._waiting_alone) + self.lanes.waiting:
                 self.slot_freed.clear()
                 await self.slot_freed.wait()
         finally:
-            self._waiting.discard(id(execution))
+            self._waiting_alone.discard(id(execution))
             execution.on_halt(None)
             execution.began = self._context.sleeper.monotonic()
 
@@ -253,7 +252,7 @@ class Slots:
     def _settled_one(self, item: Settlement) -> None:
         execution, error = item.execution, item.error
         execution.settling = False
-        if error is not None and is_left_to_others(item):
+        if error is not None and item.is_left_to_others:
             self._give_up(execution, str(error))
         elif error is not None:
             self._abandon(execution, error)
@@ -314,7 +313,7 @@ class Slots:
     def _returned(self, items: Sequence[Settlement]) -> None:
         for item in items:
             item.execution.settling = item.execution.renews = False
-            if item.error is None or is_left_to_others(item):
+            if item.error is None or item.is_left_to_others:
                 self._forget(item.execution)
             else:
                 self._abandon(item.execution, item.error)

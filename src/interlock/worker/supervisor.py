@@ -10,13 +10,11 @@ from typing import Any
 from ..core.backoff import Backoff
 from ..core.sleeper import Sleeper
 from .assembly import HUNG_EXIT_CODE
+from .stop_signals import SIGNALS, StopSignals
 from .subprocess.child_process import describe_exit
 from .supervised_worker import Arguments, ProcessEnd, SupervisedWorker
 
 _log = logging.getLogger("interlock")
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-SAME_SIGNAL = 0.5
-"""Seconds in which a repeated signal counts as one: `timeout` signals a process and then its group."""
 RESTART = Backoff(1.0, factor=2.0, cap=30.0, jitter=False)
 """The pauses before a worker process that ended unexpectedly starts again."""
 STABLE_AFTER = 60.0
@@ -51,8 +49,7 @@ class Supervisor:
         self._first_ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._start_error: int | None = None
-        self._signal: int | None = None
-        self._signalled_at = 0.0
+        self._signals = StopSignals()
 
     async def run(self) -> int:
         """Run the workers. Returns 0 if all of them drained, or else the highest exit code.
@@ -119,13 +116,12 @@ class Supervisor:
     # ------------------------------------------------------------ signals
     def signalled(self, number: int) -> None:
         """Drain all workers; on a second signal, end them and this process at once."""
-        now = self._sleeper.monotonic()
-        if self._signal is None:
-            self._signal, self._signalled_at = number, now
+        meaning = self._signals.receive(number, self._sleeper.monotonic())
+        if meaning == "drain":
             why = signal.Signals(number).name
             self._write(logging.INFO, f"{why}: the workers claim no more jobs and end when running jobs finish")
             self._drain(why)
-        elif number != self._signal or now - self._signalled_at >= SAME_SIGNAL:
+        elif meaning == "exit":
             for worker in self._workers:
                 worker.kill()
             os._exit(128 + number)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from .subprocess.messages import HEAD, Message, pack, unpack
+from .subprocess.messages import Message, pack, read_message
 
 GONE = "the supervisor has ended"
 
@@ -40,9 +40,9 @@ class SupervisorLink:
             self._pipe.sendall(pack(message))
 
     def _listen(self, drain: Callable[[str], None], answers: Mapping[str, Callable[[], list[Any]]]) -> None:
-        with suppress(OSError, EOFError, ValueError):
+        with suppress(EOFError, ValueError):
             while True:
-                message = self._read()
+                message = read_message(self._pipe)
                 if message["type"] == "drain":
                     drain(message["why"])
                 else:
@@ -53,15 +53,3 @@ class SupervisorLink:
 
     def _answer(self, number: int, answer: Callable[[], list[Any]]) -> None:
         self._send({"type": "answer", "n": number, "answer": answer()})
-
-    def _read(self) -> Message:
-        (size,) = HEAD.unpack(self._read_exactly(HEAD.size))
-        return unpack(self._read_exactly(size))
-
-    def _read_exactly(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            if not (part := self._pipe.recv(size - len(found))):
-                raise EOFError
-            found += part
-        return bytes(found)

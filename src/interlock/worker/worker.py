@@ -215,9 +215,7 @@ class Worker:
                 # Committed executions come before jobs that have not started.
                 await self._in_claim_thread(self._maintenance.recover)
             if (found := await self._claims.claim(self._claim_rules, self._in_advance)) is None:
-                # Threads and child processes often become free together; one statement then claims for all of them.
-                await self._wait_for_slot()
-                await self._context.sleeper.asleep(BATCH_WAIT / 8)
+                # Since the check above, adopted executions have taken the room, or wait for the next free slots.
                 continue
             claimed, may_be_more = found
             if not claimed:
@@ -240,7 +238,7 @@ class Worker:
         return not self._maintenance.has_more
 
     def _has_room(self) -> bool:
-        return any(self._capacity.places(in_advance=self._in_advance()).values())
+        return any(self._capacity.room_by_runner(in_advance=self._in_advance()).values())
 
     def _check_health(self) -> None:
         if error := self._slot_error:
@@ -268,8 +266,8 @@ class Worker:
                     await self._slots.slot_freed.wait()
 
     def _has_room_for_batch(self) -> bool:
-        places = self._capacity.places(in_advance=self._in_advance())
-        return any(room >= self._slots.lanes.batch_of(runner) for runner, room in places.items())
+        by_runner = self._capacity.room_by_runner(in_advance=self._in_advance())
+        return any(room >= self._slots.lanes.batch_of(runner) for runner, room in by_runner.items())
 
     async def _due_in(self) -> float | None:
         return await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))

@@ -33,7 +33,7 @@ class MaintenanceTasks(Protocol):
 class ClaimCapacity(Protocol):
     """Decides how many executions of which kinds may run at once."""
 
-    def places(self, *, in_advance: bool) -> dict[Runner, int]:
+    def room_by_runner(self, *, in_advance: bool) -> dict[Runner, int]:
         """Return how many jobs to claim for each runner, also `in_advance` of a free slot where that is allowed."""
         ...
 

@@ -1,4 +1,4 @@
-"""Batches as array literals, one per column, for the statements that unnest them."""
+"""Parameters of statements: batches as array literals, one per column, and single jobs as texts."""
 
 from collections.abc import Sequence
 from typing import Any

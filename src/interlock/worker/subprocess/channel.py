@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ...jobs.spec import KindSpec
 from ...store.open_transactions import open_transactions
 from ...store.types import Lease, Receipt
-from .messages import HEAD, Message, decode_error, decode_receipts, pack, unpack
+from .messages import Message, decode_error, decode_receipts, pack, read_message
 
 
 class Channel:
@@ -43,20 +43,10 @@ class Channel:
             os._exit(1)
 
     def read(self) -> Message:
-        (size,) = HEAD.unpack(self._read_exactly(HEAD.size))
-        return unpack(self._read_exactly(size))
-
-    def _read_exactly(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            try:
-                part = self._pipe.recv(min(size - len(found), 1 << 20))
-            except OSError:
-                part = b""
-            if not part:
-                os._exit(1)
-            found += part
-        return bytes(found)
+        try:
+            return read_message(self._pipe)
+        except EOFError:
+            os._exit(1)
 
     def ask(self, run: int, verb: str, *args: Any) -> Any:
         """Call a method of the ledger in the worker and return its result. Raises its error."""

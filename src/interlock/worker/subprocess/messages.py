@@ -2,6 +2,7 @@
 
 import functools
 import json
+import socket
 import struct
 from dataclasses import asdict
 from typing import Any, get_args
@@ -18,6 +19,8 @@ from ...store.types import Lease, Receipt
 
 Message = dict[str, Any]
 HEAD = struct.Struct(">I")
+PART = 1 << 20
+"""The most bytes to read at once."""
 LONGEST = 1 << 28
 """The longest message, in bytes. A larger length means that the data is not a message."""
 
@@ -41,6 +44,25 @@ def unpack(body: bytes) -> Message:
     if not isinstance(message, dict):
         raise ValueError("the message is not a JSON object")  # noqa: TRY004 - the caller handles it like bad JSON
     return message  # pyright: ignore[reportUnknownVariableType] - any JSON object
+
+
+def read_message(pipe: socket.socket) -> Message:
+    """Wait for the next message. Raises `EOFError` if the other process has ended."""
+    (size,) = HEAD.unpack(_read_exactly(pipe, HEAD.size))
+    return unpack(_read_exactly(pipe, size))
+
+
+def _read_exactly(pipe: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        try:
+            part = pipe.recv(min(size - len(found), PART))
+        except OSError as error:
+            raise EOFError from error
+        if not part:
+            raise EOFError
+        found += part
+    return bytes(found)
 
 
 # ---------------------------------------------------------------- the values in messages
