@@ -12,12 +12,14 @@ from typing import cast
 import pytest
 
 from interlock import App, Run, SyncRun, Tx
+from interlock.core.lifecycle import builtin
 from interlock.engine.held_execution import HeldExecution
 from interlock.telemetry.events import AttemptEnded, Claimed
 from interlock.worker.assembly import run_worker
 from interlock.worker.capacity import Capacity
 from interlock.worker.lanes import Lanes, Runner
 from interlock.worker.prefetch import HORIZON
+from interlock.worker.slot_queue import LONGEST_WAIT, SlotQueue
 from interlock.worker.worker import Worker
 from tests.kit import Place
 from tests.loops.worker_doubles import TIME_LIMIT, EventRecorder
@@ -62,7 +64,7 @@ class Mill:
             run_worker(replace(self.app.plan(), slots=slots, threads=threads)) as worker,
         ):
             for lane in worker._slots.lanes:
-                lane.prefetch.handlers_ended(1, HORIZON / 100)
+                lane.prefetch.handlers_ended(100, HORIZON, worker._context.sleeper.monotonic())
             yield worker, recorder
 
 
@@ -112,6 +114,28 @@ def test_async_jobs_run_while_sync_jobs_wait_for_a_thread(mill: Mill) -> None:
         mill.gate.set()
 
 
+def test_async_job_starts_in_a_free_slot_although_many_sync_jobs_wait_for_a_thread(mill: Mill) -> None:
+    """More of them wait than the worker has slots, and handlers of async jobs are not known to be short."""
+
+    async def scene() -> None:
+        mill.blocked.enqueue()
+        async with mill.worker(slots=3, threads=1) as (worker, recorder):
+            await asyncio.to_thread(mill.begun.wait, TIME_LIMIT)
+            next(iter(worker._slots.lanes)).prefetch.suspend()
+            mill.app.enqueue_many([mill.threaded.request() for _ in range(10)])
+            await recorder.until(Claimed, lambda _: worker._slots.lanes.waiting == 10)
+            assert worker._slots.free == 2
+            quick = mill.quick.enqueue()
+            await mill.quick.aresult(quick.id, timeout=TIME_LIMIT)
+            assert mill.ran == [quick.id]
+            mill.gate.set()
+
+    try:
+        asyncio.run(scene())
+    finally:
+        mill.gate.set()
+
+
 def test_execution_that_has_waited_longest_starts_first_if_its_lane_is_free() -> None:
     """So neither lane takes every slot that becomes free."""
 
@@ -130,10 +154,84 @@ def test_execution_that_has_waited_longest_starts_first_if_its_lane_is_free() ->
     asyncio.run(scene())
 
 
-def _waiting(*, is_async: bool) -> HeldExecution:
+def test_jobs_that_wait_for_a_thread_leave_the_other_slots_free() -> None:
+    async def scene() -> None:
+        lanes = Lanes(10, 2, 30.0, lambda _: None, contextvars.copy_context())
+        for _ in range(50):
+            lanes.of(_waiting(is_async=False)).queue.add(_waiting(is_async=False))
+        assert (lanes.waiting, lanes.starting) == (50, 2)
+        lanes.of(_waiting(is_async=False)).running = 2
+        assert (lanes.waiting, lanes.starting) == (50, 0)
+
+    asyncio.run(scene())
+
+
+def test_each_runner_may_claim_one_job_while_short_handlers_take_every_slot() -> None:
+    """No other runner claims without a free slot, because its job would wait behind long handlers."""
+
+    async def scene() -> None:
+        lanes = Lanes(8, 2, 30.0, lambda _: None, contextvars.copy_context())
+        loop, threads = lanes
+        loop.running = 8
+        runners: list[Runner] = ["loop", "threads", "processes"]
+        assert [lanes.room(runner, 0, in_advance=True) for runner in runners] == [0, 0, 0]
+        loop.prefetch.handlers_ended(20, seconds=HORIZON, now=0)
+        assert [lanes.room(runner, 0, in_advance=True) for runner in runners] == [20, 1, 1]
+        assert [lanes.room(runner, 0, in_advance=False) for runner in runners] == [0, 0, 0]
+        assert [lanes.room(runner, 4, in_advance=True) for runner in runners] == [20, 2, 4]
+        threads.queue.add(_waiting(is_async=False))
+        assert lanes.room("threads", 0, in_advance=True) == 0
+        threads.queue.next()
+        threads.running = 2
+        assert lanes.room("threads", 0, in_advance=True) == 0
+
+    asyncio.run(scene())
+
+
+def test_sync_job_starts_before_the_end_of_a_backlog_of_async_jobs(mill: Mill) -> None:
+    """Async jobs take every slot as soon as it is free, and sync handlers are not known to be short."""
+    backlog = 3000
+    mill.app.enqueue_many([mill.quick.request() for _ in range(backlog)])
+
+    async def scene() -> str:
+        async with mill.worker(slots=2, threads=1) as (worker, recorder):
+            _, threads = worker._slots.lanes
+            threads.prefetch.suspend()
+            await recorder.until(Claimed, lambda _: worker._slots.lanes.waiting > 20)
+            late = mill.threaded.enqueue()
+            await recorder.until(AttemptEnded, lambda one: one.job_id == late.id)
+            return late.id
+
+    assert mill.ran.index(asyncio.run(scene())) < backlog
+
+
+def test_jobs_that_have_waited_too_long_return_even_behind_jobs_on_their_last_try() -> None:
+    """Jobs on their last try come first, so the first one need not have waited longest."""
+
+    async def scene() -> None:
+        late = list[bool]()
+        queue = SlotQueue(lambda: late.append(True), contextvars.copy_context())
+        old, last = _waiting(is_async=True), _waiting(is_async=True, tries_left=1)
+        queue.add(old)
+        queue.add(last)
+        assert queue.first is last
+        queue._check()
+        assert not late
+        old.queued_at -= LONGEST_WAIT
+        queue._check()
+        assert late == [True]
+        assert queue.remove_unstarted(late=True) == [old]
+        assert queue.remove_unstarted() == [last]
+
+    asyncio.run(scene())
+
+
+def _waiting(*, is_async: bool, tries_left: int = 3) -> HeldExecution:
     spec = SimpleNamespace(process=False, signature=SimpleNamespace(is_async=is_async))
-    job = SimpleNamespace(lease_losses=0, tries_left=3)
-    execution = SimpleNamespace(spec=spec, job=job, status="IN_PROGRESS", separate_process=False, queued_at=0.0)
+    job = SimpleNamespace(lease_losses=0, tries_left=tries_left, state="RUNNING")
+    execution = SimpleNamespace(
+        spec=spec, job=job, status="IN_PROGRESS", separate_process=False, queued_at=0.0, lifecycle=builtin("standard")
+    )
     return cast(HeldExecution, execution)
 
 

@@ -62,7 +62,7 @@ class Dock:
         plan = replace(self.app.plan(), slots=slots, find_store=lambda: cast(OpenStore, store or self.store))
         async with run_worker(plan) as worker:
             for lane in worker._slots.lanes:
-                lane.prefetch.handlers_ended(1, HORIZON / 100)
+                lane.prefetch.handlers_ended(100, HORIZON, worker._context.sleeper.monotonic())
             yield worker, witness
 
     @asynccontextmanager
@@ -153,11 +153,35 @@ def test_jobs_claimed_in_advance_return_with_all_tries_when_the_worker_stops(
             for id in short:
                 job = dock.app.get(id)
                 assert (job.state, job.attempt, job.tries_left) == ("PENDING", 1, TRIES)
+                assert job.due_at == job.created_at, "the job lost its place in the queue"
         return short
 
     short = asyncio.run(scene())
     assert len(dock.ran) == 1
     assert short.isdisjoint(dock.ran)
+
+
+def test_jobs_claimed_in_advance_return_if_a_job_beside_them_may_crash_the_worker(
+    dock: Dock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is claimed in advance until that job has ended."""
+    monkeypatch.setattr(slot_queue, "LONGEST_WAIT", 10 * TIME_LIMIT)
+
+    async def scene() -> None:
+        async with dock.one_running_and_some_waiting() as (worker, witness, short):
+            slots = worker._slots
+            (long,) = (execution for execution in slots.executions.values() if execution.job.id not in short)
+            slots.return_endangered()
+            assert slots.room("loop", in_advance=True) > 0
+            assert len(slots.executions) == 1 + len(short)
+            slots.suspects[id(long)] = long
+            slots.return_endangered()
+            assert slots.room("loop", in_advance=True) == 0
+            for id_ in short:
+                await witness.until(AttemptEnded, lambda one, id_=id_: one.job_id == id_)
+                assert dock.app.get(id_).tries_left == TRIES
+
+    asyncio.run(scene())
 
 
 def test_leases_of_jobs_claimed_in_advance_are_renewed(dock: Dock) -> None:
@@ -188,24 +212,37 @@ def test_idle_worker_runs_the_jobs_that_another_one_claimed_in_advance_but_could
     asyncio.run(scene())
 
 
+def test_as_many_jobs_are_claimed_in_advance_as_handlers_ended_a_moment_ago() -> None:
+    """Slots that long handlers occupy start nothing, so the number of slots does not count."""
+    ahead = Prefetch(lease=30)
+    assert ahead.most == 0
+    ahead.handlers_ended(20, seconds=0.1, now=0)
+    assert ahead.most == 20
+    ahead.handlers_ended(5, seconds=0.1, now=HORIZON / 2)
+    assert ahead.most == 25
+    ahead.handlers_ended(1, seconds=0.01, now=HORIZON * 1.5)
+    assert ahead.most == 25
+    ahead.handlers_ended(1, seconds=0.01, now=HORIZON * 4)
+    assert ahead.most == 1
+    ahead.handlers_ended(10 * MOST, seconds=0.1, now=HORIZON * 4)
+    assert ahead.most == MOST
+
+
 def test_only_short_handlers_let_a_worker_claim_in_advance() -> None:
     """A job never waits for a slot behind long handlers, because another worker might be idle."""
-    ahead = Prefetch(slots=10, lease=30)
-    assert ahead.most == 0
-    ahead.handlers_ended(10, seconds=10 * HORIZON / 2)
-    assert ahead.most == 20
-    for _ in range(20):
-        ahead.handlers_ended(1000, seconds=0.001)
-    assert ahead.most == MOST
-    ahead.handlers_ended(1, seconds=HORIZON * 2)
+    ahead = Prefetch(lease=30)
+    ahead.handlers_ended(1000, seconds=1, now=1)
+    assert ahead.most > 0
+    ahead.handlers_ended(1, seconds=HORIZON * 2, now=1)
     assert ahead.most == 0
 
 
-def test_kind_with_a_short_lease_is_claimed_less_far_in_advance() -> None:
-    short, long = Prefetch(slots=10, lease=1), Prefetch(slots=10, lease=30)
+def test_handlers_count_for_a_shorter_time_if_the_lease_is_short() -> None:
+    short, long = Prefetch(lease=1), Prefetch(lease=30)
     for prefetch in (short, long):
-        prefetch.handlers_ended(1, seconds=0.01)
-    assert 0 < short.most < long.most
+        prefetch.handlers_ended(10, seconds=0.01, now=100)
+        prefetch.handlers_ended(1, seconds=0.001, now=100 + HORIZON / 2)
+    assert (short.most, long.most) == (1, 11)
 
 
 def test_nothing_is_claimed_in_advance_if_a_lost_worker_could_fail_a_job_that_never_ran() -> None:
@@ -220,6 +257,6 @@ def test_nothing_is_claimed_in_advance_if_a_lost_worker_could_fail_a_job_that_ne
     assert lease_for_prefetch([specs["safe"]]) == 20
     for kind in ("once", "held"):
         assert lease_for_prefetch([specs["safe"], specs[kind]]) == 0
-    prefetch = Prefetch(10, 0.0)
-    prefetch.handlers_ended(1, 1e-6)
+    prefetch = Prefetch(0.0)
+    prefetch.handlers_ended(100, 1e-6, now=100)
     assert prefetch.most == 0

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import contextvars
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -48,6 +49,22 @@ def test_handler_that_cancels_all_tasks_ends_only_its_own_attempt(
     assert (job.state, job.attempt) == ("FAILED", 1)
     assert "CancelledError" in (job.last_error or "")
     assert (bench.app.get(id).result, bench.app.get(id).attempt, others) == ("fine", 1, [id])
+
+
+def test_handler_that_other_code_cancels_is_retried_at_once(bench: Bench) -> None:
+    """The code belongs to no job: a task of the app's lifespan, for example. The lease need not end first."""
+
+    @bench.app.job(kind="victim")
+    async def victim(run: Run) -> str:
+        if run.attempt == 1:
+            task = cast("asyncio.Task[Any]", asyncio.current_task())
+            asyncio.get_running_loop().call_soon(task.cancel, context=contextvars.Context())
+            await asyncio.sleep(3600)
+        return "fine"
+
+    job = bench.run_one(victim)
+    assert (job.state, job.attempt, job.lease_losses) == ("PENDING", 1, 0)
+    assert "CancelledError" in (job.last_error or "")
 
 
 def test_thread_that_cancels_all_tasks_affects_no_job(bench: Bench, neighbour: Kind[..., Any, Any]) -> None:

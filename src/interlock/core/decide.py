@@ -225,11 +225,12 @@ def _return_to_queue(builder: MoveBuilder, outcome: Requeued | Snoozed | Held) -
             "the lifecycle allows no `lose`, no `retry` and no `fail` to a resting state from there, so the job cannot "
             "return to its queue; it runs until it ends or its lease expires"
         )
+    keeps_place = isinstance(outcome, Requeued) and not outcome.started
     back = builder.walk(
         "ABORTED",
         *path,
         event="lose",
-        delay=outcome.after if isinstance(outcome, Snoozed) else 0.0,
+        delay=None if keeps_place else outcome.after if isinstance(outcome, Snoozed) else 0.0,
         reason=outcome.reason,
     )
     return replace(back, held_reason=outcome.reason) if holds else back

@@ -88,9 +88,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The worker returns the job to its queue. The job keeps its tries."""
+    """The worker returns the job to its queue. The job keeps its tries; if it has not started, also its due time."""
 
     reason: str
+    started: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..core.sleeper import Sleeper, SystemSleeper
 from ..errors import Unavailable
@@ -80,6 +80,14 @@ class WorkerContext(SettleContext):
 
     database_down: threading.Event = field(default_factory=threading.Event)
     """Set when a thread could not reach the database. The worker's loop clears it."""
+    loop_task: asyncio.Task[Any] | None = None
+    """The task of the worker's loop."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the event loop of the worker closes, which cancels all of its tasks at once."""
+        task = self.loop_task
+        return self.stopped.is_set() or (task is not None and (task.done() or task.cancelling() > 0))
 
     def retry_while_unavailable(self, work: Callable[[], T], where: str) -> T:
         """Call `work` again until the database is reachable.

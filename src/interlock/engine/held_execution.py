@@ -61,6 +61,7 @@ class HeldExecution:
         "stop",
         "task",
         "value",
+        "withdrawn",
     )
 
     value: str | None
@@ -89,6 +90,8 @@ class HeldExecution:
     """Whether its handler did not run in this worker: an external system does the work, or another worker began it."""
     failures: int
     """How often its finish function, or a hook, has failed or crashed."""
+    withdrawn: bool
+    """Whether the job returns to its queue if storing its success has not begun, because the worker stops."""
     handler_task: ProtectedTask[None] | None
     """The task of its slot while the handler runs in it, so that `halt` cancels the handler and nothing else."""
     shared_crash: bool
@@ -127,6 +130,7 @@ class HeldExecution:
         self.lease_doubtful = False
         self.ended = False
         self.settling = False
+        self.withdrawn = False
         self.renews = True
         self.ran_elsewhere = lease.external_id is not None or lease.holder > 1
         self.crashes = lease.crashes

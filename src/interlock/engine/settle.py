@@ -23,7 +23,7 @@ from ..telemetry.events import Batch
 from .classify import as_unrecorded, outcome_of
 from .context import SettleContext
 from .failpoints import Failpoint, no_failpoints
-from .held_execution import HeldExecution
+from .held_execution import WHY, HeldExecution
 from .settle_events import note_hook_failure, report_hook_failure, report_move, report_refusal
 from .settlement import Settlement
 
@@ -197,7 +197,10 @@ class Settler:
     # ------------------------------------------------------------ deciding
     def _decide(self, settlement: Settlement) -> Move:
         """Return the move for this outcome. If the lifecycle does not allow the outcome, the job fails."""
-        execution, outcome = settlement.execution, settlement.outcome
+        execution = settlement.execution
+        if execution.withdrawn and isinstance(settlement.outcome, Returned):
+            settlement.outcome = Requeued(WHY["shutdown"])
+        outcome = settlement.outcome
         if isinstance(outcome, CancelRequested):
             self._reload_cancel_request(execution)
             by = execution.job.cancel_requested_by

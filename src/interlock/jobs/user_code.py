@@ -121,13 +121,10 @@ class ProtectedTask(asyncio.Task[T]):
     owner: CallScope | None = None
     refused: int = 0
     """How many cancellations by user code were refused."""
-    cancelled_by_worker: bool = False
-    """Whether code outside of every call of user code has cancelled the task."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         caller = scope.get()
         if caller is None or caller is self.owner:
-            self.cancelled_by_worker = self.cancelled_by_worker or caller is None
             return super().cancel(msg)
         self.refused += 1
         if not caller.warned:

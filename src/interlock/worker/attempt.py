@@ -145,7 +145,7 @@ class Attempts:
     async def _call_plain(
         self, execution: HeldExecution, arguments: dict[str, Any], task: ProtectedTask[None]
     ) -> Result:
-        """Call the handler in this task. Raises only `CancelledError`, if the worker's own code cancelled the task."""
+        """Call the handler in this task. Raises only `CancelledError`, if the event loop closes."""
         result: Result
         execution.handler_task = task
         try:
@@ -169,7 +169,7 @@ class Attempts:
             except asyncio.CancelledError as error:
                 result = None, error
         execution.handler_task = None
-        if isinstance(result[1], asyncio.CancelledError) and task.cancelled_by_worker and execution.stop is None:
+        if isinstance(result[1], asyncio.CancelledError) and self._context.is_closing and execution.stop is None:
             raise result[1]
         return result
 

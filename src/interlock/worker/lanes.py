@@ -33,7 +33,7 @@ class Lane:
     ) -> None:
         self.most_running = most_running
         self.running = 0
-        self.prefetch = Prefetch(most_running, lease)
+        self.prefetch = Prefetch(lease)
         self.queue = SlotQueue(lambda: on_late(self), context)
 
     def room(self, free_slots: int, *, in_advance: bool) -> int:
@@ -41,6 +41,11 @@ class Lane:
         waiting = len(self.queue)
         free = max(min(free_slots, self.most_running - self.running - waiting), 0)
         return free + (max(self.prefetch.most - waiting, 0) if in_advance else 0)
+
+    @property
+    def starting(self) -> int:
+        """How many of the waiting executions need no other one of this lane to end before them."""
+        return min(len(self.queue), self.most_running - self.running)
 
     @property
     def next_ready(self) -> HeldExecution | None:
@@ -70,6 +75,22 @@ class Lanes:
         """How many executions wait for a slot."""
         return len(self._loop.queue) + len(self._threads.queue)
 
+    @property
+    def starting(self) -> int:
+        """How many of them take a free slot if there is one."""
+        return self._loop.starting + self._threads.starting
+
+    def room(self, runner: Runner, free_slots: int, *, in_advance: bool) -> int:
+        """Return how many jobs to claim for this runner.
+
+        A lane of short handlers may take every slot that becomes free. So that it does not delay the others for as long
+        as it has jobs, each of them may claim one job, which then waits for its turn.
+        """
+        lane = self.find(runner)
+        room = free_slots if lane is None else lane.room(free_slots, in_advance=in_advance)
+        turn = in_advance and (lane is None or (not lane.queue and lane.running < lane.most_running))
+        return 1 if room == 0 and turn and any(other.prefetch.most for other in self) else room
+
     def find(self, runner: Runner) -> Lane | None:
         """Return the lane of these handlers. Child processes have none: nothing is claimed in advance for them."""
         return {"loop": self._loop, "threads": self._threads}.get(runner)
@@ -89,7 +110,7 @@ class Lanes:
         for lane in self:
             seconds = [now - execution.began for execution in ended if self.of(execution) is lane]
             if seconds:
-                lane.prefetch.handlers_ended(len(seconds), sum(seconds))
+                lane.prefetch.handlers_ended(len(seconds), sum(seconds), now)
 
     def next(self) -> HeldExecution | None:
         """Remove the execution that may run and has waited longest, and return it."""

@@ -14,26 +14,31 @@ MOST = 1000
 
 
 class Prefetch:
-    """Computes the number of jobs from the time that recent handlers took: it is zero unless handlers are short."""
+    """Computes the number of jobs from recent handlers: as many as ended within the horizon, if they were short."""
 
-    def __init__(self, slots: int, lease: float) -> None:
-        self._slots = slots
+    def __init__(self, lease: float) -> None:
         self._horizon = min(HORIZON, lease / LEASE_SHARE)
         self._mean = math.inf
+        self._since, self._ended, self._ended_before = -math.inf, 0, 0
+        """When the present horizon began, and how many handlers ended in it and in the one before."""
         self.most = 0
         """How many executions may wait for a slot."""
 
-    def handlers_ended(self, count: int, seconds: float) -> None:
-        """Take into account handlers that ended after this many seconds in all."""
+    def handlers_ended(self, count: int, seconds: float, now: float) -> None:
+        """Take into account handlers that ended now, after this many seconds in all."""
         mean = max(seconds / count, 1e-9)
         # Longer handlers count at once, and shorter ones gradually.
         self._mean = mean if mean > self._mean or self._mean == math.inf else (self._mean + mean) / 2
-        starting = int(self._slots * self._horizon / self._mean)
-        self.most = min(MOST, starting) if self._mean <= self._horizon else 0
+        if now - self._since >= self._horizon:
+            self._ended_before = self._ended if now - self._since < 2 * self._horizon else 0
+            self._ended, self._since = 0, now
+        self._ended += count
+        # Slots that long handlers occupy start no other job, so the number of slots would promise too much.
+        self.most = min(MOST, max(self._ended, self._ended_before)) if self._mean <= self._horizon else 0
 
     def suspend(self) -> None:
         """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""
-        self._mean, self.most = math.inf, 0
+        self._mean, self._ended, self.most = math.inf, 0, 0
 
 
 def lease_for_prefetch(kinds: Iterable[KindSpec]) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -44,10 +45,12 @@ class SlotQueue:
         """Remove the next execution and return it."""
         return self._waiting.popleft()
 
-    def remove_unstarted(self) -> list[HeldExecution]:
-        """Remove all jobs that can return to the database, and return them."""
-        removed = [execution for execution in self._waiting if _can_return(execution)]
-        self._waiting = deque(execution for execution in self._waiting if not _can_return(execution))
+    def remove_unstarted(self, *, late: bool = False) -> list[HeldExecution]:
+        """Remove the jobs that can return to the database, and return them; if `late`, only those that waited long."""
+        until = self._loop.time() - LONGEST_WAIT if late else math.inf
+        removed = [execution for execution in self._waiting if execution.queued_at <= until and _can_return(execution)]
+        gone = {id(execution) for execution in removed}
+        self._waiting = deque(execution for execution in self._waiting if id(execution) not in gone)
         return removed
 
     def watch(self) -> None:
@@ -57,14 +60,16 @@ class SlotQueue:
 
     def _check(self) -> None:
         self._timer = None
-        first = next((execution for execution in self._waiting if _can_return(execution)), None)
-        if first is None:
+        # Jobs that must not wait come first, so the first one need not have waited longest.
+        since = min((execution.queued_at for execution in self._waiting if _can_return(execution)), default=None)
+        if since is None:
             return
-        left = first.queued_at + LONGEST_WAIT - self._loop.time()
+        left = since + LONGEST_WAIT - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._check, context=self._context.copy())
         else:
             self._on_late()
+            self.watch()
 
 
 def _can_return(execution: HeldExecution) -> bool:

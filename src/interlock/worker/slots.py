@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ..core.lifecycle import Lifecycle
-from ..core.outcome import Finished, Handed, Outcome, Requeued, Returned
+from ..core.outcome import Finished, Handed, Outcome, Returned
 from ..engine.context import WorkerContext, call_soon
 from ..engine.held_execution import WHY, HeldExecution
 from ..engine.reporter import Reporter
@@ -23,13 +23,16 @@ from ..telemetry import events
 from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
 from .finishing import finish
-from .lanes import Lane, Lanes, Runner
+from .lanes import Lanes, Runner
 from .prefetch import lease_for_prefetch
 from .slot_states import SlotStates
+from .unstarted import UnstartedJobs
 
 OnError = Callable[[BaseException], None]
 MOST_UNSTORED = 1000
-"""How many outcomes may wait to be stored, besides one for each slot. With more, the worker claims nothing."""
+"""How many outcomes may wait to be stored, besides one for each slot. With more, no handler starts."""
+MOST_UNSTORED_ALONE = 100
+"""The same for outcomes that need a function of their kind, such as a commit function, which may be slow."""
 Ended = tuple[HeldExecution, Outcome, Any]
 """An execution whose handler has ended, its outcome, and the value for the commit function."""
 
@@ -59,6 +62,8 @@ class Slots:
         self.adopted: deque[Lease] = deque()
         """Leases that the maintenance thread has adopted and the event loop has not taken yet."""
         self._stopped = False
+        self._unstored_alone: set[int] = set()
+        """Executions whose outcome needs a function of their kind and waits to be stored."""
         self._waiting_alone: set[int] = set()
         """Executions that wait until no other execution runs."""
         self._running = 0
@@ -77,7 +82,10 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._own = context_of(None)
         """The context of the worker's own code. Handlers start from copies of it."""
-        self.lanes = Lanes(size, threads, lease_for_prefetch(context.kinds.values()), self._return_late, self._own)
+        lease = lease_for_prefetch(context.kinds.values())
+        self._unstarted = UnstartedJobs(reporter, self._returned)
+        self.lanes = Lanes(size, threads, lease, self._unstarted.return_late, self._own)
+        self._most_started = size + (MOST_UNSTORED if lease else 0)
 
     # ------------------------------------------------------------ free slots
     @property
@@ -88,19 +96,23 @@ class Slots:
     @property
     def free(self) -> int:
         """How many slots are free and not reserved for a claim or an adopted execution. Thread-safe."""
-        return max(self.size - self._running - self.lanes.waiting - self.reserved - len(self.adopted), 0)
+        return max(self.size - self._running - self.lanes.starting - self.reserved - len(self.adopted), 0)
 
     def room(self, runner: Runner, *, in_advance: bool) -> int:
-        """Return how many jobs to claim for free slots and, `in_advance`, for those that will be free in a moment.
+        """Return how many jobs to claim for free slots and, `in_advance`, for those that will be free in a moment."""
+        if not self._may_start:
+            return 0
+        # If a suspect kills the process, a job that waits beside it would lose a try.
+        return self.lanes.room(runner, self.free, in_advance=in_advance and not self.suspects)
 
-        It is zero if too many outcomes wait to be stored, so that a slow database slows the claims down.
+    @property
+    def _may_start(self) -> bool:
+        """Whether handlers may start. If too many outcomes wait to be stored, a slow database slows the handlers down.
+
+        If the death of a worker could fail a job, or hold it, its outcome takes a slot until it is stored.
         """
         started = len(self.executions) - self.lanes.waiting
-        if started - self._running >= self.size + MOST_UNSTORED:
-            return 0
-        lane = self.lanes.find(runner)
-        # If a suspect kills the process, a job that waits beside it would lose a try.
-        return self.free if lane is None else lane.room(self.free, in_advance=in_advance and not self.suspects)
+        return started < self._most_started and len(self._unstored_alone) < MOST_UNSTORED_ALONE
 
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
         """Return how many executions of this worker match. Thread-safe."""
@@ -133,7 +145,7 @@ class Slots:
     def begin_queued(self) -> None:
         """Begin as many of the waiting executions as there are free slots."""
         now = self._context.sleeper.monotonic()
-        while self._running < self.size and (execution := self.lanes.next()) is not None:
+        while self._running < self.size and self._may_start and (execution := self.lanes.next()) is not None:
             self._running += 1
             self.lanes.of(execution).running += 1
             execution.in_slot, execution.began = True, now
@@ -185,7 +197,7 @@ class Slots:
 
     async def _wait_until_alone(self, execution: HeldExecution) -> None:
         """Wait until no other execution runs here. The worker claims nothing meanwhile."""
-        self.return_unstarted("a job that may crash its worker must run alone")
+        self.return_unstarted("a job that may crash the worker must run alone")
         self._waiting_alone.add(id(execution))
         execution.on_halt(lambda: call_soon(self._loop, self.slot_freed.set))
         execution.began = math.inf
@@ -226,6 +238,8 @@ class Slots:
             self._reporting(execution, outcome)
             if not (isinstance(outcome, Returned) and outcome.boundary):
                 self._leave(execution)
+            if execution.spec.settles_alone:
+                self._unstored_alone.add(id(execution))
             self._reporter.post(execution, outcome, self._settled, value)
         self.slot_freed.set()
         self.begin_queued()
@@ -245,13 +259,17 @@ class Slots:
     def _settled(self, items: Sequence[Settlement]) -> None:
         """Forget executions after the store has answered, or run the finish functions of committed ones."""
         for item in items:
-            self._settled_one(item)
+            try:
+                self._settled_one(item)
+            except Exception as error:  # noqa: BLE001 - reported, so that the others of the batch free their slots
+                self._abandon(item.execution, error)
         self.slot_freed.set()
         self.begin_queued()
 
     def _settled_one(self, item: Settlement) -> None:
         execution, error = item.execution, item.error
         execution.settling = False
+        self._unstored_alone.discard(id(execution))
         if error is not None and item.is_left_to_others:
             self._give_up(execution, str(error))
         elif error is not None:
@@ -289,6 +307,7 @@ class Slots:
     def _forget(self, execution: HeldExecution) -> None:
         del self.executions[id(execution)]
         self.suspects.pop(id(execution), None)
+        self._unstored_alone.discard(id(execution))
         self._leave(execution)
         if execution.slot >= 0:
             self.states.give_back(execution.slot)
@@ -298,17 +317,12 @@ class Slots:
     def return_endangered(self) -> None:
         """Return the jobs that were claimed in advance if a suspect runs in this process and could end it."""
         if any(not execution.separate_process for execution in self.suspects.values()):
-            self.return_unstarted("a job that may crash its worker runs there")
+            self.return_unstarted("a job that may crash the worker runs in the same process")
 
     def return_unstarted(self, why: str) -> None:
-        """Return the jobs that were claimed in advance to the queue. They keep their tries."""
+        """Return the jobs that were claimed in advance to the queue. They keep their tries and their place."""
         for lane in self.lanes:
-            self._return_lane(lane, why)
-
-    def _return_lane(self, lane: Lane, why: str) -> None:
-        for execution in lane.queue.remove_unstarted():
-            execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
-            self._reporter.post(execution, Requeued(why), self._returned)
+            self._unstarted.return_all(lane, why)
 
     def _returned(self, items: Sequence[Settlement]) -> None:
         for item in items:
@@ -319,11 +333,6 @@ class Slots:
                 self._abandon(item.execution, item.error)
         self.slot_freed.set()
 
-    def _return_late(self, lane: Lane) -> None:
-        """Return the jobs of a lane that were claimed in advance, because one of them waits for too long."""
-        lane.prefetch.suspend()
-        self._return_lane(lane, "its worker had no free slot in time")
-
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
         """Stop every handler and return its job to the queue."""
@@ -333,6 +342,8 @@ class Slots:
         for execution in list(self.executions.values()):
             if not execution.settling:
                 execution.halt("shutdown")
+            elif id(execution) in self._unstored_alone:
+                execution.withdrawn = True
 
     async def wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - the timeout decides the result
         """Wait until every slot is free. Returns False after the timeout."""

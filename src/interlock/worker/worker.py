@@ -98,6 +98,7 @@ class Worker:
     # ------------------------------------------------------------ starting and stopping
     async def run(self) -> int:
         """Run until stopped. Returns how many attempts ended here. Raises `NotMigrated` for an older database."""
+        self._context.loop_task = asyncio.current_task()
         self.position.go("Connecting", "the worker starts")
         try:
             while not self._stopping.is_set():
