@@ -182,6 +182,8 @@ def test_idle_worker_runs_the_jobs_that_another_one_claimed_in_advance_but_could
                 await dock.short.aresult(id, timeout=TIME_LIMIT)
                 job = dock.app.get(id)
                 assert (job.state, job.attempt, job.tries_left) == ("SUCCEEDED", 2, TRIES)
+                reasons = [entry.reason for entry in dock.app.history(id) if entry.event == "lose"]
+                assert reasons == ["returned before it started: the worker had no free slot within 1 s"]
             assert len(first._slots.executions) == 1
             assert next(iter(first._slots.lanes)).prefetch.most == 0
 

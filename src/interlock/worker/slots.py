@@ -25,11 +25,13 @@ from .capacity import is_suspect, must_run_alone
 from .finishing import finish
 from .lanes import Lane, Lanes, Runner
 from .prefetch import lease_for_prefetch
+from .slot_queue import LONGEST_WAIT
 from .slot_states import SlotStates
 
 OnError = Callable[[BaseException], None]
 MOST_UNSTORED = 1000
 """How many outcomes may wait to be stored, besides one for each slot. With more, the worker claims nothing."""
+UNSTARTED = "returned before it started"
 Ended = tuple[HeldExecution, Outcome, Any]
 """An execution whose handler has ended, its outcome, and the value for the commit function."""
 
@@ -185,7 +187,7 @@ class Slots:
 
     async def _wait_until_alone(self, execution: HeldExecution) -> None:
         """Wait until no other execution runs here. The worker claims nothing meanwhile."""
-        self.return_unstarted("a job that may crash its worker must run alone")
+        self.return_unstarted(f"{UNSTARTED}: a job that may crash the worker must run alone")
         self._waiting_alone.add(id(execution))
         execution.on_halt(lambda: call_soon(self._loop, self.slot_freed.set))
         execution.began = math.inf
@@ -298,7 +300,7 @@ class Slots:
     def return_endangered(self) -> None:
         """Return the jobs that were claimed in advance if a suspect runs in this process and could end it."""
         if any(not execution.separate_process for execution in self.suspects.values()):
-            self.return_unstarted("a job that may crash its worker runs there")
+            self.return_unstarted(f"{UNSTARTED}: a job that may crash the worker runs in the same process")
 
     def return_unstarted(self, why: str) -> None:
         """Return the jobs that were claimed in advance to the queue. They keep their tries."""
@@ -322,7 +324,7 @@ class Slots:
     def _return_late(self, lane: Lane) -> None:
         """Return the jobs of a lane that were claimed in advance, because one of them waits for too long."""
         lane.prefetch.suspend()
-        self._return_lane(lane, "its worker had no free slot in time")
+        self._return_lane(lane, f"{UNSTARTED}: the worker had no free slot within {LONGEST_WAIT:g} s")
 
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
