@@ -103,7 +103,7 @@ def test_conversion_gives_up_if_a_transaction_stays_open(place: Place, raw: Raw)
     assert store.retention.partition_audit()
 
 
-def test_tables_that_belong_to_the_audit_are_named(place: Place, raw: Raw) -> None:
+def test_conversion_names_the_views_and_triggers_that_prevent_it(place: Place, raw: Raw) -> None:
     """A view of the old table would show only one partition. Nothing is changed."""
     store = place.open_with(CONTENTS)
     raw("CREATE VIEW {mine} AS SELECT count(*) FROM {audit}")
