@@ -103,14 +103,19 @@ def test_conversion_gives_up_if_a_transaction_stays_open(place: Place, raw: Raw)
     assert store.retention.partition_audit()
 
 
-def test_tables_that_belong_to_the_audit_are_named(place: Place, raw: Raw) -> None:
+def test_conversion_names_the_views_and_triggers_that_prevent_it(place: Place, raw: Raw) -> None:
     """A view of the old table would show only one partition. Nothing is changed."""
     store = place.open_with(CONTENTS)
     raw("CREATE VIEW {mine} AS SELECT count(*) FROM {audit}")
-    with pytest.raises(psycopg.errors.DependentObjectsStillExist, match=r"view .*mine"):
+    raw(
+        "CREATE TRIGGER my_trigger BEFORE UPDATE ON {audit} FOR EACH ROW "
+        "EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    )
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist, match=r"trigger my_trigger, view .*mine"):
         store.retention.partition_audit()
     assert months(raw) == []
     raw("DROP VIEW {mine}")
+    raw("DROP TRIGGER my_trigger ON {audit}")
     assert store.retention.partition_audit()
 
 

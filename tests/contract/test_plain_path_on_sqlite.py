@@ -29,7 +29,7 @@ def test_finish_that_does_not_match_is_counted_logged_and_refused(
         (refusal,) = plain.transitions.move(moves)
     assert (refusal.job_id, refusal.holder) == (moves[0].job_id, 1)
     assert plain.transitions.fallbacks.count == 1
-    assert "takes 1 of the jobs of a plain finish: another attempt, holder" in caplog.text
+    assert "The plain finish does not fit, so the general statement runs: another attempt, holder" in caplog.text
 
 
 def test_claim_that_does_not_match_is_counted_logged_and_carried_out(
@@ -43,4 +43,4 @@ def test_claim_that_does_not_match_is_counted_logged_and_carried_out(
         leases = plain.queue.claim("ann", claim_rules("mail"), ["default"], 10)
     assert [lease.job.id for lease in leases] == [second.id, first.id]
     assert plain.queue.fallbacks.count == 1
-    assert "takes 1 of the jobs of a plain claim: their rows have changed" in caplog.text
+    assert "The plain claim does not fit, so the general statement runs: their rows have changed" in caplog.text

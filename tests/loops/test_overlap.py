@@ -14,7 +14,7 @@ from interlock.store import OpenStore
 from interlock.telemetry.events import AttemptEnded, SlotStateChanged
 from interlock.worker import prefetch as prefetch_module
 from interlock.worker import slot_queue
-from interlock.worker import slots as slots_module
+from interlock.worker import unstored as unstored_module
 from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
 from interlock.worker.prefetch import HORIZON, MOST, Prefetch, lease_for_prefetch
@@ -108,7 +108,7 @@ def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
     slots, jobs, ahead, unstored = 2, 80, 8, 10
     monkeypatch.setattr(worker_module, "HEALTH_CHECK", 0.02)
     monkeypatch.setattr(prefetch_module, "MOST", ahead)
-    monkeypatch.setattr(slots_module, "MOST_UNSTORED", unstored - slots)
+    monkeypatch.setattr(unstored_module, "MOST", unstored - slots)
     intercepted, stored = InterceptedStore(dock.store), threading.Event()
 
     def hang() -> None:
@@ -206,6 +206,8 @@ def test_idle_worker_runs_the_jobs_that_another_one_claimed_in_advance_but_could
                 await dock.short.aresult(id, timeout=TIME_LIMIT)
                 job = dock.app.get(id)
                 assert (job.state, job.attempt, job.tries_left) == ("SUCCEEDED", 2, TRIES)
+                reasons = [entry.reason for entry in dock.app.history(id) if entry.event == "lose"]
+                assert reasons == ["returned before it started: the worker had no free slot within 1 s"]
             assert len(first._slots.executions) == 1
             assert next(iter(first._slots.lanes)).prefetch.most == 0
 

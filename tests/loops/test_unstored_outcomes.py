@@ -11,7 +11,7 @@ import pytest
 from interlock import App, Job, Run, Tx
 from interlock.store import OpenStore
 from interlock.telemetry.events import SlotStateChanged
-from interlock.worker import slots as slots_module
+from interlock.worker import unstored as unstored_module
 from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
 from interlock.worker.prefetch import HORIZON
@@ -113,7 +113,7 @@ def test_slow_commit_functions_bound_how_many_jobs_a_worker_has_run(
 ) -> None:
     """If the worker dies, each job that it has run and not stored loses a try, or fails if that was the last one."""
     monkeypatch.setattr(worker_module, "HEALTH_CHECK", 0.02)
-    monkeypatch.setattr(slots_module, "MOST_UNSTORED_ALONE", UNSTORED)
+    monkeypatch.setattr(unstored_module, "MOST_ALONE", UNSTORED)
     till, ran = Till(place, **options), list[int]()
 
     async def scene(worker: Worker, recorder: EventRecorder) -> None:

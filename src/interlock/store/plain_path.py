@@ -63,7 +63,7 @@ def plain_claim(rules: Iterable[ClaimRule]) -> bool:
 
 
 class Fallbacks:
-    """Counts how often the general statement had to carry out jobs of a plain one."""
+    """Counts what a plain statement left to the general one: each claim once, and each job that was to be finished."""
 
     __slots__ = ("count", "what")
 
@@ -71,7 +71,7 @@ class Fallbacks:
         self.what = what
         self.count = 0
 
-    def add(self, jobs: int, why: str) -> None:
-        """Count jobs that the general statement carries out or refuses, and log why."""
-        self.count += jobs
-        _log.debug("The general statement takes %d of the jobs of a plain %s: %s.", jobs, self.what, why)
+    def add(self, why: str, *, count: int = 1) -> None:
+        """Count one claim, or this many jobs that were to be finished, and log why."""
+        self.count += count
+        _log.debug("The plain %s does not fit, so the general statement runs: %s.", self.what, why)

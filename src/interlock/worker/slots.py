@@ -27,12 +27,9 @@ from .lanes import Lanes, Runner
 from .prefetch import lease_for_prefetch
 from .slot_states import SlotStates
 from .unstarted import UnstartedJobs
+from .unstored import UnstoredOutcomes
 
 OnError = Callable[[BaseException], None]
-MOST_UNSTORED = 1000
-"""How many outcomes may wait to be stored, besides one for each slot. With more, no handler starts."""
-MOST_UNSTORED_ALONE = 100
-"""The same for outcomes that need a function of their kind, such as a commit function, which may be slow."""
 Ended = tuple[HeldExecution, Outcome, Any]
 """An execution whose handler has ended, its outcome, and the value for the commit function."""
 
@@ -62,8 +59,6 @@ class Slots:
         self.adopted: deque[Lease] = deque()
         """Leases that the maintenance thread has adopted and the event loop has not taken yet."""
         self._stopped = False
-        self._unstored_alone: set[int] = set()
-        """Executions whose outcome needs a function of their kind and waits to be stored."""
         self._waiting_alone: set[int] = set()
         """Executions that wait until no other execution runs."""
         self._running = 0
@@ -85,7 +80,7 @@ class Slots:
         lease = lease_for_prefetch(context.kinds.values())
         self._unstarted = UnstartedJobs(reporter, self._returned)
         self.lanes = Lanes(size, threads, lease, self._unstarted.return_late, self._own)
-        self._most_started = size + (MOST_UNSTORED if lease else 0)
+        self._unstored = UnstoredOutcomes(size, may_lose=lease > 0)
 
     # ------------------------------------------------------------ free slots
     @property
@@ -107,12 +102,8 @@ class Slots:
 
     @property
     def _may_start(self) -> bool:
-        """Whether handlers may start. If too many outcomes wait to be stored, a slow database slows the handlers down.
-
-        If the death of a worker could fail a job, or hold it, its outcome takes a slot until it is stored.
-        """
-        started = len(self.executions) - self.lanes.waiting
-        return started < self._most_started and len(self._unstored_alone) < MOST_UNSTORED_ALONE
+        """Whether handlers may start, or too many outcomes wait to be stored."""
+        return self._unstored.allow_start(len(self.executions) - self.lanes.waiting)
 
     def running(self, chosen: Callable[[HeldExecution], bool]) -> int:
         """Return how many executions of this worker match. Thread-safe."""
@@ -238,8 +229,7 @@ class Slots:
             self._reporting(execution, outcome)
             if not (isinstance(outcome, Returned) and outcome.boundary):
                 self._leave(execution)
-            if execution.spec.settles_alone:
-                self._unstored_alone.add(id(execution))
+            self._unstored.add(execution)
             self._reporter.post(execution, outcome, self._settled, value)
         self.slot_freed.set()
         self.begin_queued()
@@ -269,7 +259,7 @@ class Slots:
     def _settled_one(self, item: Settlement) -> None:
         execution, error = item.execution, item.error
         execution.settling = False
-        self._unstored_alone.discard(id(execution))
+        self._unstored.remove(execution)
         if error is not None and item.is_left_to_others:
             self._give_up(execution, str(error))
         elif error is not None:
@@ -307,7 +297,7 @@ class Slots:
     def _forget(self, execution: HeldExecution) -> None:
         del self.executions[id(execution)]
         self.suspects.pop(id(execution), None)
-        self._unstored_alone.discard(id(execution))
+        self._unstored.remove(execution)
         self._leave(execution)
         if execution.slot >= 0:
             self.states.give_back(execution.slot)
@@ -342,8 +332,7 @@ class Slots:
         for execution in list(self.executions.values()):
             if not execution.settling:
                 execution.halt("shutdown")
-            elif id(execution) in self._unstored_alone:
-                execution.withdrawn = True
+        self._unstored.withdraw()
 
     async def wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - the timeout decides the result
         """Wait until every slot is free. Returns False after the timeout."""

@@ -129,11 +129,11 @@ class PostgresQueue:
         except psycopg.Error as error:
             if is_database_error(error):
                 raise
-            self.fallbacks.add(given["limit"], str(error))
+            self.fallbacks.add(str(error))
             return None
         if rows[0][0]:
             self._special_until[asked] = now + self.special_for
-            self.fallbacks.add(given["limit"], "a limit, a paused queue, a job with a TTL or a suspect")
+            self.fallbacks.add("a limit, a paused queue, a job with a TTL or a suspect")
             return None
         found = [row for row in rows if row[1] is not None]
         self._bounds.learn(found, claim_rules, given["limit"])

@@ -152,12 +152,12 @@ class PostgresTransitions:
             except psycopg.Error as error:
                 if error.sqlstate != NOT_IN_STEP:
                     raise
-                self.fallbacks.add(len(asked), str(error))
+                self.fallbacks.add(str(error), count=len(asked))
             else:
                 done = [asked[int(n) - 1].job_id for n in rows[0][0] or ()]
                 finished.update(done)
                 if len(done) < len(asked):
-                    self.fallbacks.add(len(asked) - len(done), "another attempt, holder, status or state")
+                    self.fallbacks.add("another attempt, holder, status or state", count=len(asked) - len(done))
         return [move for move in batch if move.job_id not in finished]
 
     def _move_together(self, batch: Sequence[Move]) -> list[Refusal]:

@@ -170,7 +170,7 @@ class SqliteQueue:
                     leases = self._claim_by(run, rule, ids, by, now, plain=True)
                     claimed += leases
                     if len(leases) < len(ids):
-                        self.fallbacks.add(len(ids) - len(leases), "their rows have changed")
+                        self.fallbacks.add("their rows have changed")
                         rest = [*rest, *set(ids).difference(leased.job.id for leased in leases)]
                 if rest:
                     claimed += self._claim_by(run, rule, rest, by, now, plain=False)

@@ -191,7 +191,7 @@ class SqliteTransitions:
             finished.update(self._finish_group(run, given, results))
         others = [move for move in moves if move.job_id not in finished]
         if len(others) > len(left):
-            self.fallbacks.add(len(others) - len(left), "another attempt, holder, status or state")
+            self.fallbacks.add("another attempt, holder, status or state", count=len(others) - len(left))
         return others
 
     def _finish_group(self, run: Run, given: Row, results: dict[str, str | None]) -> list[str]:

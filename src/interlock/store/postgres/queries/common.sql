@@ -1,5 +1,5 @@
--- The statements of the PostgreSQL store, by name: one file for each part of the store, and here the fragments that
--- several files use. `:name` is a parameter, `{name}` a fragment.
+-- The statements of the PostgreSQL store, by name: one file for each subject, and here the fragments that several files
+-- use. `:name` is a parameter, `{name}` a fragment.
 --
 -- Batches are array literals in text parameters, one array per column: every driver can send them, and no plan depends
 -- on their length. A statement locks rows in the order of (job_id, attempt), or skips locked rows. Conditions are

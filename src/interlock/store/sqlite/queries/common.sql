@@ -1,5 +1,5 @@
--- The statements of the SQLite store, by name: one file for each part of the store, and here the fragments that several
--- files use. `:name` is a parameter, `{name}` a fragment.
+-- The statements of the SQLite store, by name: one file for each subject, and here the fragments that several files
+-- use. `:name` is a parameter, `{name}` a fragment.
 --
 -- The names are those of the PostgreSQL store; if one statement there is several here, they share the name before the
 -- dot.

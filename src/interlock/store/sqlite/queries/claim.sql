@@ -1,7 +1,7 @@
--- Enqueue and claim, on SQLite.
+-- Claim, and when the next job is due, on SQLite.
 
 -- fragment: claimed
--- The same without an alias, for RETURNING.
+-- The columns of `job` without an alias, for RETURNING.
 id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, attempt, tries, tries_left,
   lease_losses,
 payload, tags, trace, result, last_error, due_at, expires_at, scheduled_for, created_at, updated_at, finished_at,
@@ -26,76 +26,6 @@ j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND 
 
 -- fragment: known
 instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:skipped))
-
--- name: enqueue
--- differs: taken keys are looked up first, because the trigger that refuses REPLACE would refuse the conflict too;
---   the stored ids are read afterwards, so that the result does not depend on the number of statements.
-INSERT INTO interlock_jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
-  due_at, expires_at, created_at, updated_at,
-  idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
-SELECT a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries,
-  a.due_at, a.expires_at, :now, :now,
-  a.idempotency_key, a.unique_key, a.payload, a.tags, a.trace, a.scheduled_for, a.redrive_of, a.root
-FROM (
-  SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS kind, json_extract(value, '$[2]') AS queue,
-    json_extract(value, '$[3]') AS priority, json_extract(value, '$[4]') AS lifecycle,
-      json_extract(value, '$[5]') AS lifecycle_version,
-    json_extract(value, '$[6]') AS state, json_extract(value, '$[7]') AS tries, json_extract(value, '$[8]') AS due_at,
-    json_extract(value, '$[9]') AS expires_at, json_extract(value, '$[10]') AS idempotency_key,
-      json_extract(value, '$[11]') AS unique_key,
-    json_extract(value, '$[12]') AS payload, json_extract(value, '$[13]') AS tags,
-      json_extract(value, '$[14]') AS trace,
-    json_extract(value, '$[15]') AS scheduled_for, json_extract(value, '$[16]') AS redrive_of,
-      json_extract(value, '$[17]') AS root
-  FROM json_each(:jobs)) a
-WHERE (a.idempotency_key IS NULL OR NOT EXISTS (
-    SELECT 1 FROM interlock_jobs h INDEXED BY interlock_jobs_idempotency
-    WHERE h.kind = a.kind AND h.idempotency_key = a.idempotency_key AND h.idempotency_key IS NOT NULL
-      AND h.key_freed = 0))
-  AND (a.unique_key IS NULL OR NOT EXISTS (
-    SELECT 1 FROM interlock_jobs h INDEXED BY interlock_jobs_unique
-    WHERE h.kind = a.kind AND h.unique_key = a.unique_key AND h.unique_key IS NOT NULL
-      AND h.phase IN ('pending', 'running')))
-
--- name: enqueue.one
--- One job without keys. No other job can have its key, so the insert either stores it or fails.
-INSERT INTO interlock_jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
-  due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root)
-VALUES (:id, :kind, :queue, :priority, :lifecycle, :lifecycle_version, :state, 'pending', :tries, :tries, :due_at,
-  :expires_at, :now, :now, :payload, :tags, :trace, :scheduled_for, :redrive_of, :root)
-
--- name: enqueue.one_audit
-INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
-VALUES (:id, 0, 0, NULL, :now, 'enqueue', NULL, :state, :actor)
-
--- name: enqueue.audit
-INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
-SELECT j.id, 0, 0, NULL, j.created_at, 'enqueue', NULL, j.state, a.value FROM json_each(:actors) a CROSS
-  JOIN interlock_jobs j ON j.id = a.key
-
--- name: enqueue.stored
-SELECT j.id FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value
-
--- name: key_holders
-SELECT a.key, i.id, i.payload, i.state, (
-    SELECT u.id FROM interlock_jobs u INDEXED BY interlock_jobs_unique
-    WHERE u.kind = json_extract(a.value, '$[0]') AND u.unique_key = json_extract(a.value, '$[2]')
-      AND u.unique_key IS NOT NULL AND u.phase IN ('pending', 'running'))
-FROM json_each(:keys) a LEFT JOIN interlock_jobs i ON i.id = (
-    SELECT h.id FROM interlock_jobs h INDEXED BY interlock_jobs_idempotency
-    WHERE h.kind = json_extract(a.value, '$[0]') AND h.idempotency_key = json_extract(a.value, '$[1]')
-      AND h.idempotency_key IS NOT NULL AND h.key_freed = 0)
-
--- name: copy_receipts
--- A redrive copies the receipts, and the effects with unknown results, of the job that it repeats.
-INSERT INTO interlock_receipts (job_id, name, kind, attempt, holder, args_hash, value, begun_at, applied_at, decided_by)
-SELECT a.key, r.name, r.kind, 0, 0, r.args_hash, r.value, r.begun_at, r.applied_at, r.decided_by
-FROM json_each(:redrives) a CROSS JOIN interlock_receipts r ON r.job_id = a.value
-
--- name: make_due
-UPDATE interlock_jobs SET due_at = :now, updated_at = {refreshed}
-WHERE id IN (SELECT value FROM json_each(:ids)) AND phase = 'pending'
-  AND state IN (SELECT value FROM json_each(:resting)) AND due_at > :now
 
 -- name: limits
 -- How many more jobs of a limited kind, or in a limited queue, may run, counted by the indexes of leases.

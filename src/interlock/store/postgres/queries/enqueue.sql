@@ -1,0 +1,104 @@
+-- Enqueue, on PostgreSQL.
+
+-- name: enqueue
+-- Sorted by key, so that two bulk calls with the same keys in opposite order wait for each other and do not deadlock.
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+asked AS MATERIALIZED (
+  SELECT * FROM unnest(:id::text::uuid[], :kind::text::text[], :queue::text::text[], :priority::text::int[],
+    :lifecycle::text::text[], :lifecycle_version::text::int[],
+    :state::text::text[], :tries::text::int[], :delay::text::float8[], :run_at::text::timestamptz[],
+      :ttl::text::float8[], :idempotency_key::text::text[],
+    :unique_key::text::text[], :payload::text::text[], :tags::text::text[], :trace::text::text[],
+      :scheduled_for::text::timestamptz[], :redrive_of::text::uuid[],
+    :root::text::uuid[], :actor::text::text[])
+  AS a(id, kind, queue, priority, lifecycle, lifecycle_version, state, tries, delay, run_at, ttl, idempotency_key,
+    unique_key, payload, tags, trace, scheduled_for,
+    redrive_of, root, actor)),
+stored AS (
+  INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
+    due_at, expires_at, created_at, updated_at,
+    idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
+  SELECT a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries,
+    coalesce(a.run_at, c.now) + a.delay * interval '1 second', c.now + a.ttl * interval '1 second', c.now, c.now,
+    a.idempotency_key, a.unique_key, a.payload::json, a.tags::jsonb, a.trace::json, a.scheduled_for, a.redrive_of,
+      a.root
+  FROM asked a, clock c ORDER BY a.kind COLLATE "C", coalesce(a.idempotency_key, '') COLLATE "C",
+    coalesce(a.unique_key, '') COLLATE "C", a.id
+  ON CONFLICT DO NOTHING RETURNING id, state, created_at),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, a.actor FROM stored s JOIN asked a ON a.id = s.id),
+notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
+SELECT s.id::text FROM stored s CROSS JOIN notified
+
+-- name: enqueue.one
+-- One job, with plain parameters instead of arrays. It stores the same rows as `enqueue`.
+WITH stored AS (
+  INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
+    due_at, expires_at, created_at, updated_at,
+    idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
+  SELECT :id::text::uuid, :kind::text, :queue::text, :priority::text::int, :lifecycle::text,
+    :lifecycle_version::text::int, :state::text, 'pending', :tries::text::int, :tries::text::int,
+    coalesce(:run_at::text::timestamptz, c.now) + :delay::text::float8 * interval '1 second',
+    c.now + :ttl::text::float8 * interval '1 second', c.now, c.now, :idempotency_key::text, :unique_key::text,
+    :payload::text::json, :tags::text::jsonb, :trace::text::json, :scheduled_for::text::timestamptz,
+    :redrive_of::text::uuid, :root::text::uuid
+  FROM (SELECT interlock.clock() AS now) c
+  ON CONFLICT DO NOTHING RETURNING id, state, created_at),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, :actor::text FROM stored s),
+notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
+SELECT s.id::text FROM stored s CROSS JOIN notified
+
+-- name: enqueue.alike
+-- Many jobs without keys that differ only in their ids and payloads. It stores the same rows as `enqueue`; without keys
+-- there is no conflict to look for, and no order to keep.
+WITH stored AS (
+  INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
+    due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root)
+  SELECT a.id, :kind::text, :queue::text, :priority::text::int, :lifecycle::text,
+    :lifecycle_version::text::int, :state::text, 'pending', :tries::text::int, :tries::text::int,
+    coalesce(:run_at::text::timestamptz, c.now) + :delay::text::float8 * interval '1 second',
+    c.now + :ttl::text::float8 * interval '1 second', c.now, c.now, a.payload::json, :tags::text::jsonb,
+    :trace::text::json,
+    :scheduled_for::text::timestamptz, :redrive_of::text::uuid, :root::text::uuid
+  FROM (SELECT interlock.clock() AS now) c, unnest(:id::text::uuid[], :payload::text::text[]) AS a(id, payload)
+  RETURNING id, state, created_at),
+noted AS (
+  INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
+  SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, :actor::text FROM stored s),
+notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
+SELECT s.id::text FROM stored s CROSS JOIN notified
+
+-- name: key_holders
+-- A separate statement: one that also inserts would not see the concurrent row it waited for. If the job with a unique
+-- key has ended since it blocked the insert, it is still the result, since it was active then: the last one to end.
+-- Only the unique key can have blocked such an insert.
+SELECT a.ord, i.id::text, i.payload::text, i.state, coalesce(u.id, l.id)::text
+FROM unnest(:ord::text::int[], :kind::text::text[], :idempotency_key::text::text[], :unique_key::text::text[],
+  :tried::text::bool[])
+  AS a(ord, kind, idempotency_key, unique_key, tried)
+LEFT JOIN interlock.jobs i ON i.kind = a.kind AND i.idempotency_key = a.idempotency_key
+  AND i.idempotency_key IS NOT NULL AND NOT i.key_freed
+LEFT JOIN interlock.jobs u ON u.kind = a.kind AND u.unique_key = a.unique_key AND u.unique_key IS NOT NULL
+  AND u.phase IN ('pending', 'running')
+LEFT JOIN LATERAL (
+  SELECT x.id FROM interlock.jobs x WHERE u.id IS NULL AND a.tried AND a.idempotency_key IS NULL AND x.kind = a.kind
+    AND x.unique_key = a.unique_key
+    AND x.unique_key IS NOT NULL AND x.finished_at IS NOT NULL ORDER BY x.finished_at DESC LIMIT 1) l ON true
+
+-- name: copy_receipts
+-- A redrive copies the receipts, and the effects with unknown results, of the job that it repeats.
+INSERT INTO interlock.receipts (job_id, name, kind, attempt, holder, args_hash, value, begun_at, applied_at, decided_by)
+SELECT a.id, r.name, r.kind, 0, 0, r.args_hash, r.value, r.begun_at, r.applied_at, r.decided_by
+FROM unnest(:id::text::uuid[], :redrive_of::text::uuid[]) AS a(id, redrive_of)
+  JOIN interlock.receipts r ON r.job_id = a.redrive_of
+
+-- name: make_due
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+made_due AS (
+  UPDATE interlock.jobs j SET due_at = c.now, updated_at = {refreshed} FROM clock c
+  WHERE j.id = ANY(:id::text::uuid[]) AND j.phase = 'pending' AND j.state = ANY(:resting::text::text[])
+    AND j.due_at > c.now RETURNING j.id)
+SELECT {notify} FROM made_due LIMIT 1

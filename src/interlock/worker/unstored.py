@@ -1,0 +1,37 @@
+"""Bounds the outcomes that wait to be stored, so that a slow database slows the handlers down.
+
+If a worker dies, each job that it has run and not stored loses a try.
+"""
+
+from ..engine.held_execution import HeldExecution
+
+MOST = 1000
+"""How many outcomes may wait to be stored, besides one for each slot. With more, no handler starts."""
+MOST_ALONE = 100
+"""The same for outcomes that need a function of their kind, such as a commit function, which may be slow."""
+
+
+class UnstoredOutcomes:
+    """The executions whose handler has ended and whose outcome is not stored. Use it in the event loop only."""
+
+    def __init__(self, slots: int, *, may_lose: bool) -> None:
+        """If the death of a worker could fail a job or hold it, `may_lose` is false: no outcome waits beside a slot."""
+        self._most_started = slots + (MOST if may_lose else 0)
+        self._alone: dict[int, HeldExecution] = {}
+        """Those whose outcome needs a function of their kind."""
+
+    def add(self, execution: HeldExecution) -> None:
+        if execution.spec.settles_alone:
+            self._alone[id(execution)] = execution
+
+    def remove(self, execution: HeldExecution) -> None:
+        self._alone.pop(id(execution), None)
+
+    def allow_start(self, started: int) -> bool:
+        """Whether another handler may start, if this many executions have started and are not stored."""
+        return started < self._most_started and len(self._alone) < MOST_ALONE
+
+    def withdraw(self) -> None:
+        """Return the jobs to the queue that no thread has begun to store. Their functions could take too long."""
+        for execution in self._alone.values():
+            execution.withdrawn = True
