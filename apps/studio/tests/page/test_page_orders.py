@@ -83,10 +83,9 @@ def test_double_click_creates_one_job(visit: BrowserSession, studio: RunningStud
     wait_until(lambda: datetime.now(UTC).second < 50)
     page.get_by_role("button", name="Draw it").dblclick()
     in_state(visit.card("two foxes"), "completed")
-    assert [each.status for each in visit.answered if each.request.method == "POST" and each.url.endswith("/jobs")] == [
-        201,
-        200,
-    ]
+    # The server may answer the second request first.
+    posted = [each for each in visit.answered if each.request.method == "POST" and each.url.endswith("/jobs")]
+    assert sorted(each.status for each in posted) == [200, 201]
     note = page.get_by_text(
         "You already ordered this picture. To get another one, change the seed or wait until the next minute."
     )
