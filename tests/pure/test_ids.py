@@ -1,5 +1,6 @@
 """Ids increase, whatever the clock does."""
 
+import copy
 import threading
 import time
 import uuid
@@ -75,6 +76,17 @@ def test_forked_child_does_not_wait_for_its_parents_lock() -> None:
     ids._lock.acquire()
     ids.after_fork()
     assert ids.uuid7()
+
+
+def test_forked_child_makes_ids_that_its_parent_does_not_make() -> None:
+    """The child inherits the random numbers that its parent would use next."""
+    ids = Ids(clock=Ticks([5]))
+    ids.uuid7()
+    child = copy.deepcopy({"noise": ids._noise, "count": ids._count, "ms": ids._ms})
+    parents = {ids.uuid7() for _ in range(10)}
+    ids._noise, ids._count, ids._ms = child["noise"], child["count"], child["ms"]
+    ids.after_fork()
+    assert parents.isdisjoint(ids.uuid7() for _ in range(10))
 
 
 # ---------------------------------------------------------------- prefixes

@@ -1,11 +1,14 @@
 """Job ids: UUIDv7, so that ids sort by creation time and an index grows at its end."""
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 _COUNTS = 1 << 12
+_DRAWN = struct.Struct("64Q")
+"""The random numbers that are drawn at once."""
 _DIGITS = 32
 MILLISECOND = 13
 """Characters of an id that encode its creation time, including the dash."""
@@ -20,27 +23,41 @@ class Ids:
         self._lock = threading.Lock()
         self._ms = 0
         self._count = 0
+        self._prefix = ""
+        """The part of an id that encodes the millisecond, and the version."""
+        self._noise: list[int] = []
+        """Random numbers of 64 bits for the next ids. Most of the time of an id went into asking for each alone."""
 
     def uuid7(self) -> str:
-        noise = int.from_bytes(self._entropy(10), "big")
         with self._lock:
             ms = self._clock() // 1_000_000
             if ms > self._ms:
                 # A random start in the lower half leaves room for 2,048 ids per millisecond and differs between
                 # processes.
-                self._ms, self._count = ms, noise >> 69
+                self._begin(ms, self._draw() >> 53)
             elif self._count + 1 < _COUNTS:
                 self._count += 1
             else:
-                self._ms, self._count = self._ms + 1, 0
-            ms, count = self._ms, self._count
-        # The version is 7, and the variant, the first two bits of the fourth group, is binary 10.
-        variant, rest = 0x8000 | noise >> 48 & 0x3FFF, noise & 0xFFFF_FFFF_FFFF
-        return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{count:03x}-{variant:04x}-{rest:012x}"
+                self._begin(self._ms + 1, 0)
+            noise = self._draw()
+            # The variant, the first two bits of the fourth group, is binary 10.
+            variant, rest = 0x8000 | noise >> 48 & 0x3FFF, noise & 0xFFFF_FFFF_FFFF
+            return f"{self._prefix}{self._count:03x}-{variant:04x}-{rest:012x}"
+
+    def _begin(self, ms: int, count: int) -> None:
+        """Begin a millisecond."""
+        self._ms, self._count = ms, count
+        self._prefix = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
+
+    def _draw(self) -> int:
+        if not self._noise:
+            self._noise.extend(_DRAWN.unpack(self._entropy(_DRAWN.size)))
+        return self._noise.pop()
 
     def after_fork(self) -> None:
-        """Replace the lock in a forked child: another thread of the parent may have held it."""
+        """Make ids of its own in a forked child. Another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
+        self._noise.clear()
 
 
 _ids = Ids()
