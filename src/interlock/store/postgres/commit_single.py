@@ -1,4 +1,7 @@
-"""Commits one move on the store's own connection, in two round trips beside those of the caller's function."""
+"""Commits one move on the store's own connection.
+
+That takes two round trips (three before PostgreSQL 17) beside those of the caller's function.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
