@@ -117,7 +117,8 @@ def test_killed_worker_is_replaced_and_its_job_runs_again(lab: Lab) -> None:
     supervised.ready(2)
     after = supervised.pids
     assert [name for name in before if before[name] != after[name]] == [owner]
-    assert re.search(rf"worker {owner} ended \(the process died: signal 9 .*; it starts again in 1 s", supervised.log)
+    death = rf"worker {owner} ended \(the process died: signal 9 .*; the supervisor starts it again in 1 s"
+    assert re.search(death, supervised.log)
     open_gate(lab)
     lab.until_ended()
     supervised.terminate()
@@ -131,7 +132,7 @@ def test_hung_worker_is_replaced_at_once(lab: Lab) -> None:
     """A worker that hangs exits with 70."""
     supervised = Supervised(lab, 2).ready()
     supervised_app.build(lab.setting).kinds["hung"].enqueue("hung")
-    supervised.says("exit code 70: it hung, or could not stop its handlers); it starts again at once")
+    supervised.says("exit code 70: it hung, or could not stop its handlers); the supervisor starts it again at once")
     supervised.ready(2)
     supervised.terminate()
     assert supervised.exit_code() == 0, supervised.log
@@ -172,7 +173,7 @@ def test_workers_that_cannot_start_end_with_one_error(
     (sentence,) = re.findall(r"^interlock: (.*)$", supervised.log, re.MULTILINE)
     assert error in sentence
     assert set(supervised.pids) <= {"sup-1"}
-    assert "starts again" not in supervised.log
+    assert "starts it again" not in supervised.log
     assert "Traceback" not in supervised.log
 
 

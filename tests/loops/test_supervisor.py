@@ -117,7 +117,7 @@ def test_hung_process_starts_again_at_once(make: Make, said: Callable[[str], int
     sleeper = SetSleeper(1, 1, 1)
     assert asyncio.run(ended(make([(True, 70), (True, 70), (False, 1)], sleeper=sleeper).run())) == 1
     assert sleeper.pauses == [0, 0]
-    assert said("exit code 70: it hung, or could not stop its handlers); it starts again at once") == 2
+    assert said("exit code 70: it hung, or could not stop its handlers); the supervisor starts it again at once") == 2
 
 
 @pytest.mark.parametrize("code", [1, 2])
@@ -174,7 +174,7 @@ def test_exit_code_is_the_highest_of_all_processes(
         return await ended(running)
 
     assert asyncio.run(scene()) == code
-    assert said("starts again") == 0
+    assert said("starts it again") == 0
 
 
 def test_process_that_cannot_be_started_is_retried(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,8 +98,9 @@ def call_functions(
         except Exception as error:  # noqa: BLE001 - `commit` calls the function again and reports its error
             savepoints.undo()
             _log.info(
-                "Job %s is committed alone, because its function raised in a transaction that it shares: %s",
-                moves[0].job_id, headline(error),
+                "The commit function of job %s%s failed in a shared transaction (%s). The worker commits %s alone.",
+                moves[0].job_id, f" and {len(moves) - 1} more" if len(moves) > 1 else "", headline(error),
+                "each job" if len(moves) > 1 else "this job",
             )  # fmt: skip
         else:
             called.done += moves
@@ -130,7 +131,7 @@ class _GroupCursor:
 
     def __getattr__(self, name: str) -> Any:
         if name not in _READS:
-            raise UsageError(f"A cursor of a commit that is shared with other jobs has no {name}.")
+            raise UsageError(f"Other jobs share this commit: the cursor attribute {name} is not available.")
         return getattr(self._cursor, name)
 
     def __iter__(self) -> Iterator[Any]:

@@ -78,21 +78,22 @@ class Supervisor:
             try:
                 end = await worker.run()
             except OSError as error:
-                end, why = ProcessEnd(0, was_ready=False), f"it could not be started: {error}"
+                end, why = ProcessEnd(0, was_ready=False), f"could not be started ({error})"
             else:
                 if self._on_end is not None:
                     self._on_end(worker.name)
-                why = _describe(end.code)
+                how = _describe(end.code)
+                why = f"ended ({how})"
                 if self._stopping.is_set():
                     return _exit_code(end.code)
                 if self._is_hopeless(end):
-                    self._write(logging.ERROR, f"worker {worker.name} could not start ({why}); the supervisor ends")
+                    self._write(logging.ERROR, f"worker {worker.name} could not start ({how}); the supervisor ends")
                     self._start_error = end.code
                     self._drain("the supervisor ends")
                     return end.code
             failures = 1 if self._sleeper.monotonic() - began >= STABLE_AFTER else failures + 1
             pause = 0.0 if end.code == HUNG_EXIT_CODE else RESTART.ceiling(failures)
-            self._write(logging.WARNING, f"worker {worker.name} ended ({why}); it starts again {_in(pause)}")
+            self._write(logging.WARNING, f"worker {worker.name} {why}; the supervisor starts it again {_in(pause)}")
             await self._pause(pause)
             self.restarts += not self._stopping.is_set()
         return 0
