@@ -140,8 +140,8 @@ MUTANTS = (
         "postgres",
     ),
     Mutant(
-        "postgres present attempt",
-        "A new execution is the present attempt of its job",
+        "postgres current attempt",
+        "A new execution is the current attempt of its job",
         f"{PG}/triggers.sql",
         "CREATE FUNCTION interlock.check_new_executions()",
         "AND j.attempt = a.attempt",

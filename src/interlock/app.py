@@ -56,8 +56,8 @@ def _retention(given: Mapping[Retained, Seconds | None]) -> dict[Phase, float]:
     for phase in jobs:
         if phase not in ("succeeded", "failed"):
             raise UsageError(
-                f"retention names {phase!r}: give ages for succeeded and failed, since only ended jobs are deleted, "
-                "and for audit, the history of deleted jobs."
+                f"retention has an unknown key {phase!r}. The keys are succeeded and failed (the age at which jobs are "
+                "deleted) and audit (the age at which the history of deleted jobs is archived)."
             )
     return {phase: seconds(age, f"retention of {phase}") for phase, age in jobs.items() if age is not None}
 

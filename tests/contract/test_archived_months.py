@@ -100,7 +100,7 @@ def test_month_that_is_not_archived_is_not_dropped(store: OpenStore, place: Plac
 @pytest.mark.parametrize("name", [DEFAULT, "audit", "jobs", "audit_1999_01"])
 def test_only_a_month_is_dropped(store: OpenStore, raw: Raw, name: str) -> None:
     """Not another table, even if it is empty."""
-    with pytest.raises(raw.refusal, match="it is no month of the audit"):
+    with pytest.raises(raw.refusal, match="it is not the partition of a month of the audit"):
         raw("SELECT {drop_audit_partition}(:name)", name=name)
 
 

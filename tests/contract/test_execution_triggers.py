@@ -100,7 +100,7 @@ def test_insert_that_breaks_a_rule_of_executions_is_refused(
     scene: Scene, raw: Raw, where: str, changes: dict[str, str]
 ) -> None:
     """A second live execution, a second committed one, one that starts in its last status, one with a second holder,
-    one without a job, one that is not its job's present attempt.
+    one without a job, one that is not its job's current attempt.
     """
     for replacing in (False, True):
         before = raw.dump()

@@ -10,7 +10,7 @@ __all__ = ["place", "shop"]
 
 
 def test_worker_creates_coming_months_and_drops_archived_ones(shop: Shop) -> None:
-    """A month is dropped when it ended longer ago than the retention of audit; each entry is archived once."""
+    """A month is dropped when it ended longer ago than the `audit` retention; each entry is archived once."""
     out: list[AuditEntry] = []
     raw = shop.place.raw
     assert shop.store.retention.partition_audit()

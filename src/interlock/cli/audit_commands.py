@@ -35,7 +35,7 @@ def archive(
         typer.Option(
             metavar="AGE",
             help=f"Only jobs whose last entry is older than this: a number and {UNITS}. By default, the app's "
-            "retention of audit.",
+            "`audit` retention.",
         ),
     ] = None,
     app: AppOption = None,
@@ -51,7 +51,7 @@ def archive(
     """
     given = None if before is None else duration(before, "--before")
     if given is None and app is None:
-        raise typer.BadParameter("give an age, or an app (-A) that sets retention of audit.", param_hint="--before")
+        raise typer.BadParameter("give an age, or an app (-A) that sets an audit retention.", param_hint="--before")
     if to.exists():
         raise CommandError(f"{to} already exists: name a new file. An archive is never overwritten.")
     file, jobs = ArchiveFile(to), 0
@@ -81,7 +81,7 @@ def partition(app: AppOption = None, database: DatabaseOption = None) -> None:
     with open_app(app, database) as chosen, Status("partitioning", console=output.make_console(stderr=True)):
         changed = chosen.database.store().retention.partition_audit()
     output.print_line(
-        "The history is partitioned by month. Workers create the partitions of the next months."
+        "The history is partitioned by month. Workers create the partitions of later months."
         if changed
         else "Nothing to change: the history is partitioned by month already."
     )
@@ -91,7 +91,7 @@ def _age(app: App[Any], given: float | None) -> float:
     if given is not None:
         return given
     if app.audit_retention is None:
-        raise CommandError("The app sets no retention of audit: give --before AGE.")
+        raise CommandError("The app sets no audit retention. Give --before AGE.")
     return app.audit_retention.age
 
 

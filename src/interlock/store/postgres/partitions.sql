@@ -141,7 +141,8 @@ BEGIN
   LOCK TABLE interlock.archived IN SHARE ROW EXCLUSIVE MODE;
   SELECT p.* INTO part FROM interlock.audit_partitions p WHERE p.name = month;
   IF part.name IS NULL THEN
-    RAISE EXCEPTION 'interlock refuses to drop %: it is no month of the audit', month USING ERRCODE = 'check_violation';
+    RAISE EXCEPTION 'interlock refuses to drop %: it is not the partition of a month of the audit', month
+      USING ERRCODE = 'check_violation';
   END IF;
   EXECUTE format('LOCK TABLE interlock.%I IN SHARE ROW EXCLUSIVE MODE', part.name);
   IF part.ends_at > interlock.clock() THEN

@@ -85,7 +85,7 @@ BEGIN
     SELECT FROM interlock.jobs j WHERE j.id = a.job_id AND j.attempt = a.attempt OFFSET 0 FOR KEY SHARE) found;
   GET DIAGNOSTICS found_jobs = ROW_COUNT;
   IF found_jobs <> (SELECT count(*) FROM added) THEN
-    RAISE EXCEPTION 'interlock refuses this INSERT on executions: it must be the present attempt of a job'
+    RAISE EXCEPTION 'interlock refuses this INSERT on executions: it must be the current attempt of a job'
       USING ERRCODE = 'foreign_key_violation';
   END IF;
   RETURN NULL;

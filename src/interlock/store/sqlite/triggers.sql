@@ -91,7 +91,7 @@ CREATE TRIGGER interlock_executions_insert BEFORE INSERT ON interlock_executions
   ) IS NOT TRUE
 BEGIN
   SELECT RAISE(ABORT,
-    'interlock refuses this INSERT on executions: it needs holder 1, an initial status and its job''s present attempt');
+    'interlock refuses this INSERT on executions: it needs holder 1, an initial status and its job''s current attempt');
 END;
 
 CREATE TRIGGER interlock_executions_replace BEFORE INSERT ON interlock_executions WHEN
