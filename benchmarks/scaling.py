@@ -204,7 +204,7 @@ def ceiling_table(fitted: Fit) -> str | None:
     if not (bulk and drain and commit):
         return None
     rows = []
-    for name, run in (("plain", drain), ("with a commit function", commit)):
+    for name, run in (("without a commit function", drain), ("with a commit function", commit)):
         for cores in (2, 8, 32):
             near, far = (ceiling(bulk + run, cores=cores, workers_elsewhere=each) for each in (False, True))
             figures = (near, far, ceil(far * run.programs / 1e6), far * WAL_BYTES / MEGABYTE)
@@ -224,7 +224,7 @@ def report(run: Mapping[str, Any]) -> str:
     if fitted is None:
         return "The run lacks `enqueue-one` or `drain-1`, so the model has no input."
     fitted_text = (
-        f"Fitted: a transaction waits {fitted.wait:,.0f} µs, and a draining worker has {fitted.at_once} "
+        f"Fitted: a transaction waits {fitted.wait:,.0f} µs, and a busy worker has {fitted.at_once} "
         f"{'batch' if fitted.at_once == 1 else 'batches'} in progress."
     )
     intro = (
