@@ -147,7 +147,7 @@ class RetentionPart(Protocol):
         """Remove archived entries that are still stored. Return False if nothing was removed.
 
         Drop the partition of each month that ended more than `age` seconds ago, if every job of it is deleted and its
-        audit was archived. If a stored job has held up a month for 31 days more, delete the archived entries of up to
+        audit was archived. If a stored job still prevents this 31 days later, delete the archived entries of up to
         `limit` jobs of that month. If a month cannot be dropped, continue with the others, and raise its error when
         nothing else is left to remove. A SQLite store has nothing to remove.
         """

@@ -50,7 +50,8 @@ class QueuePart(Protocol):
         If `suspects` is given, at most that many are suspects: jobs whose `lease_losses` is above zero. Without
         `alone`, a claim skips suspects that have lost two leases or are on their last try, since they must run alone.
         Among jobs with a TTL, the one that expires first comes first. Kinds and queues of equal priority take turns, by
-        their longest due job. During a long drain, a store may look for earlier due times only once a second.
+        their longest due job. While it works through a long backlog, a store may look for jobs with earlier due times
+        only once a second.
 
         A claim takes only jobs whose kind and state a rule names. It skips jobs that are held, have a cancel request,
         are past their TTL, are in a paused queue, or are over the limit of their kind or queue.

@@ -61,7 +61,7 @@ class PostgresRetention:
             try:
                 dropped += self._run("read_committed", "drop_partition", name=name)[0][0]
             except psycopg.Error as error:
-                # A view or foreign key of the user may refer to one month. It must not hold up the others.
+                # A view or foreign key of the user may refer to one month. The other months must still be dropped.
                 errors.append(error)
         if dropped or self._session.count_changed("delete_archived", {"age": age, "limit": limit}):
             return True

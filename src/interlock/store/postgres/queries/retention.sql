@@ -52,7 +52,7 @@ ORDER BY p.first_id
 SELECT interlock.drop_audit_partition(:name::text)
 
 -- name: delete_archived
--- The months that a stored job has held up for a month.
+-- Archived entries of months that a stored job has kept from being dropped for 31 days.
 DELETE FROM interlock.audit WHERE job_id = ANY(ARRAY(
   SELECT h.job_id FROM interlock.audit_partitions p CROSS JOIN LATERAL (
     SELECT a.job_id FROM interlock.audit a JOIN interlock.archived r ON r.job_id = a.job_id
