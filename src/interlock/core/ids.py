@@ -26,7 +26,7 @@ class Ids:
         self._prefix = ""
         """The part of an id that encodes the millisecond, and the version."""
         self._noise: list[int] = []
-        """Random numbers of 64 bits for the next ids. Most of the time of an id went into asking for each alone."""
+        """Random 64-bit numbers for the next ids. Asking for one at a time took most of the time of making an id."""
 
     def uuid7(self) -> str:
         with self._lock:

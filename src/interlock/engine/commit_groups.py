@@ -11,9 +11,11 @@ from .settlement import Settlement, take_batch
 AT_ONCE = 2
 """How many groups of one kind are stored at once, so that one uses the database while another calls functions."""
 AT_ONCE_IF_SLOW = 8
-"""The same while a group of the kind takes long, so that a slow function does not delay every job of its kind."""
+"""How many groups of one kind are stored at once while one is slow, so that a slow function does not delay every job of
+its kind.
+"""
 SLOW_AFTER = 0.1
-"""Seconds after which a group takes long."""
+"""Seconds after which a group counts as slow."""
 
 
 class _Kind:

@@ -91,7 +91,7 @@ class HeldExecution:
     failures: int
     """How often its finish function, or a hook, has failed or crashed."""
     withdrawn: bool
-    """Whether the job returns to its queue if storing its success has not begun, because the worker stops."""
+    """Whether the worker is stopping: unless its success is already being stored, the job returns to its queue."""
     handler_task: ProtectedTask[None] | None
     """The task of its slot while the handler runs in it, so that `halt` cancels the handler and nothing else."""
     shared_crash: bool

@@ -1,4 +1,4 @@
-"""Audit retention: archives the history of jobs that were deleted long enough ago, in batches, and its partitions."""
+"""Archives old history of deleted jobs in batches, and creates and drops the monthly partitions of the audit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

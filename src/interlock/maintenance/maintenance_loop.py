@@ -59,8 +59,9 @@ class Maintenance:
         Periodic(self._context, "maintenance", lambda: EVERY, jitter=True).run_in_thread(self._run_parts)
 
     def archive(self) -> None:
-        """Archive until the worker ends. This is the body of a thread of its own, because the archive function, or
-        another worker's, may take long, and jobs must be recovered meanwhile.
+        """Archive until the worker ends.
+
+        It runs in its own thread, because an archive function may be slow and jobs must be recovered meanwhile.
         """
         Periodic(self._context, "archive", lambda: EVERY, jitter=True).run_in_thread(self._archive)
 

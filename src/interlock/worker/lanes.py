@@ -44,7 +44,7 @@ class Lane:
 
     @property
     def starting(self) -> int:
-        """How many of the waiting executions need no other one of this lane to end before them."""
+        """How many of the waiting executions this lane could start now."""
         return min(len(self.queue), self.most_running - self.running)
 
     @property
@@ -54,7 +54,7 @@ class Lane:
 
     @property
     def batch(self) -> int:
-        """The room that is worth a claim while handlers run."""
+        """The number of free places from which the worker claims while handlers run."""
         return max((self.most_running + self.prefetch.most) // 4, 1)
 
 
@@ -96,7 +96,7 @@ class Lanes:
         return {"loop": self._loop, "threads": self._threads}.get(runner)
 
     def batch_of(self, runner: Runner) -> int:
-        """Return the room that is worth a claim while handlers run."""
+        """Return the number of free places from which the worker claims while handlers run."""
         lane = self.find(runner)
         return 1 if lane is None else lane.batch
 

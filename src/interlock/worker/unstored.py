@@ -15,7 +15,10 @@ class UnstoredOutcomes:
     """The executions whose handler has ended and whose outcome is not stored. Use it in the event loop only."""
 
     def __init__(self, slots: int, *, may_lose: bool) -> None:
-        """If the death of a worker could fail a job or hold it, `may_lose` is false: no outcome waits beside a slot."""
+        """`may_lose` is false if the death of a worker could fail or hold a job.
+
+        Then a job that is not stored counts like a running one.
+        """
         self._most_started = slots + (MOST if may_lose else 0)
         self._alone: dict[int, HeldExecution] = {}
         """Those whose outcome needs a function of their kind."""
@@ -32,6 +35,9 @@ class UnstoredOutcomes:
         return started < self._most_started and len(self._alone) < MOST_ALONE
 
     def withdraw(self) -> None:
-        """Return the jobs to the queue that no thread has begun to store. Their functions could take too long."""
+        """Return to the queue the jobs whose outcome no thread has begun to store.
+
+        Their functions could take too long.
+        """
         for execution in self._alone.values():
             execution.withdrawn = True

@@ -20,9 +20,11 @@ def native(sql: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def execute(conn: Connection[Any], sql: str, params: Mapping[str, Any]) -> RawCursor[Any]:
-    """Run one named query. The driver does not parse its text, because it caches no texts as long as ours.
+    """Run one named query.
 
-    Results are binary, because the driver reads times and numbers faster from them than from text.
+    The driver would parse a text as long as ours at every call, because it does not cache it; so this sends the
+    server's own placeholders. Results are binary, because the driver reads times and numbers faster from them than from
+    text.
     """
     text, names = native(sql)
     return RawCursor(conn).execute(text, [params[name] for name in names], prepare=True, binary=True)

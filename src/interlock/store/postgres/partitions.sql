@@ -81,7 +81,7 @@ BEGIN
   IF to_regclass('interlock.audit_default') IS NOT NULL THEN
     RETURN false;
   END IF;
-  -- They would refer to the old table only.
+  -- Views, triggers, policies and publications would refer to the old table only.
   SELECT INTO dependents string_agg(o.name, ', ' ORDER BY o.name) FROM (
     SELECT 'view ' || r.ev_class::regclass AS name FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
       WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid = 'interlock.audit'::regclass
@@ -131,8 +131,8 @@ CREATE FUNCTION interlock.is_archived(first_id uuid, end_id uuid) RETURNS boolea
     WHERE r.entries IS DISTINCT FROM h.entries)
 $$;
 
--- The only way to drop a month: a partition's row triggers do not see that it is dropped. Its entries are locked while
--- they are checked. Returns false if another transaction uses the audit for a second.
+-- The only safe way to drop a month, because DROP TABLE fires no row triggers. Its entries are locked while they are
+-- checked. Returns false if another transaction uses the audit for a second.
 CREATE FUNCTION interlock.drop_audit_partition(month text) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE

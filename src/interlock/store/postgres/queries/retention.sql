@@ -12,7 +12,7 @@ DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
 LOCK TABLE interlock.archived IN SHARE ROW EXCLUSIVE MODE
 
 -- fragment: by_row
--- Not in the partition of a month.
+-- Entries outside the monthly partitions: only these are deleted by row when they are archived.
 a.tableoid IN ('interlock.audit'::regclass, to_regclass('interlock.audit_default'))
 
 -- name: archivable
