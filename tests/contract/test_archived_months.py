@@ -127,7 +127,9 @@ def test_month_in_use_is_dropped_later(store: OpenStore, place: Place, raw: Raw)
     assert months(raw) == [FEBRUARY, MARCH]
 
 
-def test_history_of_a_month_that_a_job_holds_up_is_deleted_by_row(store: OpenStore, place: Place, raw: Raw) -> None:
+def test_archived_history_is_deleted_by_row_if_a_stored_job_prevents_the_drop(
+    store: OpenStore, place: Place, raw: Raw
+) -> None:
     """A month after it could have been dropped. What is left is dropped after the job's deletion."""
     old = enqueue_at(store, 2026, 1, 5)
     gone(store, place)
@@ -146,7 +148,7 @@ def test_history_of_a_month_that_a_job_holds_up_is_deleted_by_row(store: OpenSto
     assert JANUARY not in months(raw)
 
 
-def test_month_that_cannot_be_dropped_does_not_hold_up_the_others(store: OpenStore, place: Place, raw: Raw) -> None:
+def test_other_months_are_dropped_if_one_cannot_be(store: OpenStore, place: Place, raw: Raw) -> None:
     """A user's view refers to it. Other history is removed first; then the error names the month, at every run."""
     old = [enqueue_at(store, 2026, 1, 5), enqueue_at(store, 2026, 2, 5)]
     gone(store, place)

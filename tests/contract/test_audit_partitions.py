@@ -154,7 +154,7 @@ def test_sqlite_has_no_partitions(tmp_path: Any) -> None:
 
 
 # ---------------------------------------------------------------- months
-def test_months_are_created_two_ahead(store: OpenStore, place: Place, raw: Raw) -> None:
+def test_partitions_of_the_next_two_months_are_created(store: OpenStore, place: Place, raw: Raw) -> None:
     """Once each, whoever asks."""
     other = place.open()
     assert store.retention.add_partitions() == 0

@@ -189,7 +189,9 @@ def test_slow_function_is_left_out_of_its_group(store: Store, raw: Raw, monkeypa
     assert (found.stored, body.effects) == ({leases[0].job.id, leases[2].job.id}, [leases[0].job.id, leases[2].job.id])
 
 
-def test_group_that_takes_long_stores_what_it_has(store: Store, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_group_stores_the_jobs_whose_functions_ran(
+    store: Store, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other jobs are late, and their functions are not called."""
     leases, body = leased(store, 5), GroupBody(raw)
     times = count(step=24)

@@ -51,7 +51,7 @@ def test_function_that_hides_its_commit_causes_an_error(store: Store, raw: Raw) 
     assert finish(store, lease).job.state == "SUCCEEDED"
 
 
-def test_function_that_returns_after_its_session_has_ended_took_too_long(store: Store, raw: Raw, place: Place) -> None:
+def test_function_whose_session_the_server_ended_counts_as_too_slow(store: Store, raw: Raw, place: Place) -> None:
     """PostgreSQL has ended the session, and the function does not notice."""
     raw("CREATE TABLE {effects} (job text, what text)")
     lease, body = claimed(store), Body(raw)

@@ -67,7 +67,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.engine.commit_groups.SLOW_AFTER", 60.0)
 
 
-def test_jobs_that_return_together_are_committed_together(bench: Bench) -> None:
+def test_jobs_whose_handlers_end_together_are_committed_together(bench: Bench) -> None:
     """One transaction commits at most `commit_batch` of them. Each job has its rows, its audit and its events."""
     shop = Shop(bench, commit_batch=4)
     jobs = shop.run(10)

@@ -58,7 +58,7 @@ def test_idle_maintenance_sends_at_most_75_statements_a_minute(shop: Shop, monke
     assert len(sent) <= 75, Counter(sent)
 
 
-def test_questions_of_an_idle_worker_are_one_statement_each(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_query_of_an_idle_worker_is_one_statement(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """No BEGIN and no COMMIT."""
     if place.url.startswith("sqlite"):
         pytest.skip("SQLite has no round trips")
@@ -92,8 +92,8 @@ def test_questions_of_an_idle_worker_are_one_statement_each(place: Place, monkey
 
 
 # ---------------------------------------------------------------- one job
-def test_one_job_on_an_idle_worker_costs_one_claim_one_question_and_one_report(place: Place) -> None:
-    """The notification announced the job, so the worker does not ask before the claim, and its next pause is the longest."""
+def test_one_job_on_an_idle_worker_costs_one_claim_one_due_query_and_one_report(place: Place) -> None:
+    """A notification announced the job: the worker claims without a query before, and its next pause is the longest."""
     if place.url.startswith("sqlite"):
         pytest.skip("a listener on SQLite also notices the worker's own writes")
     app: App[Any] = App(place.url, schema=place.schema)
