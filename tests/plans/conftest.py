@@ -48,3 +48,18 @@ def scenes(request: pytest.FixtureRequest) -> Iterator[Scenes]:
         for scene in pair:
             scene.meter.close()
             scene.place.close()
+
+
+@pytest.fixture(scope="session")
+def _small_scene(postgres_url: str) -> Iterator[Scene]:
+    scene = _scene(postgres_place(postgres_url))
+    yield scene
+    scene.meter.close()
+    scene.place.close()
+
+
+@pytest.fixture
+def small_postgres(_small_scene: Scene) -> Scene:
+    """A PostgreSQL database with no jobs but those that the test stores."""
+    _small_scene.place.recycle()
+    return _small_scene

@@ -48,7 +48,22 @@ class PostgresMeter:
 
     def whole(self, verb: Callable[[], Any]) -> list[str]:
         """Return the tables that are scanned completely, directly or through an index on all rows."""
-        nodes = [node for plan in self._plans(verb) for node in _nodes(plan) if node.get("Relation Name") in TABLES]
+        return self._read_whole(self._plans(verb))
+
+    def whole_of(self, statement: str) -> list[str]:
+        """Return the tables that the generic plan of this statement scans completely."""
+        session = self._store.session
+        names = list(dict.fromkeys(_PARAMETER.findall(session.queries[statement])))
+        with self._db.transaction(force_rollback=True):
+            self._db.execute(session.fixed_plans.replace(":local", "true"))
+            self._db.execute(f"PREPARE asked AS {_numbered(session.queries[statement], names)}")
+            explained = self._db.execute(f"EXPLAIN (FORMAT JSON) EXECUTE asked ({', '.join(['NULL'] * len(names))})")
+            (found,) = explained.fetchone() or ()
+            self._db.execute("DEALLOCATE asked")
+        return self._read_whole([found[0]["Plan"]])
+
+    def _read_whole(self, plans: list[dict[str, Any]]) -> list[str]:
+        nodes = [node for plan in plans for node in _nodes(plan) if node.get("Relation Name") in TABLES]
         full = {
             name
             for (name,) in self._db.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indpred IS NULL")
@@ -86,7 +101,7 @@ class PostgresMeter:
 
     def _explain(self, steady: str, statement: Any) -> dict[str, Any]:
         names = list(dict.fromkeys(_PARAMETER.findall(statement.sql)))
-        text = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", statement.sql)
+        text = _numbered(statement.sql, names)
         values = ", ".join(psycopg.sql.Literal(statement.params[name]).as_string(self._db) for name in names)
         with self._db.transaction(force_rollback=True):
             self._db.execute(steady.replace(":local", "true"))
@@ -99,6 +114,11 @@ class PostgresMeter:
             )
             self._db.execute("DEALLOCATE asked")
         return found[0]["Plan"]
+
+
+def _numbered(sql: str, names: list[str]) -> str:
+    """Return the statement with the server's own placeholders."""
+    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ from interlock.core.outcome import Errored, FailedFinally, Returned
 from interlock.store.types import Heartbeat, Lease
 from tests.contract.kit import claim_rules, decided, make, many, taken
 from tests.plans.conftest import Scene, Scenes
+from tests.plans.query_cost import PostgresMeter
 
 Verb = Callable[[], object]
 
@@ -86,3 +87,24 @@ def test_settling_cost_is_proportional_to_the_rows_named(scenes: Scenes, verb: C
 def test_settling_queries_scan_no_table(scenes: Scenes, verb: Callable[[Scene, int], Verb]) -> None:
     """Every step uses an index, although the tables were never analysed."""
     assert scenes.crowded.meter.scans(verb(scenes.crowded, 10)) == []
+
+
+@pytest.mark.parametrize("rows", [1, 12, 120])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in NAMELESS])
+def test_plans_made_for_small_tables_fit_large_ones(
+    small_postgres: Scene, verb: Callable[[Scene, int], Verb], rows: int
+) -> None:
+    """A session keeps its plans while the tables grow, so no plan reads a whole table, however small it is now."""
+    call = verb(small_postgres, rows)
+    small_postgres.place.raw.script("ANALYZE")
+    assert small_postgres.meter.whole(call) == []
+
+
+@pytest.mark.parametrize("rows", [1, 12, 120])
+@pytest.mark.parametrize("statement", ["claim", "lock_group", "renew_left", "present", "unrenewed"])
+def test_statements_beside_the_moves_read_no_whole_table(small_postgres: Scene, statement: str, rows: int) -> None:
+    """The same for the statements that run on other connections, or seldom."""
+    held(small_postgres, rows)
+    small_postgres.place.raw.script("ANALYZE")
+    assert isinstance(small_postgres.meter, PostgresMeter)
+    assert small_postgres.meter.whole_of(statement) == []

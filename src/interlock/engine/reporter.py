@@ -120,7 +120,9 @@ class Reporter:
 
         await self._settle(self._single_threads, settlements, work)
         not_stored = {id(settlement) for settlement in (*left_out.alone, *left_out.late)}
-        self._notify([settlement for settlement in settlements if id(settlement) not in not_stored])
+        # Later, so that the next group is in the database while the slots of this one start their next jobs.
+        stored = [settlement for settlement in settlements if id(settlement) not in not_stored]
+        asyncio.get_running_loop().call_soon(self._notify, stored)
         for settlement in left_out.alone:
             self._begin(self._settle_one(settlement))
         return left_out

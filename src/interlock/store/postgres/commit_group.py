@@ -73,6 +73,7 @@ def _fences(moves: Sequence[Move]) -> dict[str, Any]:
 
 def _write(session: PostgresSession, conn: Connection[Any], moves: Sequence[Move], *, plain: bool) -> None:
     with conn.pipeline():
+        conn.execute("RELEASE SAVEPOINT interlock_commit")
         send(conn, session.statement("fixed_plans", {"local": True}))
         written = [send(conn, statement) for statement in write_moves(session, moves, plain=plain)]
     if len(written) > 1 or len(written[0].fetchall()[0][0] or ()) != len(moves):

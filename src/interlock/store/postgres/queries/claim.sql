@@ -80,10 +80,10 @@ kind_limits AS MATERIALIZED (
   FROM interlock.kinds k WHERE k.max_running IS NOT NULL AND k.name = ANY(:kinds::text::text[])),
 queue_limits AS MATERIALIZED (
   SELECT q.name AS queue, q.max_running - (SELECT count(*) FROM interlock.executions r
-    JOIN interlock.jobs j ON j.id = r.job_id
+    JOIN interlock.jobs j ON j.id = ANY (ARRAY[r.job_id, r.job_id])
     WHERE r.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (r.external_id IS NULL OR r.status = 'COMMITTED')
       AND j.queue = q.name)
-    - (SELECT count(*) FROM interlock.executions r JOIN interlock.jobs j ON j.id = r.job_id
+    - (SELECT count(*) FROM interlock.executions r JOIN interlock.jobs j ON j.id = ANY (ARRAY[r.job_id, r.job_id])
     WHERE r.status IN ('LEASED', 'IN_PROGRESS') AND r.external_id IS NOT NULL AND j.queue = q.name) AS free
   FROM interlock.queues q WHERE q.max_running IS NOT NULL AND q.name = ANY(:queues::text::text[])),
 pairs AS MATERIALIZED (
@@ -157,7 +157,7 @@ claimed AS (
   UPDATE interlock.jobs j SET state = w.target, phase = 'running', version = j.version + w.arrows,
     attempt = j.attempt + 1,
     lifecycle_version = w.lifecycle_version, updated_at = {refreshed}
-  FROM chosen p, clock c, rules w WHERE j.id = p.id AND w.kind = j.kind AND w.state = j.state
+  FROM chosen p, clock c, rules w WHERE j.id = ANY (ARRAY[p.id, p.id]) AND w.kind = j.kind AND w.state = j.state
     AND w.lifecycle = j.lifecycle
   RETURNING {job}, w.status AS first_status, w.lease, j.id AS job_id, w.state AS waited, w.first_event, w.first_target,
     w.second_event, w.arrows, c.now),

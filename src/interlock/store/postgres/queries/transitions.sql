@@ -1,4 +1,8 @@
 -- Moves, takes and the locks of a commit, on PostgreSQL.
+--
+-- The statements for many jobs find a row by `id = ANY (ARRAY[x, x])`, not by `id = x`. With `id = x`, a plan that was
+-- made while the table was small may read all of it in the order of its key, as for a merge join, and the session keeps
+-- that plan while the table grows.
 
 -- name: fixed_plans
 -- Fixes the plans of this transaction or of the whole session, even if tables grow or statistics are stale. Never used
@@ -35,8 +39,8 @@ FOR NO KEY UPDATE
 -- has locked a row of a job, the job is left out and committed alone: only that commit waits, with no other locks.
 SELECT {job} FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[],
   :from_status::text::text[], :source::text::text[]) AS a(job_id, attempt, holder, from_status, source)
-JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
-JOIN interlock.jobs j ON j.id = a.job_id
+JOIN interlock.executions e ON e.job_id = ANY (ARRAY[a.job_id, a.job_id]) AND e.attempt = a.attempt
+JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
 WHERE (e.holder, e.status, j.state, j.attempt) IS NOT DISTINCT FROM (a.holder, a.from_status, a.source, a.attempt)
 ORDER BY a.job_id FOR NO KEY UPDATE OF e, j SKIP LOCKED
 
@@ -56,7 +60,8 @@ UPDATE interlock.executions e SET lease_expires_at = c.now + (e.lease_expires_at
   heartbeat_at = c.now
 FROM (SELECT interlock.clock() AS now) c, unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[],
   :from_status::text::text[], :source::text::text[]) AS a(job_id, attempt, holder, from_status, source)
-WHERE e.job_id = a.job_id AND e.attempt = a.attempt AND e.holder = a.holder AND e.status = a.from_status
+WHERE e.job_id = ANY (ARRAY[a.job_id, a.job_id]) AND e.attempt = a.attempt AND e.holder = a.holder
+  AND e.status = a.from_status
 
 -- name: lock_jobs
 -- Runs before a statement that writes an audit note. A note takes the next free number, so its snapshot must be newer
@@ -91,8 +96,8 @@ asked AS MATERIALIZED (
 matched AS MATERIALIZED (
   SELECT a.*, j.version, e.result AS kept_result, c.now
   FROM asked a CROSS JOIN clock c
-  JOIN interlock.executions e ON e.job_id = a.job_id AND e.attempt = a.attempt
-  JOIN interlock.jobs j ON j.id = a.job_id
+  JOIN interlock.executions e ON e.job_id = ANY (ARRAY[a.job_id, a.job_id]) AND e.attempt = a.attempt
+  JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
   WHERE (e.holder, e.status, j.state, j.attempt) IS NOT DISTINCT FROM (a.holder, a.from_status, a.source, a.attempt)
     AND NOT (a.refuse_if_cancel_requested AND j.cancel_requested_at IS NOT NULL)
   ORDER BY a.job_id, a.attempt FOR NO KEY UPDATE OF e, j),
@@ -114,7 +119,7 @@ settled AS (
     next_check_at = coalesce(h.now + h.check_in * interval '1 second', e.next_check_at),
     lease_expires_at = CASE WHEN h.check_in IS NOT NULL THEN h.now + h.check_in * interval '1 second'
       WHEN h.ended_by IS NULL THEN h.now + (e.lease_expires_at - e.heartbeat_at) ELSE e.lease_expires_at END
-  FROM matched h WHERE e.job_id = h.job_id AND e.attempt = h.attempt),
+  FROM matched h WHERE e.job_id = ANY (ARRAY[h.job_id, h.job_id]) AND e.attempt = h.attempt),
 moved AS (
   UPDATE interlock.jobs j SET state = h.target, phase = h.phase, version = CASE WHEN h.event IS NULL
     THEN j.version ELSE j.version + 1 END,
@@ -129,7 +134,7 @@ moved AS (
     cancel_requested_by = CASE WHEN h.ended_by IS NULL OR h.phase <> 'pending' THEN j.cancel_requested_by END,
     cancel_reason = CASE WHEN h.ended_by IS NULL OR h.phase <> 'pending' THEN j.cancel_reason END,
     updated_at = greatest(h.now, j.updated_at + interval '1 microsecond')
-  FROM matched h WHERE j.id = h.job_id AND h.moves_job),
+  FROM matched h WHERE j.id = ANY (ARRAY[h.job_id, h.job_id]) AND h.moves_job),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor, reason)
   SELECT h.job_id, h.version + 1, 0, h.attempt, h.now, h.event, h.source, h.target, h.actor, h.reason FROM matched h
@@ -159,7 +164,7 @@ settled AS (
   UPDATE interlock.executions e SET status = 'DONE', ended_by = 'succeed', result = coalesce(a.result::json, e.result),
     heartbeat_at = c.now, committed_at = c.now, finished_at = c.now, committed_holder = e.holder
   FROM asked a CROSS JOIN clock c
-  WHERE e.job_id = a.job_id AND e.attempt = a.attempt
+  WHERE e.job_id = ANY (ARRAY[a.job_id, a.job_id]) AND e.attempt = a.attempt
     AND (e.holder, e.status, e.state) IS NOT DISTINCT FROM (a.holder, 'IN_PROGRESS', :source::text)
   RETURNING a.ord, a.job_id, a.attempt, a.tries_left, e.result, c.now),
 moved AS (
@@ -167,7 +172,7 @@ moved AS (
     tries_left = s.tries_left, finished_at = s.now, result = s.result,
     updated_at = greatest(s.now, j.updated_at + interval '1 microsecond')
   FROM settled s
-  WHERE j.id = s.job_id AND (j.state, j.attempt) IS NOT DISTINCT FROM (:source::text, s.attempt)
+  WHERE j.id = ANY (ARRAY[s.job_id, s.job_id]) AND (j.state, j.attempt) IS NOT DISTINCT FROM (:source::text, s.attempt)
   RETURNING j.id, j.version, j.attempt, s.now, s.ord),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
@@ -186,8 +191,8 @@ WHERE e.job_id = :job_id::text::uuid AND e.attempt = :attempt::int AND e.status 
 -- The rows that a refused move did not match. Read after the refused statement, which waited for their locks.
 SELECT j.id::text, e.attempt, e.holder, e.status, e.ended_by, j.state, j.version
 FROM unnest(:job_id::text::uuid[], :attempt::text::int[]) AS a(job_id, attempt)
-LEFT JOIN interlock.jobs j ON j.id = a.job_id LEFT JOIN interlock.executions e ON e.job_id = a.job_id
-  AND e.attempt = a.attempt
+LEFT JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
+LEFT JOIN interlock.executions e ON e.job_id = ANY (ARRAY[a.job_id, a.job_id]) AND e.attempt = a.attempt
 
 -- name: take
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
@@ -197,7 +202,8 @@ asked AS MATERIALIZED (
     :frees_key::text::bool[], :actor::text::text[], :reason::text::text[]) WITH ORDINALITY
   AS a(job_id, version, source, target, event, phase, frees_key, actor, reason, ord)),
 matched AS MATERIALIZED (
-  SELECT a.*, j.attempt, j.kind, c.now FROM asked a CROSS JOIN clock c JOIN interlock.jobs j ON j.id = a.job_id
+  SELECT a.*, j.attempt, j.kind, c.now FROM asked a CROSS JOIN clock c
+  JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
   WHERE (j.version, j.state, j.phase) IS NOT DISTINCT FROM (a.version, a.source, 'pending')
   ORDER BY a.job_id FOR NO KEY UPDATE OF j),
 taken AS (
@@ -206,7 +212,7 @@ taken AS (
     key_freed = j.key_freed OR h.frees_key, held_at = NULL, held_reason = NULL,
       last_error = coalesce(h.reason, j.last_error),
     updated_at = greatest(h.now, j.updated_at + interval '1 microsecond')
-  FROM matched h WHERE j.id = h.job_id),
+  FROM matched h WHERE j.id = ANY (ARRAY[h.job_id, h.job_id])),
 recorded AS (
   INSERT INTO interlock.executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status,
     state, ended_by, error, leased_at, finished_at)
