@@ -226,6 +226,22 @@ def test_jobs_that_have_waited_too_long_return_even_behind_jobs_on_their_last_tr
     asyncio.run(scene())
 
 
+def test_jobs_on_their_last_try_start_before_the_others_and_in_order_of_arrival() -> None:
+    """So none of them waits for as long as newer ones arrive."""
+
+    async def scene() -> None:
+        queue = SlotQueue(lambda: None, contextvars.copy_context())
+        ordinary = [_waiting(is_async=True) for _ in range(2)]
+        last = [_waiting(is_async=True, tries_left=1) for _ in range(3)]
+        for execution in (ordinary[0], *last[:2], ordinary[1], last[2]):
+            queue.add(execution)
+        assert len(queue) == 5
+        assert [queue.next() for _ in range(5)] == [*last, *ordinary]
+        assert queue.first is None
+
+    asyncio.run(scene())
+
+
 def _waiting(*, is_async: bool, tries_left: int = 3) -> HeldExecution:
     spec = SimpleNamespace(process=False, signature=SimpleNamespace(is_async=is_async))
     job = SimpleNamespace(lease_losses=0, tries_left=tries_left, state="RUNNING")
