@@ -239,6 +239,17 @@ def test_only_short_handlers_let_a_worker_claim_in_advance() -> None:
     assert ahead.most == 0
 
 
+def test_only_handlers_that_end_after_a_suspension_let_a_worker_claim_in_advance_again() -> None:
+    """Otherwise the worker would at once claim as many jobs as had to wait for too long."""
+    ahead = Prefetch(lease=30)
+    for now in (0.0, HORIZON):
+        ahead.handlers_ended(50, seconds=0.1, now=now)
+    ahead.suspend()
+    assert ahead.most == 0
+    ahead.handlers_ended(1, seconds=0.001, now=HORIZON * 1.1)
+    assert ahead.most == 1
+
+
 def test_handlers_count_for_a_shorter_time_if_the_lease_is_short() -> None:
     short, long = Prefetch(lease=1), Prefetch(lease=30)
     for prefetch in (short, long):

@@ -18,6 +18,10 @@ class Prefetch:
 
     def __init__(self, lease: float) -> None:
         self._horizon = min(HORIZON, lease / LEASE_SHARE)
+        self.suspend()
+
+    def suspend(self) -> None:
+        """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""
         self._mean = math.inf
         self._since, self._ended, self._ended_before = -math.inf, 0, 0
         """When the present horizon began, and how many handlers ended in it and in the one before."""
@@ -35,10 +39,6 @@ class Prefetch:
         self._ended += count
         # Slots that long handlers occupy start no other job, so the number of slots would promise too much.
         self.most = min(MOST, max(self._ended, self._ended_before)) if self._mean <= self._horizon else 0
-
-    def suspend(self) -> None:
-        """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""
-        self._mean, self._ended, self.most = math.inf, 0, 0
 
 
 def lease_for_prefetch(kinds: Iterable[KindSpec]) -> float:
