@@ -36,6 +36,8 @@ class Reporter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
         self._hooks_stopped = asyncio.Event()
+        self.on_hook_raised: Callable[[HeldExecution], None] = lambda _: None
+        """Called in the event loop when the hook of an outcome has raised, before each retry."""
         self._groups = CommitGroups(self._begin, self._settle_commit, self._settle_group)
 
     def stop_retrying_hooks(self) -> None:
@@ -133,6 +135,7 @@ class Reporter:
         """Settle again for as long as a hook raises, then notify the slot."""
         context = self._settler.context
         while settlement.retry_in is not None and settlement.execution.stop != "lost" and not context.stopped.is_set():
+            self.on_hook_raised(settlement.execution)
             await self._wait(settlement.retry_in)
             if self._hooks_stopped.is_set():
                 break

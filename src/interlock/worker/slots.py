@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ..core.lifecycle import Lifecycle
-from ..core.outcome import Finished, Handed, Outcome, Returned
+from ..core.outcome import Outcome, Returned
 from ..engine.context import WorkerContext, call_soon
 from ..engine.held_execution import WHY, HeldExecution
 from ..engine.reporter import Reporter
@@ -81,6 +81,7 @@ class Slots:
         self._unstarted = UnstartedJobs(reporter, self._returned)
         self.lanes = Lanes(size, threads, lease, self._unstarted.return_late, self._own)
         self._unstored = UnstoredOutcomes(size, may_lose=lease > 0)
+        reporter.on_hook_raised = self._hook_raised
 
     # ------------------------------------------------------------ free slots
     @property
@@ -207,7 +208,7 @@ class Slots:
         if outcome is None:
             self._give_up(execution, "another worker will finish it")
             return
-        self._reporting(execution, outcome)
+        self.states.report_outcome(execution, outcome)
         self._leave(execution)
         self._reporter.post(execution, outcome, self._settled)
         self.slot_freed.set()
@@ -226,7 +227,7 @@ class Slots:
         now = self._context.sleeper.monotonic()
         self.lanes.handlers_ended([execution for execution, _, _ in ended], now)
         for execution, outcome, value in ended:
-            self._reporting(execution, outcome)
+            self.states.report_outcome(execution, outcome)
             if not (isinstance(outcome, Returned) and outcome.boundary):
                 self._leave(execution)
             self._unstored.add(execution)
@@ -240,11 +241,6 @@ class Slots:
             execution.in_slot = False
             self._running -= 1
             self.lanes.of(execution).running -= 1
-
-    def _reporting(self, execution: HeldExecution, outcome: Outcome) -> None:
-        if execution.state == "Processing":
-            good = isinstance(outcome, Returned | Handed) or (isinstance(outcome, Finished) and outcome.error is None)
-            self.states.go(execution, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
 
     def _settled(self, items: Sequence[Settlement]) -> None:
         """Forget executions after the store has answered, or run the finish functions of committed ones."""
@@ -270,6 +266,12 @@ class Slots:
         else:
             # The execution is committed. The same slot runs its finish function.
             self._begin(execution)
+
+    def _hook_raised(self, execution: HeldExecution) -> None:
+        """Let other jobs start while the hook waits to be retried."""
+        self._unstored.hook_raised(execution)
+        self.slot_freed.set()
+        self.begin_queued()
 
     def _give_up(self, execution: HeldExecution, why: str) -> None:
         """Free the slot of an execution that this worker lost or could not return. Another worker adopts it."""
