@@ -105,7 +105,7 @@ class Attempts:
         """Return the arguments of the handler, or the outcome if it must not run."""
         if execution.stop is not None:
             # The execution was stopped while it waited to start. Return now, because a sync handler would still run.
-            return {}, outcome_of_stop(execution)
+            return {}, outcome_of_stop(execution, started=False)
         self._context.failpoints(Failpoint.AFTER_CLAIM, execution.job)
         try:
             return execution.spec.signature.check(execution.job.payload), None
