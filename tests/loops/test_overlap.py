@@ -184,6 +184,27 @@ def test_jobs_claimed_in_advance_return_if_a_job_beside_them_may_crash_the_worke
     asyncio.run(scene())
 
 
+def test_jobs_claimed_in_advance_return_if_an_adopted_execution_may_crash_the_worker(
+    dock: Dock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has had another worker, which may have died of it."""
+    monkeypatch.setattr(slot_queue, "LONGEST_WAIT", 10 * TIME_LIMIT)
+
+    async def scene() -> None:
+        async with dock.one_running_and_some_waiting() as (worker, witness, short):
+            spec = dock.long.spec
+            dock.long.using(queue="side").enqueue()
+            rules = spec.claim_rules(spec.version(dock.store))
+            (lease,) = dock.store.queue.claim(worker.name, rules, ["side"], 1)
+            worker.take(replace(lease, crashes=1), spec.lifecycle, worker._context.sleeper.monotonic())
+            for id_ in short:
+                ended = await witness.until(AttemptEnded, lambda one, id_=id_: one.job_id == id_)
+                assert ended.outcome == "lose"
+                assert dock.app.get(id_).tries_left == TRIES
+
+    asyncio.run(scene())
+
+
 def test_leases_of_jobs_claimed_in_advance_are_renewed(dock: Dock) -> None:
     async def scene() -> None:
         async with dock.one_running_and_some_waiting() as (worker, _, short):

@@ -122,6 +122,7 @@ class Slots:
         """
         self.add(lease, lifecycle, asked_at, separate_process=separate_process)
         self.begin_queued()
+        self.return_endangered()
 
     def add(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, separate_process: bool) -> None:
         """Let an execution wait for a slot until `begin_queued` is called."""
@@ -313,8 +314,7 @@ class Slots:
 
     def return_unstarted(self, why: str) -> None:
         """Return the jobs that were claimed in advance to the queue. They keep their tries and their place."""
-        for lane in self.lanes:
-            self._unstarted.return_all(lane, why)
+        self._unstarted.return_all(self.lanes, why)
 
     def _returned(self, items: Sequence[Settlement]) -> None:
         for item in items:
