@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.error_policy import headline
 from ..core.outcome import Outcome
-from ..jobs.user_code import protected, try_call
+from ..jobs.user_code import context_of, protected, try_call
 from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
 from .settle_group import GroupSettler, LeftOut
@@ -32,6 +32,8 @@ class Reporter:
         self._settler = settler
         self._batch_thread = batch_thread
         self._single_threads = single_threads
+        self._own = context_of(None)
+        """The context of the worker's own code. A handler may post an outcome from a context that it has changed."""
         self._waiting: deque[Settlement] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
@@ -40,13 +42,13 @@ class Reporter:
         """Called in the event loop when the hook of an outcome has raised, before each retry."""
         self._groups = CommitGroups(self._begin, self._settle_commit, self._settle_group)
 
-    def stop_retrying_hooks(self) -> None:
-        """Stop retrying hooks that raised; the worker that adopts the job retries them. Call it in the event loop."""
-        self._hooks_stopped.set()
-
     @property
     def idle(self) -> bool:
         return not self._tasks
+
+    def stop_retrying_hooks(self) -> None:
+        """Stop retrying hooks that raised; the worker that adopts the job retries them. Call it in the event loop."""
+        self._hooks_stopped.set()
 
     def post(self, execution: HeldExecution, outcome: Outcome, on_settled: OnSettled, value: Any = None) -> None:
         """Store an outcome. `on_settled` is called in the event loop afterwards, once for a batch."""
@@ -85,7 +87,7 @@ class Reporter:
             await asyncio.wait(self._tasks)
 
     def _begin(self, work: Any) -> None:
-        task = protected(work)
+        task = protected(work, context=self._own.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
