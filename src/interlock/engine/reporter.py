@@ -42,10 +42,6 @@ class Reporter:
         """Called in the event loop when the hook of an outcome has raised, before each retry."""
         self._groups = CommitGroups(self._begin, self._settle_commit, self._settle_group)
 
-    @property
-    def idle(self) -> bool:
-        return not self._tasks
-
     def stop_retrying_hooks(self) -> None:
         """Stop retrying hooks that raised; the worker that adopts the job retries them. Call it in the event loop."""
         self._hooks_stopped.set()
