@@ -24,12 +24,11 @@ from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
 from .finishing import finish
 from .lanes import Lanes, Runner
-from .prefetch import lease_for_prefetch
+from .prefetch import death_costs_only_a_try
 from .slot_states import SlotStates
 from .unstarted import UnstartedJobs
 from .unstored import UnstoredOutcomes
 
-OnError = Callable[[BaseException], None]
 Ended = tuple[HeldExecution, Outcome, Any]
 """An execution whose handler has ended, its outcome, and the value for the commit function."""
 
@@ -42,7 +41,7 @@ class Slots:
         context: WorkerContext,
         attempts: Attempts,
         reporter: Reporter,
-        on_error: OnError,
+        on_error: Callable[[BaseException], None],
         *,
         size: int,
         threads: int,
@@ -77,10 +76,11 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._own = context_of(None)
         """The context of the worker's own code. Handlers start from copies of it."""
-        lease = lease_for_prefetch(context.kinds.values())
+        may_lose = death_costs_only_a_try(context.kinds.values())
+        lease = min(kind.lease for kind in context.kinds.values())
         self._unstarted = UnstartedJobs(reporter, self._returned)
-        self.lanes = Lanes(size, threads, lease, self._unstarted.return_late, self._own)
-        self._unstored = UnstoredOutcomes(size, may_lose=lease > 0)
+        self.lanes = Lanes(size, threads, lease, self._unstarted.return_late, self._own, prefetches=may_lose)
+        self._unstored = UnstoredOutcomes(size, may_lose=may_lose)
         reporter.on_hook_raised = self._hook_raised
 
     # ------------------------------------------------------------ free slots
