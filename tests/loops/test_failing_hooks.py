@@ -59,7 +59,7 @@ def test_failing_hooks_block_no_thread_of_other_jobs(shop: InterceptedApp) -> No
         asyncio.run(scene())
 
 
-@pytest.mark.parametrize("bound", ["MOST_ALONE", "MOST"])
+@pytest.mark.parametrize("bound", ["MOST_ALONE", "MOST_UNSTORED"])
 def test_jobs_whose_hook_is_retried_later_do_not_stop_other_jobs(
     shop: InterceptedApp, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:

@@ -108,7 +108,7 @@ def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
     slots, jobs, ahead, unstored = 2, 80, 8, 10
     monkeypatch.setattr(worker_module, "HEALTH_CHECK", 0.02)
     monkeypatch.setattr(prefetch_module, "MOST_PREFETCHED", ahead)
-    monkeypatch.setattr(unstored_module, "MOST", unstored - slots)
+    monkeypatch.setattr(unstored_module, "MOST_UNSTORED", unstored - slots)
     intercepted, stored = InterceptedStore(dock.store), threading.Event()
 
     def hang() -> None:

@@ -17,7 +17,7 @@ from .settle_group import GroupSettler, LeftOut
 from .settlement import OnSettled, Settlement, take_batch
 
 _log = logging.getLogger("interlock")
-MOST = 1000
+MOST_PER_BATCH = 1000
 """The most moves in one batch."""
 
 
@@ -156,7 +156,7 @@ class Reporter:
         try:
             await asyncio.sleep(0)  # outcomes of the same loop iteration join the batch
             while self._waiting:
-                batch = take_batch(self._waiting, MOST)
+                batch = take_batch(self._waiting, MOST_PER_BATCH)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
                 self._notify(batch)
         finally:

@@ -5,7 +5,7 @@ If a worker dies, each job that it has run and not stored loses a try.
 
 from ..engine.held_execution import HeldExecution
 
-MOST = 1000
+MOST_UNSTORED = 1000
 """How many outcomes may wait to be stored, besides one for each slot. With more, no handler starts."""
 MOST_ALONE = 100
 """How many outcomes may wait that need a function of their kind, such as a commit function, which may be slow. If the
@@ -23,7 +23,7 @@ class UnstoredOutcomes:
 
         Then a job that is not stored counts like a running one.
         """
-        self._most_started = slots + (MOST if may_lose else 0)
+        self._most_started = slots + (MOST_UNSTORED if may_lose else 0)
         self._most_alone = max(slots, MOST_ALONE)
         self._alone: dict[int, HeldExecution] = {}
         """Those whose outcome needs a function of their kind."""
