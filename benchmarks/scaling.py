@@ -248,6 +248,8 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path, default=RUN, help="a saved run; by default the published one")
     parser.add_argument("--write", action="store_true", help="replace the tables of the page")
     given = parser.parse_args()
+    if not given.file.exists():
+        parser.exit(1, f"There is no saved run {given.file}: name one, or run make bench-peers ARGS=--publish first.\n")
     run = json.loads(given.file.read_text())
     print(report(run))
     if given.write:

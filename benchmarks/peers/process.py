@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,20 +41,27 @@ class Client:
     def do(self, what: str, **arguments: float) -> float:
         """Carry out one command and return the seconds that it took."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": what} | arguments) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps({"do": what} | arguments) + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._ended() from error
         return float(self._read()["seconds"])
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise ProgramFailedError(f"The client of {self.name} ended: {last_line(self._log)}")
+            raise self._ended()
         return json.loads(line)
+
+    def _ended(self) -> ProgramFailedError:
+        return ProgramFailedError(f"The client of {self.name} ended: {last_line(self._log)}")
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(OSError):  # a client that has ended leaves the last command unread
+            self._process.stdin.close()
         _end(self._process)
 
 
@@ -146,10 +153,9 @@ def wait_for_handlers(workers: list[Worker], count: int, since: int = 0) -> None
 
 @contextmanager
 def running(client: Client, workers: list[Worker]) -> Iterator[None]:
-    """Stop everything at the end of the block."""
-    try:
+    """Stop everything at the end of the block, also if one of them cannot be stopped."""
+    with ExitStack() as stack:
+        for worker in reversed(workers):
+            stack.callback(worker.stop)
+        stack.callback(client.close)
         yield
-    finally:
-        client.close()
-        for worker in workers:
-            worker.stop()

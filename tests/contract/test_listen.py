@@ -90,6 +90,21 @@ def test_returned_job_wakes_the_listener(store: Store, other: Store) -> None:
         bell.wait()
 
 
+def test_listener_that_opens_does_not_announce_a_job(store: Store, other: Store) -> None:
+    """It makes its own call, since jobs may have come before; only changes afterwards wake the listener."""
+    stored(other)
+    bell, opened = Bell(), Bell()
+    listener = store.queue.listen(bell, opened)
+    try:
+        opened.wait()
+        assert bell.calls == 0
+        stored(other)
+        bell.wait()
+        assert opened.calls == 1
+    finally:
+        listener.close()
+
+
 def test_all_listeners_are_woken(store: Store, other: Store) -> None:
     """Each one is called."""
     with listening(store) as first, listening(store) as second, listening(other) as third:

@@ -9,10 +9,11 @@ import pytest
 from interlock import Backoff, Fail, Job, Run, Tx
 from interlock.core.sleeper import SystemSleeper
 from interlock.telemetry.events import HookFailed
+from interlock.worker import unstored
 from interlock.worker.assembly import run_worker
 from tests.kit import Place
 from tests.loops.intercepted_app import InterceptedApp
-from tests.loops.worker_doubles import EventRecorder, InstantSleeper
+from tests.loops.worker_doubles import TIME_LIMIT, EventRecorder, InstantSleeper
 
 
 @pytest.fixture
@@ -56,6 +57,41 @@ def test_failing_hooks_block_no_thread_of_other_jobs(shop: InterceptedApp) -> No
         patch.setattr("interlock.worker.worker.DRAIN", 0.1)
         patch.setattr("interlock.worker.worker.GRACE", 0.1)
         asyncio.run(scene())
+
+
+@pytest.mark.parametrize("bound", ["MOST_ALONE", "MOST_UNSTORED"])
+def test_jobs_whose_hook_is_retried_later_do_not_stop_other_jobs(
+    shop: InterceptedApp, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """More of them wait for the retry than outcomes of either sort may wait to be stored."""
+    slots, many = 2, 12
+    monkeypatch.setattr(unstored, bound, 4)
+
+    @shop.app.job(backoff=Backoff(900, jitter=False))
+    async def bad(run: Run, n: int) -> None:
+        raise Fail("sold out")
+
+    @bad.on_enter("FAILED")
+    def hook(tx: Tx, job: Any) -> None:
+        raise RuntimeError("never")
+
+    @shop.app.job()
+    async def good(run: Run) -> int:
+        return 1
+
+    async def scene() -> None:
+        plan = replace(shop.plan(), sleeper=SystemSleeper(), slots=slots)
+        shop.app.enqueue_many(bad.request(n) for n in range(many))
+        async with run_worker(plan) as worker:
+            witness, failed = EventRecorder(shop.app.events), set[str]()
+            while len(failed) < many:
+                failed.add((await witness.until(HookFailed, lambda event: event.job_id not in failed)).job_id)
+            job = await good.aenqueue()
+            assert await good.aresult(job.id, timeout=TIME_LIMIT) == 1
+            worker.stop()
+            worker.return_jobs()
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("pause", [0.0, 900.0])

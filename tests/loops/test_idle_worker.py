@@ -12,9 +12,13 @@ import pytest
 
 from interlock import App, Backoff, Kind, Run, SyncRun
 from interlock.store import OpenStore
+from interlock.store.listener import Listener
+from interlock.store.postgres import listening
+from interlock.store.postgres.listening import PostgresListener
 from interlock.store.types import MaintenanceDue
 from interlock.telemetry.events import AttemptEnded, WorkerStateChanged
 from interlock.worker.assembly import run_worker
+from interlock.worker.poll_backoff import SHORTEST
 from tests.kit import Place
 from tests.loops.test_maintenance import Shop, shop
 from tests.loops.worker_doubles import EventRecorder, InterceptedStore
@@ -161,6 +165,43 @@ def test_worker_that_pauses_for_long_runs_a_retry_when_it_is_due(place: Place) -
     app.close()
     assert pauses, "the worker slept through the retry"
     assert pauses[0] <= 0.1
+
+
+def test_worker_without_notifications_polls_again_soon_after_a_backlog(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler forwards none. The listener opens while the worker drains the queue, which announces no job."""
+    if place.url.startswith("sqlite"):
+        pytest.skip("SQLite has no poolers")
+    app: App[Any] = App(place.url, schema=place.schema)
+    open_ = asyncio.Event()
+
+    @app.job()
+    async def mail(run: Run) -> None:
+        await open_.wait()
+
+    app.migrate()
+    jobs = {job.id for job in app.enqueue_many([mail.request() for _ in range(5)])}
+    monkeypatch.setattr(listening, "is_pooled", lambda _: True)
+    monkeypatch.setattr(PostgresListener, "_receives_notifications", lambda *_: False)
+
+    async def scene() -> float:
+        loop, call = asyncio.get_running_loop(), Listener._call
+
+        def called(listener: Listener, **how: bool) -> None:
+            call(listener, **how)
+            loop.call_soon_threadsafe(open_.set)
+
+        monkeypatch.setattr(Listener, "_call", called)
+        async with asyncio.timeout(60), run_worker(replace(app.plan(), slots=1)):
+            witness, ended = EventRecorder(app.events), set[str]()
+            while ended < jobs:
+                ended.add((await witness.until(AttemptEnded, lambda one: one.job_id not in ended)).job_id)
+            return idles_for(await witness.until(WorkerStateChanged, lambda moved: idles_for(moved) > 0))
+
+    pause = asyncio.run(scene())
+    app.close()
+    assert pause <= 2 * SHORTEST
 
 
 async def until_announced(witness: EventRecorder, kind: Kind[..., Any, Any]) -> int:

@@ -140,7 +140,7 @@ def test_execution_that_has_waited_longest_starts_first_if_its_lane_is_free() ->
     """So neither lane takes every slot that becomes free."""
 
     async def scene() -> None:
-        lanes = Lanes(2, 1, 30.0, lambda _: None, contextvars.copy_context())
+        lanes = Lanes(2, 1, 30.0, lambda _: None, contextvars.copy_context(), prefetches=True)
         order = [_waiting(is_async=is_async) for is_async in (True, False, True, False)]
         for number, execution in enumerate(order):
             lanes.of(execution).queue.add(execution)
@@ -156,7 +156,7 @@ def test_execution_that_has_waited_longest_starts_first_if_its_lane_is_free() ->
 
 def test_jobs_that_wait_for_a_thread_leave_the_other_slots_free() -> None:
     async def scene() -> None:
-        lanes = Lanes(10, 2, 30.0, lambda _: None, contextvars.copy_context())
+        lanes = Lanes(10, 2, 30.0, lambda _: None, contextvars.copy_context(), prefetches=True)
         for _ in range(50):
             lanes.of(_waiting(is_async=False)).queue.add(_waiting(is_async=False))
         assert (lanes.waiting, lanes.starting) == (50, 2)
@@ -170,7 +170,7 @@ def test_each_runner_may_claim_one_job_while_short_handlers_take_every_slot() ->
     """No other runner claims without a free slot, because its job would wait behind long handlers."""
 
     async def scene() -> None:
-        lanes = Lanes(8, 2, 30.0, lambda _: None, contextvars.copy_context())
+        lanes = Lanes(8, 2, 30.0, lambda _: None, contextvars.copy_context(), prefetches=True)
         loop, threads = lanes
         loop.running = 8
         runners: list[Runner] = ["loop", "threads", "processes"]
@@ -222,6 +222,22 @@ def test_jobs_that_have_waited_too_long_return_even_behind_jobs_on_their_last_tr
         assert late == [True]
         assert queue.remove_unstarted(late=True) == [old]
         assert queue.remove_unstarted() == [last]
+
+    asyncio.run(scene())
+
+
+def test_jobs_on_their_last_try_start_before_the_others_and_in_order_of_arrival() -> None:
+    """So none of them waits for as long as newer ones arrive."""
+
+    async def scene() -> None:
+        queue = SlotQueue(lambda: None, contextvars.copy_context())
+        ordinary = [_waiting(is_async=True) for _ in range(2)]
+        last = [_waiting(is_async=True, tries_left=1) for _ in range(3)]
+        for execution in (ordinary[0], *last[:2], ordinary[1], last[2]):
+            queue.add(execution)
+        assert len(queue) == 5
+        assert [queue.next() for _ in range(5)] == [*last, *ordinary]
+        assert queue.first is None
 
     asyncio.run(scene())
 

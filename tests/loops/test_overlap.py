@@ -17,7 +17,7 @@ from interlock.worker import slot_queue
 from interlock.worker import unstored as unstored_module
 from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
-from interlock.worker.prefetch import HORIZON, MOST, Prefetch, lease_for_prefetch
+from interlock.worker.prefetch import HORIZON, MOST_PREFETCHED, Prefetch, death_costs_only_a_try
 from interlock.worker.worker import Worker
 from tests.kit import Place
 from tests.loops.worker_doubles import TIME_LIMIT, EventRecorder, InterceptedStore
@@ -107,8 +107,8 @@ def test_handlers_run_while_a_report_hangs_until_too_many_outcomes_wait(
     """Then the worker claims nothing until outcomes are stored. Never do more handlers run than it has slots."""
     slots, jobs, ahead, unstored = 2, 80, 8, 10
     monkeypatch.setattr(worker_module, "HEALTH_CHECK", 0.02)
-    monkeypatch.setattr(prefetch_module, "MOST", ahead)
-    monkeypatch.setattr(unstored_module, "MOST", unstored - slots)
+    monkeypatch.setattr(prefetch_module, "MOST_PREFETCHED", ahead)
+    monkeypatch.setattr(unstored_module, "MOST_UNSTORED", unstored - slots)
     intercepted, stored = InterceptedStore(dock.store), threading.Event()
 
     def hang() -> None:
@@ -184,6 +184,27 @@ def test_jobs_claimed_in_advance_return_if_a_job_beside_them_may_crash_the_worke
     asyncio.run(scene())
 
 
+def test_jobs_claimed_in_advance_return_if_an_adopted_execution_may_crash_the_worker(
+    dock: Dock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has had another worker, which may have died of it."""
+    monkeypatch.setattr(slot_queue, "LONGEST_WAIT", 10 * TIME_LIMIT)
+
+    async def scene() -> None:
+        async with dock.one_running_and_some_waiting() as (worker, witness, short):
+            spec = dock.long.spec
+            dock.long.using(queue="side").enqueue()
+            rules = spec.claim_rules(spec.version(dock.store))
+            (lease,) = dock.store.queue.claim(worker.name, rules, ["side"], 1)
+            worker.take(replace(lease, crashes=1), spec.lifecycle, worker._context.sleeper.monotonic())
+            for id_ in short:
+                ended = await witness.until(AttemptEnded, lambda one, id_=id_: one.job_id == id_)
+                assert ended.outcome == "lose"
+                assert dock.app.get(id_).tries_left == TRIES
+
+    asyncio.run(scene())
+
+
 def test_leases_of_jobs_claimed_in_advance_are_renewed(dock: Dock) -> None:
     async def scene() -> None:
         async with dock.one_running_and_some_waiting() as (worker, _, short):
@@ -216,7 +237,7 @@ def test_idle_worker_runs_the_jobs_that_another_one_claimed_in_advance_but_could
 
 def test_as_many_jobs_are_claimed_in_advance_as_handlers_ended_a_moment_ago() -> None:
     """Slots that long handlers occupy start nothing, so the number of slots does not count."""
-    ahead = Prefetch(lease=30)
+    ahead = Prefetch(lease=30, allowed=True)
     assert ahead.most == 0
     ahead.handlers_ended(20, seconds=0.1, now=0)
     assert ahead.most == 20
@@ -226,21 +247,32 @@ def test_as_many_jobs_are_claimed_in_advance_as_handlers_ended_a_moment_ago() ->
     assert ahead.most == 25
     ahead.handlers_ended(1, seconds=0.01, now=HORIZON * 4)
     assert ahead.most == 1
-    ahead.handlers_ended(10 * MOST, seconds=0.1, now=HORIZON * 4)
-    assert ahead.most == MOST
+    ahead.handlers_ended(10 * MOST_PREFETCHED, seconds=0.1, now=HORIZON * 4)
+    assert ahead.most == MOST_PREFETCHED
 
 
 def test_only_short_handlers_let_a_worker_claim_in_advance() -> None:
     """A job never waits for a slot behind long handlers, because another worker might be idle."""
-    ahead = Prefetch(lease=30)
+    ahead = Prefetch(lease=30, allowed=True)
     ahead.handlers_ended(1000, seconds=1, now=1)
     assert ahead.most > 0
     ahead.handlers_ended(1, seconds=HORIZON * 2, now=1)
     assert ahead.most == 0
 
 
+def test_only_handlers_that_end_after_a_suspension_let_a_worker_claim_in_advance_again() -> None:
+    """Otherwise the worker would at once claim as many jobs as had to wait for too long."""
+    ahead = Prefetch(lease=30, allowed=True)
+    for now in (0.0, HORIZON):
+        ahead.handlers_ended(50, seconds=0.1, now=now)
+    ahead.suspend()
+    assert ahead.most == 0
+    ahead.handlers_ended(1, seconds=0.001, now=HORIZON * 1.1)
+    assert ahead.most == 1
+
+
 def test_handlers_count_for_a_shorter_time_if_the_lease_is_short() -> None:
-    short, long = Prefetch(lease=1), Prefetch(lease=30)
+    short, long = Prefetch(lease=1, allowed=True), Prefetch(lease=30, allowed=True)
     for prefetch in (short, long):
         prefetch.handlers_ended(10, seconds=0.01, now=100)
         prefetch.handlers_ended(1, seconds=0.001, now=100 + HORIZON / 2)
@@ -256,9 +288,9 @@ def test_nothing_is_claimed_in_advance_if_a_lost_worker_could_fail_a_job_that_ne
     for kind, options in {"safe": {}, "once": {"tries": 1}, "held": {"on_lost_lease": "hold"}}.items():
         app.job(kind=kind, lease=20, **options)(work)
     specs = {kind: app.kinds[kind].spec for kind in app.kinds}
-    assert lease_for_prefetch([specs["safe"]]) == 20
+    assert death_costs_only_a_try([specs["safe"]])
     for kind in ("once", "held"):
-        assert lease_for_prefetch([specs["safe"], specs[kind]]) == 0
-    prefetch = Prefetch(0.0)
+        assert not death_costs_only_a_try([specs["safe"], specs[kind]])
+    prefetch = Prefetch(lease=20, allowed=False)
     prefetch.handlers_ended(100, 1e-6, now=100)
     assert prefetch.most == 0

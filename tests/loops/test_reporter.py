@@ -1,5 +1,8 @@
 """Reports: if one job of a batch fails to settle, the others are still reported, and every slot becomes free."""
 
+import asyncio
+import contextvars
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,13 +10,15 @@ import pytest
 
 from interlock import Run
 from interlock.core.ids import uuid7
+from interlock.core.outcome import Advanced
 from interlock.engine.settle import Settler
 from interlock.engine.settlement import Settlement
 from interlock.store.types import Fence, Lease, Refusal
 from interlock.telemetry.events import SlotStateChanged, WorkerError
 from interlock.testing import KitWorker
 from interlock.worker.worker import Worker
-from tests.loops.handler_bench import Bench
+from tests.loops.handler_bench import DELIVERY, Bench
+from tests.loops.worker_doubles import TIME_LIMIT
 
 
 def jobs(bench: Bench, count: int) -> list[str]:
@@ -107,6 +112,43 @@ def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(
     assert told == [ids[0]]
     assert [bench.app.get(id).state for id in ids] == ["RUNNING", *["SUCCEEDED"] * 4]
     assert freed(bench)
+
+
+def test_context_of_a_handler_that_advances_does_not_reach_other_jobs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `advance` begins a batch. The end of the other job joins the next batch of the same task."""
+    tenant: contextvars.ContextVar[str | None] = contextvars.ContextVar("tenant", default=None)
+    seen, storing, settle = list[tuple[str | None, str | None]](), asyncio.Event(), Settler.settle_batch
+    ended = threading.Event()
+
+    @bench.app.job(lifecycle=DELIVERY)
+    async def staged(run: Run) -> None:
+        tenant.set("of the handler")
+        await run.advance("STREAMING")
+
+    @bench.app.job()
+    async def other(run: Run) -> None:
+        await storing.wait()
+
+    def slowly(self: Settler, items: Sequence[Settlement]) -> None:
+        if any(isinstance(item.outcome, Advanced) for item in items):
+            items[0].execution.task.get_loop().call_soon_threadsafe(storing.set)  # type: ignore[union-attr]
+            assert ended.wait(TIME_LIMIT)
+        settle(self, items)
+
+    def note(event: SlotStateChanged) -> None:
+        if event.target.startswith("Reporting") and event.job_id == id:
+            ended.set()
+        if event.why == "stored":
+            seen.append((event.job_id, tenant.get()))
+
+    bench.app.events.subscribe(note, SlotStateChanged)
+    monkeypatch.setattr(Settler, "settle_batch", slowly)
+    bench.add(staged)
+    id = bench.add(other)
+    bench.run()
+    assert [found for job, found in seen if job == id] == [None]
 
 
 def test_worker_forgets_an_abandoned_job_after_another_worker_has_it(

@@ -20,6 +20,7 @@ from interlock.store.types import Lease
 from interlock.telemetry.events import AttemptEnded, SlotStateChanged, WorkerStateChanged
 from interlock.worker.assembly import run_worker
 from interlock.worker.attempt import Attempts
+from interlock.worker.lost_claims import return_lost_claims
 from interlock.worker.plan import Plan
 from interlock.worker.subprocess.children import Children
 from tests.kit import Place
@@ -234,11 +235,20 @@ def test_without_children_a_suspect_with_two_losses_runs_alone(shop: Shop, place
     assert shop.most > 1
 
 
-@pytest.mark.parametrize(("why", "outcome"), [("shutdown", Requeued), ("cancel", CancelRequested), ("lost", Requeued)])
-def test_sync_handler_that_is_stopped_before_its_start_does_not_run(
-    shop: Shop, why: Stop, outcome: type[Outcome]
-) -> None:
-    """Otherwise a suspect might run beside other jobs, and a stopping worker would leave the handler midway."""
+@pytest.mark.parametrize(
+    ("why", "outcome"),
+    [
+        ("shutdown", Requeued("its worker is stopping", started=False)),
+        ("cancel", CancelRequested(None, "me#1")),
+        ("lost", Requeued("its worker could not renew the lease in time", started=False)),
+    ],
+    ids=["shutdown", "cancel", "lost"],
+)
+def test_sync_handler_that_is_stopped_before_its_start_does_not_run(shop: Shop, why: Stop, outcome: Outcome) -> None:
+    """Otherwise a suspect might run beside other jobs, and a stopping worker would leave the handler midway.
+
+    If the job returns to its queue, it keeps its place.
+    """
     begun: list[str] = []
 
     @shop.app.job()
@@ -266,5 +276,14 @@ def test_sync_handler_that_is_stopped_before_its_start_does_not_run(
         return (await attempts.prepare(execution))[0]
 
     with ThreadPoolExecutor(1) as threads:
-        assert isinstance(asyncio.run(scene(threads)), outcome)
+        assert asyncio.run(scene(threads)) == outcome
     assert begun == []
+
+
+def test_jobs_of_a_claim_whose_reply_was_lost_keep_their_tries_and_their_place(shop: Shop) -> None:
+    spec, store = shop.bill.spec, shop.store
+    jobs = shop.app.enqueue_many([shop.bill.request(n) for n in range(3)])
+    assert len(store.queue.claim("me#1", spec.claim_rules(spec.version(store)), ["default"], 3)) == 3
+    assert return_lost_claims(WorkerContext("me#1", lambda: store, {"bill": spec}), [], {}) == 3
+    for job in map(shop.app.get, (job.id for job in jobs)):
+        assert (job.state, job.tries_left, job.due_at) == ("PENDING", job.tries, job.created_at)

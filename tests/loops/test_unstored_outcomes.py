@@ -4,11 +4,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from interlock import App, Job, Run, Tx
+from interlock.engine.held_execution import HeldExecution
 from interlock.store import OpenStore
 from interlock.telemetry.events import SlotStateChanged
 from interlock.worker import unstored as unstored_module
@@ -16,6 +18,7 @@ from interlock.worker import worker as worker_module
 from interlock.worker.assembly import run_worker
 from interlock.worker.prefetch import HORIZON
 from interlock.worker.slots import Slots
+from interlock.worker.unstored import MOST_ALONE, MOST_RETRIED, UnstoredOutcomes
 from interlock.worker.worker import Worker
 from tests.kit import Place
 from tests.loops.test_overlap import rounds
@@ -71,6 +74,35 @@ def till(place: Place) -> Iterator[Till]:
     till = Till(place, commit_batch=1)
     yield till
     till.close()
+
+
+def test_worker_with_many_slots_may_store_one_outcome_for_each_of_them_at_once() -> None:
+    """Otherwise half of its slots would be idle while the handlers of the others are short."""
+    for slots, most in ((3, MOST_ALONE), (2 * MOST_ALONE, 2 * MOST_ALONE)):
+        unstored = UnstoredOutcomes(slots, may_lose=True)
+        executions = [_with_hook() for _ in range(most)]
+        for count, execution in enumerate(executions):
+            assert unstored.allow_start(count)
+            unstored.add(execution)
+        assert not unstored.allow_start(most)
+
+
+def test_too_many_outcomes_whose_hook_has_raised_stop_new_handlers_until_one_is_stored() -> None:
+    """They do not count as outcomes that wait to be stored."""
+    unstored = UnstoredOutcomes(1, may_lose=False)
+    executions = [_with_hook() for _ in range(MOST_RETRIED)]
+    for count, execution in enumerate(executions):
+        unstored.add(execution)
+        assert not unstored.allow_start(count + 1)
+        unstored.hook_raised(execution)
+        unstored.hook_raised(execution)
+        assert unstored.allow_start(count + 1) == (count + 1 < MOST_RETRIED)
+    unstored.remove(executions[0])
+    assert unstored.allow_start(MOST_RETRIED - 1)
+
+
+def _with_hook() -> HeldExecution:
+    return cast(HeldExecution, SimpleNamespace(spec=SimpleNamespace(settles_alone=True)))
 
 
 async def all_reported(recorder: EventRecorder, count: int) -> None:

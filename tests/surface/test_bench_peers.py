@@ -17,12 +17,13 @@ from benchmarks.peers import systems
 from benchmarks.peers.__main__ import choose
 from benchmarks.peers.cpu import Process, Snapshot, parse_machine, parse_process, snapshot
 from benchmarks.peers.measures import Sample
-from benchmarks.peers.process import ProgramFailedError
+from benchmarks.peers.process import Client, ProgramFailedError, Worker, running
 from benchmarks.peers.quiet import Calibration, Noise, Used, noise_of
 from benchmarks.peers.ratios import percentile, rate_by_tenth, ratio_of_rounds
 from benchmarks.peers.rounds import take_all, take_quiet
 from benchmarks.peers.server import STATEMENT, for_poller
 from benchmarks.peers.sizes import QUICK, Sizes
+from benchmarks.peers.systems import System
 
 if TYPE_CHECKING:
     from benchmarks.peers.bench import Bench
@@ -118,6 +119,28 @@ def test_program_that_fails_every_time_is_reported() -> None:
         raise ProgramFailedError("The worker of Huey exited with 1.")
 
     assert take_quiet(fail, 1, "drain", print) == "The worker of Huey exited with 1."
+
+
+class Scripts(System):
+    """A system whose client ends after its first line, and whose workers run until they are stopped."""
+
+    def command(self, role: str) -> list[str]:
+        return [sys.executable, "-c", "print('{}')" if role == "client" else "import time; time.sleep(600)"]
+
+
+def test_client_that_has_ended_fails_the_sample_and_leaves_no_worker(tmp_path: Path) -> None:
+    """The workers are paused while the client enqueues."""
+    with (tmp_path / "log").open("w") as log:
+        system = Scripts("Gone", "gone", "")
+        client, worker = Client(system, "postgresql://", log), Worker(system, "postgresql://", log)
+        client._process.wait()
+        try:
+            with pytest.raises(ProgramFailedError, match="The client of Gone ended"), running(client, [worker]):
+                worker.pause()
+                client.do("enqueue", jobs=1)
+            assert worker._process.returncode is not None
+        finally:
+            worker.stop()
 
 
 def taken(measure: measuring.Measure, noise: Noise) -> list[str]:

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import interlock
-from interlock import App, Job, SyncRun, Tx
+from interlock import App, Job, Run, SyncRun, Tx
 from interlock.core.transition import Move
 from interlock.engine.held_execution import HeldExecution
 from interlock.engine.settlement import Settlement
@@ -38,9 +38,16 @@ def excluded() -> list[str]:
     return [path for row in rows for path in _PATH.findall(row)]
 
 
-def traced(app: App[Tx], work: Any) -> set[str]:
-    """Return the files with a function that received the job, from its enqueue to its end."""
-    seen = set[str]()
+def functions(file: str) -> set[str]:
+    """Return the functions that the step of this file names."""
+    steps = re.split(r"\n(?=\d+\. )", PAGE.read_text("utf-8").partition("\n\nIf a handler returns")[0])
+    (step,) = (step for step in steps if f"`src/interlock/{file}`" in step)
+    return {*re.findall(r"`(\w+)`", step)}
+
+
+def traced(app: App[Tx], work: Any) -> dict[str, set[str]]:
+    """Return the files, and their functions, that received the job, from its enqueue to its end."""
+    seen = dict[str, set[str]]()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
@@ -50,7 +57,8 @@ def traced(app: App[Tx], work: Any) -> set[str]:
             given = [frame.f_locals.get(name) for name in names]
             given += [one for value in given if isinstance(value, list | tuple) for one in value[:1]]
             if any(isinstance(value, CARRIERS) for value in given):
-                seen.add(Path(code.co_filename).relative_to(PACKAGE).as_posix())
+                file = Path(code.co_filename).relative_to(PACKAGE).as_posix()
+                seen.setdefault(file, set()).add(code.co_name)
 
     threading.setprofile(profile)
     sys.setprofile(profile)
@@ -77,7 +85,7 @@ def test_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> None:
         committed.append(value)
 
     app.migrate()
-    seen = traced(app, greet.enqueue)
+    seen = {*traced(app, greet.enqueue)}
     app.close()
     outside = tuple(excluded())
     # `kind.enqueue` receives the arguments that become the job; the worker's `claim` requests it.
@@ -87,6 +95,24 @@ def test_page_lists_the_files_that_a_job_passes_through(tmp_path: Path) -> None:
     assert {path for path in seen if not path.startswith(outside)} - python == set()
     assert python - seen - begins == set()
     assert f"functions in {len(seen)} files receive it" in PAGE.read_text("utf-8")
+
+
+def test_page_names_the_function_that_runs_a_handler(tmp_path: Path) -> None:
+    """Plain async jobs take a shorter way than all others."""
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.job()
+    def sync(run: SyncRun, name: str) -> str:
+        return name
+
+    @app.job()
+    async def plain(run: Run, name: str) -> str:
+        return name
+
+    app.migrate()
+    ways = [traced(app, kind.enqueue)["worker/attempt.py"] & functions("worker/attempt.py") for kind in (sync, plain)]
+    app.close()
+    assert ways == [{"prepare"}, {"prepare_plain"}]
 
 
 def test_listed_files_exist_and_are_at_most_nine() -> None:

@@ -1,6 +1,7 @@
 """The model in benchmarks/scaling.py gives the rates that were measured, and its page shows the published run."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_noisy_rate_is_not_compared() -> None:
     lines = [line for line in scaling.report(run).splitlines() if "`drain-2`" in line]
     assert len(lines) == 2
     assert all("~" in line and "not quiet" in line for line in lines)
+
+
+def test_missing_run_ends_the_command_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "run.json"
+    monkeypatch.setattr(scaling, "RUN", missing)
+    monkeypatch.setattr(sys, "argv", ["scaling"])
+    with pytest.raises(SystemExit, match="1"):
+        scaling.main()
+    wrong = f"There is no saved run {missing}: name one, or run make bench-peers ARGS=--publish first.\n"
+    assert capsys.readouterr().err == wrong
 
 
 def test_page_shows_the_published_run() -> None:

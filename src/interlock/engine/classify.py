@@ -88,18 +88,18 @@ def as_unrecorded(outcome: Outcome) -> Outcome:
             return outcome
 
 
-def outcome_of_stop(execution: HeldExecution) -> Outcome:
-    """Return the outcome of a handler that stopped on request."""
+def outcome_of_stop(execution: HeldExecution, *, started: bool = True) -> Outcome:
+    """Return the outcome of a handler that stopped on request, or that was not `started` because of it."""
     match execution.stop:
         case "cancel":
             return CancelRequested(None, execution.owner)
         case "runtime":
             return Errored(f"{WHY['runtime']} of {execution.spec.max_runtime:g} s", retryable=True)
         case "shutdown":
-            return Requeued(WHY["shutdown"])
+            return Requeued(WHY["shutdown"], started)
         case _:
             # The worker may still own the lease. If another worker has taken the job, the store refuses this outcome.
-            return Requeued("its worker could not renew the lease in time")
+            return Requeued("its worker could not renew the lease in time", started)
 
 
 def outcome_of_value(execution: HeldExecution, value: Any) -> tuple[Outcome, Any]:

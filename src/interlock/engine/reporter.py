@@ -10,14 +10,14 @@ from typing import Any
 
 from ..core.error_policy import headline
 from ..core.outcome import Outcome
-from ..jobs.user_code import protected, try_call
+from ..jobs.user_code import context_of, protected, try_call
 from .commit_groups import CommitGroups
 from .held_execution import HeldExecution
 from .settle_group import GroupSettler, LeftOut
 from .settlement import OnSettled, Settlement, take_batch
 
 _log = logging.getLogger("interlock")
-MOST = 1000
+MOST_PER_BATCH = 1000
 """The most moves in one batch."""
 
 
@@ -32,19 +32,19 @@ class Reporter:
         self._settler = settler
         self._batch_thread = batch_thread
         self._single_threads = single_threads
+        self._own = context_of(None)
+        """The context of the worker's own code. A handler may post an outcome from a context that it has changed."""
         self._waiting: deque[Settlement] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
         self._hooks_stopped = asyncio.Event()
+        self.on_hook_raised: Callable[[HeldExecution], None] = lambda _: None
+        """Called in the event loop when the hook of an outcome has raised, before each retry."""
         self._groups = CommitGroups(self._begin, self._settle_commit, self._settle_group)
 
     def stop_retrying_hooks(self) -> None:
         """Stop retrying hooks that raised; the worker that adopts the job retries them. Call it in the event loop."""
         self._hooks_stopped.set()
-
-    @property
-    def idle(self) -> bool:
-        return not self._tasks
 
     def post(self, execution: HeldExecution, outcome: Outcome, on_settled: OnSettled, value: Any = None) -> None:
         """Store an outcome. `on_settled` is called in the event loop afterwards, once for a batch."""
@@ -83,7 +83,7 @@ class Reporter:
             await asyncio.wait(self._tasks)
 
     def _begin(self, work: Any) -> None:
-        task = protected(work)
+        task = protected(work, context=self._own.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -135,6 +135,7 @@ class Reporter:
         """Settle again for as long as a hook raises, then notify the slot."""
         context = self._settler.context
         while settlement.retry_in is not None and settlement.execution.stop != "lost" and not context.stopped.is_set():
+            self.on_hook_raised(settlement.execution)
             await self._wait(settlement.retry_in)
             if self._hooks_stopped.is_set():
                 break
@@ -157,7 +158,7 @@ class Reporter:
         try:
             await asyncio.sleep(0)  # outcomes of the same loop iteration join the batch
             while self._waiting:
-                batch = take_batch(self._waiting, MOST)
+                batch = take_batch(self._waiting, MOST_PER_BATCH)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
                 self._notify(batch)
         finally:

@@ -14,8 +14,11 @@ CLOSE_TIMEOUT = 2.0
 class Listener(ABC):
     """The thread runs `_listen`, which returns soon after `_closed` is set and `_interrupt` was called."""
 
-    def __init__(self, wake: Callable[[], None], on_close: Callable[["Listener"], None]) -> None:
+    def __init__(
+        self, wake: Callable[[], None], on_open: Callable[[], None] | None, on_close: Callable[["Listener"], None]
+    ) -> None:
         self._wake = wake
+        self._on_open = on_open or wake
         self._on_close = on_close
         # Locked during a call, so that no call comes after `close`. Reentrant, because the call itself may close.
         self._calling = threading.RLock()
@@ -40,18 +43,19 @@ class Listener(ABC):
         finally:
             self._clean_up()
 
-    def _call(self) -> None:
+    def _call(self, *, opened: bool = False) -> None:
+        """Call `wake`, or `on_open` if the listener has just opened a connection."""
         with self._calling:
             if self._closed.is_set():
                 return
             try:
-                self._wake()
+                (self._on_open if opened else self._wake)()
             except Exception:  # noqa: BLE001 - a caller's code
                 _log.exception("A listener's wake function raised; it is called again when more jobs come in.")
 
     @abstractmethod
     def _listen(self) -> None:
-        """Call `_call` for each change, until `_closed` is set."""
+        """Call `_call` for each change and for each connection that was opened, until `_closed` is set."""
 
     def _interrupt(self) -> None:  # noqa: B027 - a poller needs none
         """Make the thread check `_closed`."""

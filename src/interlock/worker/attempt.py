@@ -105,7 +105,7 @@ class Attempts:
         """Return the arguments of the handler, or the outcome if it must not run."""
         if execution.stop is not None:
             # The execution was stopped while it waited to start. Return now, because a sync handler would still run.
-            return {}, outcome_of_stop(execution)
+            return {}, outcome_of_stop(execution, started=False)
         self._context.failpoints(Failpoint.AFTER_CLAIM, execution.job)
         try:
             return execution.spec.signature.check(execution.job.payload), None
@@ -134,13 +134,7 @@ class Attempts:
         if outcome is not None:
             return outcome, None
         execution.began = self._context.sleeper.monotonic()
-        value, error = await self._call_plain(execution, arguments, task)
-        try:
-            if error is None:
-                return outcome_of_value(execution, value)
-        except BaseException as fault:  # noqa: BLE001 - every error becomes an outcome
-            error = fault
-        return outcome_of(error, execution, self._context.now), None
+        return self._outcome_of_result(execution, await self._call_plain(execution, arguments, task))
 
     async def _call_plain(
         self, execution: HeldExecution, arguments: dict[str, Any], task: ProtectedTask[None]
@@ -202,11 +196,19 @@ class Attempts:
                 )
             signature = execution.spec.signature
             call = signature.bound(self._run(execution, is_async=signature.is_async), arguments)
-            value, error = await self._call(execution, call, is_async=signature.is_async)
-            if error is None:
-                return outcome_of_value(execution, value)
+            result = await self._call(execution, call, is_async=signature.is_async)
         except asyncio.CancelledError:
             raise
+        except BaseException as error:  # noqa: BLE001 - every error becomes an outcome
+            result = None, error
+        return self._outcome_of_result(execution, result)
+
+    def _outcome_of_result(self, execution: HeldExecution, result: Result) -> tuple[Outcome, Any]:
+        """Return the outcome of a handler, and the value for the commit function."""
+        value, error = result
+        try:
+            if error is None:
+                return outcome_of_value(execution, value)
         except BaseException as fault:  # noqa: BLE001 - every error becomes an outcome
             error = fault
         return outcome_of(error, execution, self._context.now), None

@@ -11,7 +11,7 @@ from ..telemetry import events
 from .slots import Slots
 from .worker_parts import ClaimCapacity
 
-MOST = 500
+MOST_PER_CLAIM = 500
 """The most jobs that one statement claims. With more, the worker would wait longer for the first of them."""
 
 
@@ -36,7 +36,7 @@ class Claims:
         if not (groups := self._capacity.split(claim_rules, in_advance=in_advance())):
             return None
         for group in groups:
-            limit = min(self._capacity.room(group, in_advance=in_advance()), MOST)
+            limit = min(self._capacity.room(group, in_advance=in_advance()), MOST_PER_CLAIM)
             if limit > 0:
                 claimed = await self._claim_by(group, limit)
                 count, may_be_more = count + claimed, may_be_more or claimed == limit

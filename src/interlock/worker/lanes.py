@@ -29,11 +29,11 @@ class Lane:
     """Executions with the same needs: which of them wait, and how many run."""
 
     def __init__(
-        self, most_running: int, lease: float, on_late: Callable[["Lane"], None], context: contextvars.Context
+        self, most_running: int, prefetch: Prefetch, on_late: Callable[["Lane"], None], context: contextvars.Context
     ) -> None:
         self.most_running = most_running
         self.running = 0
-        self.prefetch = Prefetch(lease)
+        self.prefetch = prefetch
         self.queue = SlotQueue(lambda: on_late(self), context)
 
     def room(self, free_slots: int, *, in_advance: bool) -> int:
@@ -62,10 +62,17 @@ class Lanes:
     """The lanes of a worker. Use it in the event loop only."""
 
     def __init__(
-        self, slots: int, threads: int, lease: float, on_late: Callable[[Lane], None], context: contextvars.Context
+        self,
+        slots: int,
+        threads: int,
+        lease: float,
+        on_late: Callable[[Lane], None],
+        context: contextvars.Context,
+        *,
+        prefetches: bool,
     ) -> None:
-        self._loop = Lane(slots, lease, on_late, context)
-        self._threads = Lane(min(threads, slots), lease, on_late, context)
+        self._loop = Lane(slots, Prefetch(lease, allowed=prefetches), on_late, context)
+        self._threads = Lane(min(threads, slots), Prefetch(lease, allowed=prefetches), on_late, context)
 
     def __iter__(self) -> Iterator[Lane]:
         return iter((self._loop, self._threads))

@@ -13,7 +13,7 @@ _log = logging.getLogger("interlock")
 
 
 def return_lost_claims(context: WorkerContext, owned: Sequence[Fence], abandoned: dict[Fence, None]) -> int:
-    """Return the jobs of lost claims to the queue. They keep their tries. Returns how many jobs were returned.
+    """Return the jobs of lost claims to the queue. They keep their tries and their place. Returns how many there were.
 
     A job that cannot be returned waits until its lease expires. So do `abandoned` jobs, whose slot failed. They are
     removed from `abandoned` when another worker has taken them.
@@ -31,7 +31,8 @@ def return_lost_claims(context: WorkerContext, owned: Sequence[Fence], abandoned
         if spec is None or execution.attempt != fence.attempt or not execution.live:
             continue
         lease = Lease(job, execution.holder, execution.status, context.owner, spec.lease)
-        settlement = Settlement(context.execution_of(lease), Requeued("the reply to its claim was lost"))
+        outcome = Requeued("the reply to its claim was lost", started=False)
+        settlement = Settlement(context.execution_of(lease), outcome)
         settlement.execution.ran_elsewhere = True  # no handler ran, so the attempt has no run time
         try:
             returned += settler.settle_or_raise(settlement)

@@ -9,15 +9,21 @@ HORIZON = 0.1
 """Seconds within which a job that was claimed in advance should start. Another worker could start it at once."""
 LEASE_SHARE = 50
 """The horizon is at most the shortest lease divided by this number."""
-MOST = 1000
+MOST_PREFETCHED = 1000
 """The most jobs that are claimed in advance. If the worker dies, each of them loses a try."""
 
 
 class Prefetch:
     """Computes the number of jobs from recent handlers: as many as ended within the horizon, if they were short."""
 
-    def __init__(self, lease: float) -> None:
+    def __init__(self, lease: float, *, allowed: bool) -> None:
+        """`lease` is the shortest lease of the worker. Nothing is claimed in advance unless that is `allowed`."""
+        self._limit = MOST_PREFETCHED if allowed else 0
         self._horizon = min(HORIZON, lease / LEASE_SHARE)
+        self.suspend()
+
+    def suspend(self) -> None:
+        """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""
         self._mean = math.inf
         self._since, self._ended, self._ended_before = -math.inf, 0, 0
         """When the present horizon began, and how many handlers ended in it and in the one before."""
@@ -34,15 +40,9 @@ class Prefetch:
             self._ended, self._since = 0, now
         self._ended += count
         # Slots that long handlers occupy start no other job, so the number of slots would promise too much.
-        self.most = min(MOST, max(self._ended, self._ended_before)) if self._mean <= self._horizon else 0
-
-    def suspend(self) -> None:
-        """Claim nothing in advance until handlers have ended again, because jobs had to wait for too long."""
-        self._mean, self._ended, self.most = math.inf, 0, 0
+        self.most = min(self._limit, max(self._ended, self._ended_before)) if self._mean <= self._horizon else 0
 
 
-def lease_for_prefetch(kinds: Iterable[KindSpec]) -> float:
-    """Return the shortest lease, or 0 if the death of a worker could fail or hold a job that has not run."""
-    found = list(kinds)
-    safe = all(kind.tries > 1 and kind.on_lost_lease == "rerun" for kind in found)
-    return min((kind.lease for kind in found), default=0.0) if safe else 0.0
+def death_costs_only_a_try(kinds: Iterable[KindSpec]) -> bool:
+    """Whether the death of a worker takes a try from its jobs, but neither fails nor holds one that has not run."""
+    return all(kind.tries > 1 and kind.on_lost_lease == "rerun" for kind in kinds)

@@ -1,5 +1,6 @@
 """Numbers the slots of a worker, and reports their changes of state."""
 
+from ..core.outcome import Finished, Handed, Outcome, Returned
 from ..engine.context import WorkerContext
 from ..engine.held_execution import HeldExecution
 from ..telemetry import events
@@ -30,6 +31,12 @@ class SlotStates:
         """Move the slot of an execution to another state."""
         source, execution.state = execution.state, target
         self._moved(execution.slot, execution.job.id, source, target, why)
+
+    def report_outcome(self, execution: HeldExecution, outcome: Outcome) -> None:
+        """Move the slot of an execution whose outcome is about to be stored."""
+        if execution.state == "Processing":
+            good = isinstance(outcome, Returned | Handed) or (isinstance(outcome, Finished) and outcome.error is None)
+            self.go(execution, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
 
     def report_missed_claim(self) -> None:
         """Report that a job was due, but another worker claimed it first."""

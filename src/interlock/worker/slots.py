@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ..core.lifecycle import Lifecycle
-from ..core.outcome import Finished, Handed, Outcome, Returned
+from ..core.outcome import Outcome, Returned
 from ..engine.context import WorkerContext, call_soon
 from ..engine.held_execution import WHY, HeldExecution
 from ..engine.reporter import Reporter
@@ -24,12 +24,11 @@ from .attempt import Attempts
 from .capacity import is_suspect, must_run_alone
 from .finishing import finish
 from .lanes import Lanes, Runner
-from .prefetch import lease_for_prefetch
+from .prefetch import death_costs_only_a_try
 from .slot_states import SlotStates
 from .unstarted import UnstartedJobs
 from .unstored import UnstoredOutcomes
 
-OnError = Callable[[BaseException], None]
 Ended = tuple[HeldExecution, Outcome, Any]
 """An execution whose handler has ended, its outcome, and the value for the commit function."""
 
@@ -42,7 +41,7 @@ class Slots:
         context: WorkerContext,
         attempts: Attempts,
         reporter: Reporter,
-        on_error: OnError,
+        on_error: Callable[[BaseException], None],
         *,
         size: int,
         threads: int,
@@ -77,10 +76,12 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._own = context_of(None)
         """The context of the worker's own code. Handlers start from copies of it."""
-        lease = lease_for_prefetch(context.kinds.values())
+        may_lose = death_costs_only_a_try(context.kinds.values())
+        lease = min(kind.lease for kind in context.kinds.values())
         self._unstarted = UnstartedJobs(reporter, self._returned)
-        self.lanes = Lanes(size, threads, lease, self._unstarted.return_late, self._own)
-        self._unstored = UnstoredOutcomes(size, may_lose=lease > 0)
+        self.lanes = Lanes(size, threads, lease, self._unstarted.return_late, self._own, prefetches=may_lose)
+        self._unstored = UnstoredOutcomes(size, may_lose=may_lose)
+        reporter.on_hook_raised = self._hook_raised
 
     # ------------------------------------------------------------ free slots
     @property
@@ -121,6 +122,7 @@ class Slots:
         """
         self.add(lease, lifecycle, asked_at, separate_process=separate_process)
         self.begin_queued()
+        self.return_endangered()
 
     def add(self, lease: Lease, lifecycle: Lifecycle, asked_at: float, *, separate_process: bool) -> None:
         """Let an execution wait for a slot until `begin_queued` is called."""
@@ -207,7 +209,7 @@ class Slots:
         if outcome is None:
             self._give_up(execution, "another worker will finish it")
             return
-        self._reporting(execution, outcome)
+        self.states.report_outcome(execution, outcome)
         self._leave(execution)
         self._reporter.post(execution, outcome, self._settled)
         self.slot_freed.set()
@@ -226,7 +228,7 @@ class Slots:
         now = self._context.sleeper.monotonic()
         self.lanes.handlers_ended([execution for execution, _, _ in ended], now)
         for execution, outcome, value in ended:
-            self._reporting(execution, outcome)
+            self.states.report_outcome(execution, outcome)
             if not (isinstance(outcome, Returned) and outcome.boundary):
                 self._leave(execution)
             self._unstored.add(execution)
@@ -240,11 +242,6 @@ class Slots:
             execution.in_slot = False
             self._running -= 1
             self.lanes.of(execution).running -= 1
-
-    def _reporting(self, execution: HeldExecution, outcome: Outcome) -> None:
-        if execution.state == "Processing":
-            good = isinstance(outcome, Returned | Handed) or (isinstance(outcome, Finished) and outcome.error is None)
-            self.states.go(execution, "ReportingSuccess" if good else "ReportingFailure", type(outcome).__name__)
 
     def _settled(self, items: Sequence[Settlement]) -> None:
         """Forget executions after the store has answered, or run the finish functions of committed ones."""
@@ -270,6 +267,12 @@ class Slots:
         else:
             # The execution is committed. The same slot runs its finish function.
             self._begin(execution)
+
+    def _hook_raised(self, execution: HeldExecution) -> None:
+        """Let other jobs start while the hook waits to be retried."""
+        self._unstored.hook_raised(execution)
+        self.slot_freed.set()
+        self.begin_queued()
 
     def _give_up(self, execution: HeldExecution, why: str) -> None:
         """Free the slot of an execution that this worker lost or could not return. Another worker adopts it."""
@@ -311,8 +314,7 @@ class Slots:
 
     def return_unstarted(self, why: str) -> None:
         """Return the jobs that were claimed in advance to the queue. They keep their tries and their place."""
-        for lane in self.lanes:
-            self._unstarted.return_all(lane, why)
+        self._unstarted.return_all(self.lanes, why)
 
     def _returned(self, items: Sequence[Settlement]) -> None:
         for item in items:

@@ -1,5 +1,7 @@
 """Returns jobs that were claimed in advance and have not started, so that another worker can run them at once."""
 
+from collections.abc import Iterable
+
 from ..core.outcome import Requeued
 from ..engine.reporter import Reporter
 from ..engine.settlement import OnSettled
@@ -8,14 +10,15 @@ from .slot_queue import LONGEST_WAIT
 
 
 class UnstartedJobs:
-    """Returns the jobs of a lane that wait for a slot. They keep their tries and their place in the queue."""
+    """Returns the jobs of lanes that wait for a slot. They keep their tries and their place in the queue."""
 
     def __init__(self, reporter: Reporter, on_returned: OnSettled) -> None:
         self._reporter = reporter
         self._on_returned = on_returned
 
-    def return_all(self, lane: Lane, why: str) -> None:
-        self._return(lane, why)
+    def return_all(self, lanes: Iterable[Lane], why: str) -> None:
+        for lane in lanes:
+            self._return(lane, why)
 
     def return_late(self, lane: Lane) -> None:
         """Return those that have waited for too long. The lane claims nothing in advance for a while."""

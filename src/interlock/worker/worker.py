@@ -192,8 +192,10 @@ class Worker:
             owned = [execution.fence for execution in self._slots.executions.values()]
             await self._in_claim_thread(partial(return_lost_claims, self._context, owned, self._slots.abandoned))
         if self._listen and self._listener is None:
-            notify = partial(call_soon, asyncio.get_running_loop(), self._on_notification)
-            self._listener = await self._in_claim_thread(lambda: self._context.store.queue.listen(notify))
+            # A listener that has just opened knows of no new job: it may even get no notifications at all.
+            loop = asyncio.get_running_loop()
+            notify, opened = partial(call_soon, loop, self._on_notification), partial(call_soon, loop, self.wake)
+            self._listener = await self._in_claim_thread(lambda: self._context.store.queue.listen(notify, opened))
 
     def _load_claim_rules(self) -> list[ClaimRule]:
         store = self._context.store

@@ -72,9 +72,10 @@ class InspectPart(Protocol):
         ...
 
     def maintenance_due(self, kinds: Sequence[str]) -> MaintenanceDue:
-        """Return whether a lease or a TTL of these kinds has ended, except those of handed-over work.
+        """Return the time of the store's clock, and whether a lease or a TTL of these kinds has ended by then.
 
-        One statement of a few index lookups answers it. It is only a hint: other workers may be faster.
+        Leases of handed-over work do not count. One statement of a few index lookups answers it. It is only a hint:
+        other workers may be faster.
         """
         ...
 

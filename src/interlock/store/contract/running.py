@@ -67,10 +67,12 @@ class QueuePart(Protocol):
         """
         ...
 
-    def listen(self, wake: Callable[[], None]) -> Subscription:
+    def listen(self, wake: Callable[[], None], on_open: Callable[[], None] | None = None) -> Subscription:
         """Call `wake` from another thread soon after jobs were enqueued.
 
-        A call is only a hint: it may come late, twice, without new jobs, or never.
+        A call is only a hint: it may come late, twice, without new jobs, or never. Each time the listener opens a
+        connection, it calls `on_open` instead, because jobs may have been enqueued before; without `on_open`, it calls
+        `wake`.
         """
         ...
 

@@ -41,13 +41,19 @@ _log = logging.getLogger("interlock")
 class PostgresListener(Listener):
     """LISTENs on a connection of its own, and replaces it when it is lost or does not answer.
 
-    Notifications in between are lost, so each new connection begins with a call of `wake`.
+    Notifications in between are lost, so each new connection begins with a call of `on_open`.
     """
 
-    def __init__(
-        self, url: str, channel: str, probe_after: float, wake: Callable[[], None], on_close: Callable[[Listener], None]
+    def __init__(  # noqa: PLR0917 - where to listen, then whom to call
+        self,
+        url: str,
+        channel: str,
+        probe_after: float,
+        wake: Callable[[], None],
+        on_open: Callable[[], None] | None,
+        on_close: Callable[[Listener], None],
     ) -> None:
-        super().__init__(wake, on_close)
+        super().__init__(wake, on_open, on_close)
         self._url, self._channel, self._probe_after = url, channel, probe_after
         self._wake_reader, self._wake_writer = os.pipe()
         self._ended = False
@@ -62,7 +68,7 @@ class PostgresListener(Listener):
                     conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     failures = 0
                     notified = not pooled or self._receives_notifications(conn)
-                    self._call()
+                    self._call(opened=True)
                     if not notified:
                         if not self._closed.is_set():
                             _log.warning(_NO_NOTIFICATIONS)

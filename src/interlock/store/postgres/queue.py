@@ -187,10 +187,10 @@ class PostgresQueue:
         seconds: float | None = self._session.run_with_fixed_plan("due_in", given)[0][0]
         return seconds
 
-    def listen(self, wake: Callable[[], None]) -> Subscription:
+    def listen(self, wake: Callable[[], None], on_open: Callable[[], None] | None = None) -> Subscription:
         session = self._session
         session.check()
         channel = f"{session.schema}.jobs"
         return self._listeners.open(
-            PostgresListener(session.pool.url, channel, self.probe_after, wake, self._listeners.forget)
+            PostgresListener(session.pool.url, channel, self.probe_after, wake, on_open, self._listeners.forget)
         )

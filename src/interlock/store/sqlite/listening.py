@@ -20,9 +20,14 @@ class SqliteListener(Listener):
     """Polls `PRAGMA data_version`, which changes when another connection commits. It never takes the write lock."""
 
     def __init__(
-        self, file: File, poll_every: float, wake: Callable[[], None], on_close: Callable[[Listener], None]
+        self,
+        file: File,
+        poll_every: float,
+        wake: Callable[[], None],
+        on_open: Callable[[], None] | None,
+        on_close: Callable[[Listener], None],
     ) -> None:
-        super().__init__(wake, on_close)
+        super().__init__(wake, on_open, on_close)
         self._file, self._poll_every = file, poll_every
 
     def _listen(self) -> None:
@@ -38,7 +43,7 @@ class SqliteListener(Listener):
     def _watch(self) -> None:
         """Watch until closed, or until the file cannot be read.
 
-        Changes before the first read are unknown, so the first read calls `wake` too.
+        Changes before the first read are unknown, so the first read calls `on_open`.
         """
         known: sqlite3.Connection | None = None
         seen: int | None = None
@@ -51,8 +56,8 @@ class SqliteListener(Listener):
                         known, seen = conn, None
                     version = self._version(conn)
                 if version is not None and version != seen:
-                    seen = version
-                    self._call()
+                    opened, seen = seen is None, version
+                    self._call(opened=opened)
                 self._closed.wait(self._poll_every)
         finally:
             self._file.close_mine()

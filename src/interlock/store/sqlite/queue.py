@@ -248,6 +248,8 @@ class SqliteQueue:
         due = when(self._session.read_own("due_in", given)[0][0])
         return None if due is None else max(0.0, (due - now.at).total_seconds())
 
-    def listen(self, wake: Callable[[], None]) -> Subscription:
+    def listen(self, wake: Callable[[], None], on_open: Callable[[], None] | None = None) -> Subscription:
         self._session.check()
-        return self._listeners.open(SqliteListener(self._session.file, self.poll_every, wake, self._listeners.forget))
+        return self._listeners.open(
+            SqliteListener(self._session.file, self.poll_every, wake, on_open, self._listeners.forget)
+        )
