@@ -5,6 +5,8 @@ refusals and losses WARNING, unexpected errors ERROR. Passwords, tokens and othe
 created.
 """
 
+import contextvars
+import functools
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
@@ -268,12 +270,23 @@ def _name_job(record: logging.LogRecord) -> bool:
 
 def _bind(running: CallScope | None) -> None:
     """Add the job's fields to structlog's context."""
-    from structlog.contextvars import bind_contextvars, unbind_contextvars
-
     if running is None:
+        from structlog.contextvars import unbind_contextvars
+
         unbind_contextvars(*JOB)
-    else:
-        bind_contextvars(**{name: value for name in JOB if (value := getattr(running, name)) is not None})
+        return
+    for name, variable in _variables():
+        if (value := getattr(running, name)) is not None:
+            variable.set(value)
+
+
+@functools.cache
+def _variables() -> tuple[tuple[str, contextvars.ContextVar[Any]], ...]:
+    """Return structlog's variables of the job's fields: to set them costs a third of `bind_contextvars`."""
+    from structlog.contextvars import bind_contextvars
+
+    tokens = contextvars.copy_context().run(bind_contextvars, **dict.fromkeys(JOB))
+    return tuple((name, tokens[name].var) for name in JOB)
 
 
 class _Ours(logging.StreamHandler[TextIO]):
