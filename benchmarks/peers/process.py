@@ -153,9 +153,11 @@ def wait_for_handlers(workers: list[Worker], count: int, since: int = 0) -> None
 
 @contextmanager
 def running(client: Client, workers: list[Worker]) -> Iterator[None]:
-    """Stop everything at the end of the block, also if one of them cannot be stopped."""
+    """Stop everything at the end of the block, also workers that it starts, and also if one cannot be stopped."""
     with ExitStack() as stack:
-        for worker in reversed(workers):
-            stack.callback(worker.stop)
-        stack.callback(client.close)
-        yield
+        try:
+            yield
+        finally:
+            for worker in reversed(workers):
+                stack.callback(worker.stop)
+            stack.callback(client.close)

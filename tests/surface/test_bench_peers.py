@@ -132,15 +132,16 @@ def test_client_that_has_ended_fails_the_sample_and_leaves_no_worker(tmp_path: P
     """The workers are paused while the client enqueues."""
     with (tmp_path / "log").open("w") as log:
         system = Scripts("Gone", "gone", "")
-        client, worker = Client(system, "postgresql://", log), Worker(system, "postgresql://", log)
+        client, workers = Client(system, "postgresql://", log), list[Worker]()
         client._process.wait()
         try:
-            with pytest.raises(ProgramFailedError, match="The client of Gone ended"), running(client, [worker]):
-                worker.pause()
+            with pytest.raises(ProgramFailedError, match="The client of Gone ended"), running(client, workers):
+                workers.append(Worker(system, "postgresql://", log))
+                workers[0].pause()
                 client.do("enqueue", jobs=1)
-            assert worker._process.returncode is not None
+            assert workers[0]._process.returncode is not None
         finally:
-            worker.stop()
+            workers[0].stop()
 
 
 def taken(measure: measuring.Measure, noise: Noise) -> list[str]:
