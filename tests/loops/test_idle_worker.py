@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import psycopg
@@ -17,6 +18,7 @@ from interlock.store.postgres import listening
 from interlock.store.postgres.listening import PostgresListener
 from interlock.store.types import MaintenanceDue
 from interlock.telemetry.events import AttemptEnded, WorkerStateChanged
+from interlock.worker import worker as worker_loop
 from interlock.worker.assembly import run_worker
 from interlock.worker.poll_backoff import SHORTEST
 from tests.kit import Place
@@ -133,6 +135,41 @@ def test_one_job_on_an_idle_worker_costs_one_claim_one_due_query_and_one_report(
     asyncio.run(scene())
     app.close()
     assert sorted(calls) == ["claim", "due_in", "move"], calls
+
+
+def test_jobs_announced_one_after_the_other_cost_no_due_query_between_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker waits a moment for the next announcement before it asks when the next job is due."""
+    if place.url.startswith("sqlite"):
+        pytest.skip("a listener on SQLite also notices the worker's own writes")
+    app: App[Any] = App(place.url, schema=place.schema)
+
+    @app.job()
+    def mail(run: SyncRun) -> int:
+        return 1
+
+    app.migrate()
+    intercepted, calls = InterceptedStore(app.database.store()), list[str]()
+    for name in ("claim", "due_in"):
+        intercepted.before[name] = partial(calls.append, name)
+
+    async def scene() -> None:
+        plan = replace(app.plan(), find_store=lambda: cast(OpenStore, intercepted))
+        async with asyncio.timeout(60), run_worker(plan):
+            witness = EventRecorder(app.events)
+            await until_announced(witness, mail)
+            # A moment that outlasts the test: the worker is still waiting when the next job is announced.
+            monkeypatch.setattr(worker_loop, "ANNOUNCEMENT_WAIT", 600.0)
+            calls.clear()
+            for _ in range(3):
+                known = len(witness.seen)
+                await mail.aenqueue()
+                await witness.until(AttemptEnded, after=known)
+
+    asyncio.run(scene())
+    app.close()
+    assert calls == ["claim"] * 3
 
 
 def test_worker_that_pauses_for_long_runs_a_retry_when_it_is_due(place: Place) -> None:
