@@ -52,7 +52,7 @@ def test_update_that_breaks_a_rule_of_executions_is_refused(scene: Scene, raw: R
         raw,
         scene,
         f"UPDATE {{executions}} SET {change} WHERE job_id = :{where}",
-        "interlock refuses|executions_stamps|executions_attempt_check|CHECK",
+        "interlock refuses|CHECK",
     )
 
 
@@ -107,6 +107,28 @@ def test_insert_that_breaks_a_rule_of_executions_is_refused(
         with pytest.raises(raw.refusal):
             raw.copy("executions", f"job_id = :{where}", changes, replacing=replacing, **scene)
         assert raw.dump() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"started_at": "NULL"},
+        {"status": "'LEASED'"},
+        {"ended_by": "'fail'"},
+        {"committed_at": "leased_at"},
+        {"status": "'ABORTED'", "ended_by": "'cancel'"},
+    ],
+    ids=str,
+)
+def test_new_execution_has_the_timestamps_of_its_status(scene: Scene, raw: Raw, changes: dict[str, str]) -> None:
+    claimed = "state = 'RUNNING', phase = 'running', version = version + 1, attempt = attempt + 1, lifecycle_version = 2"
+    raw(f"UPDATE {{jobs}} SET {claimed}, updated_at = {{later}} WHERE id = :waiting", **scene)
+    copied = {"job_id": f"'{scene['waiting']}'"}
+    before = raw.dump()
+    with pytest.raises(raw.refusal):
+        raw.copy("executions", "job_id = :running", copied | changes, **scene)
+    assert raw.dump() == before
+    raw.copy("executions", "job_id = :running", copied, **scene)
 
 
 @pytest.mark.parametrize("name", ["running", "committed", "done", "retried"])

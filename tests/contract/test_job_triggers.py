@@ -115,10 +115,10 @@ FRESH = "updated_at = {later}"
         ("running", f"idempotency_key = 'other', {FRESH}", "never change"),
         ("running", f"idempotency_key = NULL, {FRESH}", "never change"),
         ("waiting", f"unique_key = 'late', {FRESH}", "never change"),
-        ("waiting", f"tries_left = tries + 1, {FRESH}", "jobs_tries"),
-        ("waiting", f"tries_left = -1, {FRESH}", "jobs_tries"),
-        ("running", f"held_at = updated_at, {FRESH}", "jobs_held"),
-        ("running", f"finished_at = updated_at, {FRESH}", "jobs_finished"),
+        ("waiting", f"tries_left = tries + 1, {FRESH}", "between 0 and tries|jobs_tries"),
+        ("waiting", f"tries_left = -1, {FRESH}", "between 0 and tries|jobs_tries"),
+        ("running", f"held_at = updated_at, {FRESH}", "only a pending job is held|jobs_held"),
+        ("running", f"finished_at = updated_at, {FRESH}", "finished_at is set|jobs_finished"),
         ("done", f"priority = 9, {FRESH}", "has ended"),
         (
             "done",
@@ -195,6 +195,23 @@ def test_insert_of_a_job_outside_its_initial_state_is_refused(scene: Scene, raw:
         raw.copy("jobs", "id = :waiting", raw_id | changes, **scene)
     assert raw.dump() == before
     raw.copy("jobs", "id = :waiting", raw_id, **scene)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tries": "0", "tries_left": "0"},
+        {"idempotency_key": f"'{'k' * 256}'"},
+        {"unique_key": f"'{'k' * 256}'"},
+        {"finished_at": "updated_at"},
+    ],
+    ids=["no tries", "long idempotency key", "long unique key", "finished"],
+)
+def test_insert_of_a_job_that_breaks_a_rule_is_refused(scene: Scene, raw: Raw, changes: dict[str, str]) -> None:
+    before = raw.dump()
+    with pytest.raises(raw.refusal):
+        raw.copy("jobs", "id = :waiting", {"id": f"'{uuid7()}'"} | changes, **scene)
+    assert raw.dump() == before
 
 
 @pytest.mark.parametrize("name", ["waiting", "running", "leased", "committed", "retried", "resting"])

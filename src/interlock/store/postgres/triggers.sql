@@ -1,7 +1,7 @@
 -- The triggers that refuse invalid writes from any client.
 --
--- Updates of jobs and executions, and new executions, call functions whose conditions PostgreSQL plans once per
--- session, with the immutable functions that they call inlined. A WHEN clause would be compiled again for every
+-- New and updated jobs and executions are checked by functions whose conditions PostgreSQL plans once per session, with
+-- the immutable functions that they call inlined. A WHEN clause or a CHECK constraint would be compiled again for every
 -- statement, which costs a statement that writes one row as much as the row. Most other row triggers use WHEN, and
 -- their function only raises the error. Row triggers run AFTER the write, because a BEFORE trigger would lock every row
 -- once more.
@@ -20,13 +20,23 @@ BEGIN
     TG_ARGV[0] USING ERRCODE = 'check_violation';
 END $$;
 
-CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW WHEN ((
+CREATE FUNCTION interlock.check_new_job() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF (
     interlock.accepts_start(NEW.lifecycle, NEW.lifecycle_version, NEW.state)
-    AND NEW.phase = 'pending' AND NEW.version = 0 AND NEW.attempt = 0 AND NEW.tries_left = NEW.tries
-      AND NEW.lease_losses = 0
-    AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL AND NEW.result IS NULL
-      AND NOT NEW.key_freed) IS NOT TRUE)
-  EXECUTE FUNCTION interlock.refuse('a new job must be pending, in its initial state, version 0, attempt 0');
+    AND NEW.phase = 'pending' AND NEW.version = 0 AND NEW.attempt = 0 AND NEW.tries_left = NEW.tries AND NEW.tries >= 1
+    AND NEW.lease_losses = 0 AND NEW.finished_at IS NULL AND NEW.cancel_requested_at IS NULL AND NEW.held_at IS NULL
+    AND NEW.result IS NULL AND NOT NEW.key_freed
+    AND coalesce(length(NEW.idempotency_key), 0) <= 255 AND coalesce(length(NEW.unique_key), 0) <= 255) IS TRUE THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION 'interlock refuses this INSERT on jobs: %', CASE
+    WHEN length(NEW.idempotency_key) > 255 OR length(NEW.unique_key) > 255 THEN 'a key has at most 255 characters'
+    WHEN NEW.tries < 1 THEN 'a new job has at least one try'
+    ELSE 'a new job must be pending, in its initial state, version 0, attempt 0' END
+  USING ERRCODE = 'check_violation';
+END $$;
+CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW EXECUTE FUNCTION interlock.check_new_job();
 
 CREATE FUNCTION interlock.check_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -37,6 +47,8 @@ BEGIN
         ELSE interlock.accepts_change(NEW.lifecycle, NEW.lifecycle_version, OLD.state, NEW.state,
           NEW.attempt - OLD.attempt, NEW.version - OLD.version) END
     AND interlock.accepts_phase(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase)
+    AND (NEW.finished_at IS NOT NULL) = (NEW.phase IN ('succeeded', 'failed'))
+    AND NEW.tries >= 1 AND NEW.tries_left BETWEEN 0 AND NEW.tries AND (NEW.held_at IS NULL OR NEW.phase = 'pending')
     AND (NEW.lifecycle_version = OLD.lifecycle_version OR NEW.attempt > OLD.attempt)
     AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
     AND NEW.idempotency_key IS NOT DISTINCT FROM OLD.idempotency_key AND NEW.unique_key IS NOT DISTINCT
@@ -52,6 +64,10 @@ BEGIN
     WHEN NEW.attempt < OLD.attempt THEN 'attempt never decreases'
     WHEN NOT interlock.accepts_phase(NEW.lifecycle, NEW.lifecycle_version, NEW.state, NEW.phase)
       THEN 'phase ' || NEW.phase || ' does not fit the state'
+    WHEN (NEW.finished_at IS NOT NULL) <> (NEW.phase IN ('succeeded', 'failed'))
+      THEN 'finished_at is set if, and only if, the job has ended'
+    WHEN NEW.tries < 1 OR NEW.tries_left NOT BETWEEN 0 AND NEW.tries THEN 'tries_left must be between 0 and tries'
+    WHEN NEW.held_at IS NOT NULL AND NEW.phase <> 'pending' THEN 'only a pending job is held'
     WHEN NEW.lifecycle_version <> OLD.lifecycle_version AND NEW.attempt = OLD.attempt
       THEN 'only a claim changes the lifecycle version'
     WHEN NEW.state <> OLD.state THEN 'lifecycle ' || NEW.lifecycle || ' (version ' || NEW.lifecycle_version
@@ -67,6 +83,19 @@ CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH 
 CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
   EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');
 
+-- The timestamps that an execution has in each status. ABORTED has no result, so it never had a commit.
+CREATE FUNCTION interlock.accepts_stamps(status text, started_at timestamptz, committed_at timestamptz,
+  finished_at timestamptz, ended_by text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE status
+    WHEN 'LEASED'      THEN started_at IS NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
+    WHEN 'IN_PROGRESS' THEN started_at IS NOT NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
+    WHEN 'COMMITTED'   THEN started_at IS NOT NULL AND committed_at IS NOT NULL AND finished_at IS NULL
+      AND ended_by IS NULL
+    WHEN 'DONE'        THEN started_at IS NOT NULL AND committed_at IS NOT NULL AND finished_at IS NOT NULL
+      AND ended_by IN ('succeed', 'retry', 'lose', 'fail', 'bury', 'reject', 'cancel', 'expire')
+    WHEN 'ABORTED'     THEN committed_at IS NULL AND finished_at IS NOT NULL
+      AND ended_by IN ('succeed', 'retry', 'lose', 'fail', 'bury', 'reject', 'cancel', 'expire')
+    ELSE false END;
+
 -- Replaces a foreign key, which would look up each row by a query of its own. It also requires the job's present
 -- attempt. The lock is that of a foreign key: the job cannot be deleted meanwhile. OFFSET 0 makes it look up each job
 -- by its key, whatever the statistics of the table say when the plan is made.
@@ -74,11 +103,13 @@ CREATE FUNCTION interlock.check_new_executions() RETURNS trigger LANGUAGE plpgsq
 DECLARE
   found_jobs bigint;
 BEGIN
-  IF EXISTS (SELECT FROM added a WHERE (a.holder = 1 AND a.external_id IS NULL
+  IF EXISTS (SELECT FROM added a WHERE (a.holder = 1 AND a.attempt >= 1 AND a.external_id IS NULL
+      AND interlock.accepts_stamps(a.status, a.started_at, a.committed_at, a.finished_at, a.ended_by)
       AND (a.status IN ('LEASED', 'IN_PROGRESS') OR (a.status = 'ABORTED'
         AND a.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE) THEN
     RAISE EXCEPTION 'interlock refuses this INSERT on executions: %',
-      'it must have holder 1 and be LEASED, IN_PROGRESS, or ABORTED by cancel, expire or reject'
+      'it must have holder 1, be LEASED, IN_PROGRESS, or ABORTED by cancel, expire or reject, and have the timestamps '
+      'of its status'
       USING ERRCODE = 'check_violation';
   END IF;
   PERFORM FROM added a CROSS JOIN LATERAL (
@@ -101,6 +132,7 @@ BEGIN
       WHEN 'LEASED'      THEN NEW.status IN ('LEASED', 'IN_PROGRESS', 'ABORTED')
       WHEN 'IN_PROGRESS' THEN NEW.status IN ('IN_PROGRESS', 'COMMITTED', 'DONE', 'ABORTED')
       ELSE NEW.status IN ('COMMITTED', 'DONE') END
+    AND interlock.accepts_stamps(NEW.status, NEW.started_at, NEW.committed_at, NEW.finished_at, NEW.ended_by)
     AND NEW.job_id = OLD.job_id AND NEW.attempt = OLD.attempt AND NEW.kind = OLD.kind AND NEW.leased_at = OLD.leased_at
     AND NEW.holder - OLD.holder IN (0, 1)
     AND (OLD.started_at IS NULL OR NEW.started_at = OLD.started_at)
@@ -109,7 +141,8 @@ BEGIN
     RETURN NULL;
   END IF;
   RAISE EXCEPTION 'interlock refuses this UPDATE on executions: %',
-    'status and holder only advance; identity and commit never change' USING ERRCODE = 'check_violation';
+    'status and holder only advance, timestamps fit the status, identity and commit never change'
+    USING ERRCODE = 'check_violation';
 END $$;
 CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH ROW
   EXECUTE FUNCTION interlock.check_execution();
