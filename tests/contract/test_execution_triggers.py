@@ -121,7 +121,9 @@ def test_insert_that_breaks_a_rule_of_executions_is_refused(
     ids=str,
 )
 def test_new_execution_has_the_timestamps_of_its_status(scene: Scene, raw: Raw, changes: dict[str, str]) -> None:
-    claimed = "state = 'RUNNING', phase = 'running', version = version + 1, attempt = attempt + 1, lifecycle_version = 2"
+    claimed = (
+        "state = 'RUNNING', phase = 'running', version = version + 1, attempt = attempt + 1, lifecycle_version = 2"
+    )
     raw(f"UPDATE {{jobs}} SET {claimed}, updated_at = {{later}} WHERE id = :waiting", **scene)
     copied = {"job_id": f"'{scene['waiting']}'"}
     before = raw.dump()

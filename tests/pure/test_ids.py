@@ -82,9 +82,9 @@ def test_forked_child_makes_ids_that_its_parent_does_not_make() -> None:
     """The child inherits the random numbers that its parent would use next."""
     ids = Ids(clock=Ticks([5]))
     ids.uuid7()
-    child = copy.deepcopy({"noise": ids._noise, "count": ids._count, "ms": ids._ms})
+    child = copy.deepcopy({"noise": ids._noise, "next": ids._next, "ms": ids._ms})
     parents = {ids.uuid7() for _ in range(10)}
-    ids._noise, ids._count, ids._ms = child["noise"], child["count"], child["ms"]
+    ids._noise, ids._next, ids._ms = child["noise"], child["next"], child["ms"]
     ids.after_fork()
     assert parents.isdisjoint(ids.uuid7() for _ in range(10))
 

@@ -67,7 +67,8 @@ def _flat_text(value: object) -> str | None:
     if type(value) is not dict:
         return None
     parts: list[str] = []
-    for name, item in sorted(cast("dict[str, object]", value).items(), key=_name):
+    entries = cast("dict[str, object]", value).items()
+    for name, item in entries if len(entries) == 1 else sorted(entries, key=_name):
         if type(item) is str:
             text = encode_basestring(item)
         elif type(item) is int and -_SHORT < item < _SHORT:

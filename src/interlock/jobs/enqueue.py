@@ -11,7 +11,7 @@ from ..errors import NotFound, Refused, UsageError
 from ..store import OpenStore
 from ..store.open_transactions import handle_here, open_transactions
 from ..store.types import Enqueued, NewJob
-from .request import JobRequest
+from .request import JobRequest, new_jobs
 
 Transaction = Callable[[], AbstractContextManager[Any]]
 Requests = Sequence[JobRequest[Any]]
@@ -24,7 +24,7 @@ def enqueue(store: OpenStore, requests: Requests, *, conn: Any, transaction: Tra
     own `transaction`, `admit` receives its handle: the caller's `conn`, or one opened here.
     """
     conn = handle_here(store) if conn is None else conn
-    jobs = [request.job(store) for request in requests]
+    jobs = new_jobs(store, requests)
     admit = _admission(requests, jobs)
     if admit is None or transaction is None or conn is not None:
         return store.queue.enqueue(jobs, conn=conn, admit=admit)
@@ -85,7 +85,7 @@ def foreign_job(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> NewJ
 
 async def aenqueue(store: OpenStore, requests: Requests, conn: Any) -> list[Enqueued]:
     """`enqueue` inside the caller's transaction. An async connection is used in its own thread and event loop."""
-    jobs = [request.job(store) for request in requests]
+    jobs = new_jobs(store, requests)
     return await store.queue.aenqueue(jobs, conn=conn, admit=_admission(requests, jobs))
 
 

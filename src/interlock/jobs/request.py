@@ -1,13 +1,13 @@
 """A request to enqueue a job: a kind with its arguments and options."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from ..core.ids import uuid7
+from ..core.ids import new_ids
 from ..store.contract import Store
 from ..store.types import NewJob
 from .options import Options
@@ -30,27 +30,47 @@ class JobRequest(Generic[R_co]):
         """Return the same request for one tick of a schedule."""
         return replace(self, options=replace(self.options, idempotency_key=key, scheduled_for=tick))
 
-    def job(self, store: Store) -> NewJob:
-        """Return the job to store. `NotMigrated` if the database does not know the kind's lifecycle."""
-        spec, chosen = self.spec, self.options
-        lifecycle = spec.lifecycle
+
+def new_jobs(store: Store, requests: Sequence[JobRequest[Any]]) -> list[NewJob]:
+    """Return the jobs to store. `NotMigrated` if the database does not know the lifecycle of a kind."""
+    trace, jobs = current_trace(), list[NewJob]()
+    make: Callable[[str, str], NewJob] | None = None
+    last: JobRequest[Any] | None = None
+    for id, request in zip(new_ids(len(requests)), requests, strict=True):
+        # Most requests of a call differ only in their payloads.
+        if make is None or last is None or request.spec is not last.spec or request.options is not last.options:
+            make, last = _job_maker(request.spec, request.options, request.spec.version(store), trace), request
+        jobs.append(make(id, request.payload))
+    return jobs
+
+
+def _job_maker(spec: KindSpec, chosen: Options, version: int, trace: str | None) -> Callable[[str, str], NewJob]:
+    """Return a function that makes a job of this kind with these options from its id and payload."""
+    lifecycle = spec.lifecycle
+    queue, priority, delay = chosen.queue or spec.queue, chosen.priority or 0, chosen.delay or 0.0
+    resting = tuple(sorted(lifecycle.resting)) if chosen.idempotency_key is not None else ()
+
+    def make(id: str, payload: str) -> NewJob:
+        # By place, which takes half as long as by name.
         return NewJob(
-            id=uuid7(),
-            kind=spec.name,
-            lifecycle=lifecycle.name,
-            lifecycle_version=spec.version(store),
-            state=lifecycle.initial,
-            payload=self.payload,
-            tries=spec.tries,
-            queue=chosen.queue or spec.queue,
-            priority=chosen.priority or 0,
-            delay=chosen.delay or 0.0,
-            run_at=chosen.run_at,
-            ttl=chosen.ttl,
-            idempotency_key=chosen.idempotency_key,
-            unique_key=chosen.unique_key,
-            tags=chosen.tags,
-            trace=current_trace(),
-            scheduled_for=chosen.scheduled_for,
-            resting=tuple(sorted(lifecycle.resting)) if chosen.idempotency_key is not None else (),
+            id,
+            spec.name,
+            lifecycle.name,
+            version,
+            lifecycle.initial,
+            payload,
+            spec.tries,
+            queue,
+            priority,
+            delay,
+            chosen.run_at,
+            chosen.ttl,
+            chosen.idempotency_key,
+            chosen.unique_key,
+            chosen.tags,
+            trace,
+            chosen.scheduled_for,
+            resting=resting,
         )
+
+    return make

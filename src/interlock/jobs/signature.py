@@ -39,6 +39,7 @@ class Signature:
         self.handler = fn if self.takes_run else _ignore_run(fn)
         """The function as the worker calls it: always with a run first."""
         self._inner = _payload_part(fn, self.takes_run)
+        self._names, self._count = self._inner.parameters.keys(), len(self._inner.parameters)
         self._by_name = all(parameter.kind in _BY_NAME for parameter in self._inner.parameters.values())
         self._in_order = tuple(
             name for name, parameter in self._inner.parameters.items() if parameter.kind in _BY_PLACE
@@ -58,9 +59,9 @@ class Signature:
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Check the arguments of a call and return them by name. `PayloadError` names each one that does not fit."""
         if self._by_name:  # faster, for calls that give each argument once: all by place, or all by name
-            if not kwargs and len(args) == len(self._in_order) == len(self._inner.parameters):
+            if not kwargs and len(args) == self._count and len(self._in_order) == self._count:
                 return self.check(dict(zip(self._in_order, args, strict=True)))
-            if not args and kwargs.keys() == self._inner.parameters.keys():
+            if not args and kwargs.keys() == self._names:
                 return self.check(kwargs)
         try:
             bound = self._inner.bind(*args, **kwargs)

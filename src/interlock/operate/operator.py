@@ -11,7 +11,7 @@ from ..engine.settle_waiting import WaitingSettler
 from ..errors import TransitionRefused, UsageError
 from ..jobs.enqueue import enqueue_job, foreign_job
 from ..jobs.options import Options
-from ..jobs.request import JobRequest
+from ..jobs.request import JobRequest, new_jobs
 from ..store import OpenStore
 from ..store.types import Decision, Enqueued, NewJob
 
@@ -121,7 +121,8 @@ class Operator:
         if known is None:
             return foreign_job(self.store, job.kind, job.payload)
         arguments = known.signature.check(job.payload)
-        return JobRequest(known, arguments, known.signature.dump(arguments), Options()).job(self.store)
+        request = JobRequest[Any](known, arguments, known.signature.dump(arguments), Options())
+        return new_jobs(self.store, [request])[0]
 
     def _enqueue(self, job: Job, redriven: NewJob) -> Enqueued:
         known = self.context.kinds.get(job.kind)

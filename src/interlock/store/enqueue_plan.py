@@ -43,7 +43,10 @@ class Dialect(Protocol):
     """The statements that enqueue needs, in one database's SQL."""
 
     def insert(self, jobs: Sequence[NewJob]) -> Iterable[Statement]:
-        """Store the jobs whose keys are free; the last statement returns the ids that were stored."""
+        """Store the jobs whose keys are free. The last statement returns the ids that were stored.
+
+        If it always stores all of them, it may return a single NULL instead.
+        """
         ...
 
     def key_holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
@@ -138,9 +141,11 @@ def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Ro
     stored: set[str] = set()
     for start in range(0, len(jobs), CHUNK):
         rows: Rows = ()
-        for statement in dialect.insert(jobs[start : start + CHUNK]):
+        chunk = jobs[start : start + CHUNK]
+        for statement in dialect.insert(chunk):
             rows = yield statement
-        stored.update(str(row[0]) for row in rows)
+        all_stored = bool(rows) and rows[0][0] is None
+        stored.update(job.id for job in chunk) if all_stored else stored.update(str(row[0]) for row in rows)
     return stored
 
 

@@ -53,23 +53,28 @@ SELECT s.id::text FROM stored s CROSS JOIN notified
 
 -- name: enqueue.alike
 -- Many jobs without keys that differ only in their ids and payloads. It stores the same rows as `enqueue`; without keys
--- there is no conflict to look for, and no order to keep.
-WITH stored AS (
+-- there is no conflict to look for, and no order to keep. It stores all jobs or fails, so it returns no ids.
+WITH given AS MATERIALIZED (
+  SELECT c.now, :kind::text AS kind, :queue::text AS queue, :priority::text::int AS priority,
+    :lifecycle::text AS lifecycle, :lifecycle_version::text::int AS lifecycle_version, :state::text AS state,
+    :tries::text::int AS tries,
+    coalesce(:run_at::text::timestamptz, c.now) + :delay::text::float8 * interval '1 second' AS due_at,
+    c.now + :ttl::text::float8 * interval '1 second' AS expires_at, :tags::text::jsonb AS tags,
+    :trace::text::json AS trace, :scheduled_for::text::timestamptz AS scheduled_for,
+    :redrive_of::text::uuid AS redrive_of, :root::text::uuid AS root
+  FROM (SELECT interlock.clock() AS now) c),
+stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
     due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root)
-  SELECT a.id, :kind::text, :queue::text, :priority::text::int, :lifecycle::text,
-    :lifecycle_version::text::int, :state::text, 'pending', :tries::text::int, :tries::text::int,
-    coalesce(:run_at::text::timestamptz, c.now) + :delay::text::float8 * interval '1 second',
-    c.now + :ttl::text::float8 * interval '1 second', c.now, c.now, a.payload::json, :tags::text::jsonb,
-    :trace::text::json,
-    :scheduled_for::text::timestamptz, :redrive_of::text::uuid, :root::text::uuid
-  FROM (SELECT interlock.clock() AS now) c, unnest(:id::text::uuid[], :payload::text::text[]) AS a(id, payload)
+  SELECT a.id, g.kind, g.queue, g.priority, g.lifecycle, g.lifecycle_version, g.state, 'pending', g.tries, g.tries,
+    g.due_at, g.expires_at, g.now, g.now, a.payload::json, g.tags, g.trace, g.scheduled_for, g.redrive_of, g.root
+  FROM given g, unnest(:id::text::uuid[], :payload::text::text[]) AS a(id, payload)
   RETURNING id, state, created_at),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
   SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, :actor::text FROM stored s),
 notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
-SELECT s.id::text FROM stored s CROSS JOIN notified
+SELECT NULL::text FROM notified
 
 -- name: key_holders
 -- A separate statement: one that also inserts would not see the concurrent row it waited for. If the job with a unique
