@@ -4,19 +4,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from psycopg import Connection
+from psycopg.pq import ExecStatus
 
 from ...core.job import Job
 from ...core.transition import Move
 from ...errors import InterlockError
 from ..codec import array, text_array
 from ..codec import job as job_of
+from ..commit_boundary import transaction_ended
 from ..commit_group import CommitGroup, GroupTx, call_functions
 from ..types import GroupCommit
 from .commit_single import check_open, send, timeouts, write_moves
 from .rollback import rolled_back
 from .session import PostgresSession, as_is
 
-NEXT = "RELEASE SAVEPOINT interlock_commit; SAVEPOINT interlock_commit"
+NEXT = b"RELEASE SAVEPOINT interlock_commit; SAVEPOINT interlock_commit"
 
 
 class PostgresSavepoints:
@@ -25,8 +27,11 @@ class PostgresSavepoints:
 
     def keep(self, move: Move) -> None:
         check_open(self._conn, move)
-        # Not prepared, so that both are one message.
-        self._conn.execute(NEXT, prepare=False)
+        # Sent by libpq itself, in one message: a cursor of the driver takes as long as the statement of a function.
+        if self._conn.pgconn.exec_(NEXT).status != ExecStatus.COMMAND_OK:
+            # It fails again, and the driver raises the error.
+            self._conn.execute(NEXT, prepare=False)
+            raise transaction_ended(move)
 
     def undo(self) -> None:
         self._conn.execute("ROLLBACK TO SAVEPOINT interlock_commit")
@@ -40,7 +45,8 @@ def commit_group(session: PostgresSession, group: CommitGroup, *, plain: bool) -
         block.end()
         if called.done:
             _write(session, conn, called.done, plain=plain)
-        if left := [move for move in group.moves if move.job_id in jobs.keys() - called.stored]:
+        not_stored = jobs.keys() - called.stored
+        if left := [move for move in group.moves if move.job_id in not_stored]:
             send(conn, session.statement("renew_left", _fences(left)))
         conn.execute("COMMIT")
     return called.result()
