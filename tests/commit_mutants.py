@@ -53,7 +53,6 @@ COMMIT_MUTANTS = [
         "OF e, j SKIP LOCKED",
         "OF e, j",
         (f"{CONTRACT}/test_commit_group_locks.py",),
-        "postgres",
     ),
     Mutant(
         "check before COMMIT",
@@ -81,7 +80,7 @@ COMMIT_MUTANTS = [
         "def commit_group(",
         "called.done and not writer.write_each(run, called.done)",
         "not writer.write_each(run, called.done) and False",
-        (f"{CONTRACT}/test_commit_group.py",),
+        (f"{CONTRACT}/test_commit_group_misuse.py",),
         "sqlite",
     ),
 ]
