@@ -133,6 +133,18 @@ def test_new_execution_has_the_timestamps_of_its_status(scene: Scene, raw: Raw, 
     raw.copy("executions", "job_id = :running", copied, **scene)
 
 
+def test_job_with_a_live_execution_gets_no_other_one(scene: Scene, raw: Raw) -> None:
+    """Even if the job's row says that its next attempt has begun."""
+    later = "version = version + 1, updated_at = {later}"
+    raw(f"UPDATE {{jobs}} SET state = 'PENDING', phase = 'pending', {later} WHERE id = :running", **scene)
+    claimed = f"state = 'RUNNING', phase = 'running', attempt = attempt + 1, {later}"
+    raw(f"UPDATE {{jobs}} SET {claimed} WHERE id = :running", **scene)
+    before = raw.dump()
+    with pytest.raises(raw.refusal):
+        raw.copy("executions", "job_id = :running", {"attempt": "2"}, **scene)
+    assert raw.dump() == before
+
+
 @pytest.mark.parametrize("name", ["running", "committed", "done", "retried"])
 def test_delete_of_an_execution_is_refused(scene: Scene, raw: Raw, name: str) -> None:
     """An execution is deleted only with its job."""
