@@ -207,7 +207,7 @@ def _history(sizes: Sizes) -> Measure:
 
 
 def _sqlite_drain(sizes: Sizes) -> Measure:
-    return Measure("sqlite-drain", "SQLite: drain", ON_SQLITE, (RATE, PROGRAMS), partial(drain, jobs=sizes.sqlite))
+    return Measure("sqlite-drain", "SQLite: drain", ON_SQLITE, (RATE, PROGRAMS), partial(drain, jobs=sizes.sqlite_drain))
 
 
 def _idle() -> Measure:

@@ -18,7 +18,7 @@ class Sizes:
     steady_per_second: int = 2_000
     backlog: int = 300_000
     history: int = 1_000_000
-    sqlite: int = 5_000
+    sqlite_drain: int = 20_000
     idle_seconds: int = 20
     """Seconds of waiting, and then of counting."""
     batch: int = 1_000
@@ -35,6 +35,6 @@ QUICK = Sizes(
     steady_seconds=4,
     backlog=30_000,
     history=20_000,
-    sqlite=2_000,
+    sqlite_drain=5_000,
     idle_seconds=5,
 )
