@@ -197,7 +197,7 @@ def _steady(sizes: Sizes) -> Measure:
 
 def _backlog(sizes: Sizes) -> Measure:
     title = f"Drain a backlog of {sizes.backlog:,}"
-    return Measure("backlog", title, BATCHING, (RATE, EVENNESS, CPU), drain_backlog, rounds=1)
+    return Measure("backlog", title, BATCHING, (RATE, EVENNESS, CPU), drain_backlog)
 
 
 def _history(sizes: Sizes) -> Measure:
@@ -207,7 +207,8 @@ def _history(sizes: Sizes) -> Measure:
 
 
 def _sqlite_drain(sizes: Sizes) -> Measure:
-    return Measure("sqlite-drain", "SQLite: drain", ON_SQLITE, (RATE, PROGRAMS), partial(drain, jobs=sizes.sqlite_drain))
+    take = partial(drain, jobs=sizes.sqlite_drain)
+    return Measure("sqlite-drain", "SQLite: drain", ON_SQLITE, (RATE, PROGRAMS), take)
 
 
 def _idle() -> Measure:
