@@ -22,8 +22,8 @@ BEGIN, END = "<!-- scaling: begin -->", "<!-- scaling: end -->"
 
 STAGES = 3
 """A worker claims one batch, runs another and stores a third at the same time, at most."""
-GROUPS = 2
-"""Groups of commits of one kind that a worker has in progress: one is stored while handlers run for the next."""
+GROUPS = 1
+"""Groups of commits of one kind that a worker stores at a time. Its handlers run meanwhile, but take little time."""
 COMMIT_BATCH = 25
 BULK = 1000
 WAL_BYTES = 2_650

@@ -168,7 +168,7 @@ def measures(sizes: Sizes) -> list[Measure]:
         _drain(sizes, 1, "process"),
         _drain(sizes, 2, "processes"),
         _commit(sizes),
-        Measure("pickup", "Pickup of a single job", ALL, (P50, P99, BOTH_PROGRAMS, DATABASE, ALL_CPU), pick_up),
+        _pickup(sizes),
         _steady(sizes),
         _backlog(sizes),
         _history(sizes),
@@ -187,6 +187,11 @@ def _drain(sizes: Sizes, processes: int, word: str) -> Measure:
 def _commit(sizes: Sizes) -> Measure:
     rows = (known.COMMITTED, *known.BY_HAND)
     return Measure("commit", "Commit functions", rows, DRAIN, partial(drain, jobs=sizes.commits))
+
+
+def _pickup(sizes: Sizes) -> Measure:
+    columns = (P50, P99, BOTH_PROGRAMS, DATABASE, ALL_CPU)
+    return Measure("pickup", "Pickup of a single job", ALL, columns, pick_up, rounds=sizes.pickup_rounds)
 
 
 def _steady(sizes: Sizes) -> Measure:

@@ -13,6 +13,8 @@ class Sizes:
     drain: int = 40_000
     commits: int = 3_000
     pickups: int = 150
+    pickup_rounds: int = 7
+    """An idle core wakes up slowly in some samples and quickly in others, for every system."""
     pickups_per_second: float = 25.0
     steady_seconds: int = 10
     steady_per_second: int = 2_000
@@ -32,6 +34,7 @@ QUICK = Sizes(
     drain=10_000,
     commits=1_000,
     pickups=50,
+    pickup_rounds=1,
     steady_seconds=4,
     backlog=30_000,
     history=20_000,
