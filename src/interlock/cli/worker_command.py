@@ -48,7 +48,7 @@ SWITCH_INTERVAL = 0.0005
 """Seconds after which Python interrupts a busy thread for another one. The default, 5 ms, delays database threads."""
 
 GC_THRESHOLDS = (10_000, 20, 20)
-"""When Python looks for unreachable objects. By default, it would look at each job of a busy worker several times."""
+"""Thresholds of the garbage collector, which scans each job of a busy worker several times with the defaults."""
 
 
 def worker(
@@ -309,7 +309,7 @@ def _report_lifespan_errors(
 
 
 def _tune_interpreter() -> None:
-    """Spend less on garbage collection, and let database threads run soon. The app lives as long as the process."""
+    """Collect garbage less often, never scan the app, which lives as long as the process, and switch threads sooner."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -33,7 +33,7 @@ class Ids:
         return self.new_ids(1)[0]
 
     def new_ids(self, count: int) -> list[str]:
-        """Make ids in ascending order. Many at once cost less than as many calls."""
+        """Make ids in ascending order. One call for many ids takes less time than one call for each."""
         made: list[str] = []
         with self._lock:
             ms = self._clock() // 1_000_000

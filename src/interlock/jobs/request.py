@@ -51,7 +51,7 @@ def _job_maker(spec: KindSpec, chosen: Options, version: int, trace: str | None)
     resting = tuple(sorted(lifecycle.resting)) if chosen.idempotency_key is not None else ()
 
     def make(id: str, payload: str) -> NewJob:
-        # By place, which takes half as long as by name.
+        # Positional arguments take half as long as keyword arguments.
         return NewJob(
             id,
             spec.name,

@@ -27,9 +27,9 @@ class PostgresSavepoints:
 
     def keep(self, move: Move) -> None:
         check_open(self._conn, move)
-        # Sent by libpq itself, in one message: a cursor of the driver takes as long as the statement of a function.
+        # libpq sends both in one message. A cursor of psycopg would take as long as the statement of a function.
         if self._conn.pgconn.exec_(NEXT).status != ExecStatus.COMMAND_OK:
-            # It fails again, and the driver raises the error.
+            # Run it again through psycopg, which raises the error.
             self._conn.execute(NEXT, prepare=False)
             raise transaction_ended(move)
 

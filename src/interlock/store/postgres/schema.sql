@@ -5,9 +5,8 @@
 -- audit       one row per transition (n = 0) and per note (n > 0); insert only, until it is archived
 -- receipts    saved results of steps and effects
 --
--- The triggers in triggers.sql refuse every write that breaks a rule. They also check what CHECK constraints of jobs and
--- executions would: PostgreSQL compiles a constraint again for every statement, and the functions of triggers only once
--- per session.
+-- The triggers in triggers.sql refuse every write that breaks a rule. They replace CHECK constraints on jobs and
+-- executions: PostgreSQL compiles a constraint for every statement, but plans a trigger function once per session.
 
 CREATE SCHEMA IF NOT EXISTS interlock;
 
