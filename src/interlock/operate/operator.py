@@ -121,7 +121,7 @@ class Operator:
         if known is None:
             return foreign_job(self.store, job.kind, job.payload)
         arguments = known.signature.check(job.payload)
-        request = JobRequest[Any](known, arguments, known.signature.dump(arguments), Options())
+        request: JobRequest[Any] = JobRequest(known, arguments, known.signature.dump(arguments), Options())
         return new_jobs(self.store, [request])[0]
 
     def _enqueue(self, job: Job, redriven: NewJob) -> Enqueued:
