@@ -4,13 +4,16 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from interlock import Run
 from interlock.core.ids import uuid7
-from interlock.core.outcome import Advanced
+from interlock.core.outcome import Advanced, Returned
+from interlock.engine.reporter import Reporter
 from interlock.engine.settle import Settler
 from interlock.engine.settlement import Settlement
 from interlock.store.types import Fence, Lease, Refusal
@@ -112,6 +115,46 @@ def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(
     assert told == [ids[0]]
     assert [bench.app.get(id).state for id in ids] == ["RUNNING", *["SUCCEEDED"] * 4]
     assert freed(bench)
+
+
+class RecordedThread(ThreadPoolExecutor):
+    """One thread, which notes each batch that it is given."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__(1)
+        self._order = order
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._order.append("batch begins")
+        return super().submit(*args, **kwargs)
+
+
+def test_next_batch_begins_before_the_worker_forgets_the_last_one() -> None:
+    """The database works on one batch while the event loop deals with the other."""
+    order, storing, posted = list[str](), asyncio.Event(), threading.Event()
+
+    def execution() -> Any:
+        spec, job = SimpleNamespace(settles_alone=False), SimpleNamespace(id=str(uuid7()))
+        return SimpleNamespace(spec=spec, job=job, settling=False)
+
+    async def report() -> None:
+        loop = asyncio.get_running_loop()
+
+        def settle_batch(batch: Sequence[Settlement]) -> None:
+            loop.call_soon_threadsafe(storing.set)
+            assert posted.wait(TIME_LIMIT)
+
+        settler: Any = SimpleNamespace(settle_batch=settle_batch)
+        with RecordedThread(order) as thread:
+            reporter = Reporter(settler, thread, thread)
+            reporter.post(execution(), Returned("null", boundary=False), lambda _: order.append("first is forgotten"))
+            await asyncio.wait_for(storing.wait(), TIME_LIMIT)
+            reporter.post(execution(), Returned("null", boundary=False), lambda _: order.append("second is forgotten"))
+            posted.set()
+            await reporter.drain()
+            assert order == ["batch begins", "batch begins", "first is forgotten", "second is forgotten"]
+
+    asyncio.run(report())
 
 
 def test_context_of_a_handler_that_advances_does_not_reach_other_jobs(

@@ -160,7 +160,8 @@ class Reporter:
             while self._waiting:
                 batch = take_batch(self._waiting, MOST_PER_BATCH)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
-                self._notify(batch)
+                # Later, so that the next batch is in the database while the worker forgets this one.
+                asyncio.get_running_loop().call_soon(self._notify, batch)
         finally:
             self._flushing = False
 
