@@ -23,7 +23,7 @@ BEGIN, END = "<!-- scaling: begin -->", "<!-- scaling: end -->"
 STAGES = 3
 """A worker claims one batch, runs another and stores a third at the same time, at most."""
 GROUPS = 1
-"""Groups of commits of one kind that a worker stores at a time. Its handlers run meanwhile, but take little time."""
+"""Groups of commits of one kind that a worker has in progress: running the next handlers takes little of the time."""
 COMMIT_BATCH = 25
 BULK = 1000
 WAL_BYTES = 2_650

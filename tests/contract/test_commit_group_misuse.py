@@ -8,6 +8,7 @@ import pytest
 from interlock.core.job import Job
 from interlock.errors import InterlockError
 from interlock.store.contract import Store
+from interlock.store.postgres import commit_group
 from interlock.store.types import GroupCommit
 from tests.contract.test_commit_group import NONE, GroupBody, effects, ids, leased, moves_of, states
 from tests.kit import Place, PostgresPlace, Raw
@@ -75,6 +76,26 @@ def test_function_that_ends_the_transaction_by_force_moves_no_job(store: Store, 
     with pytest.raises(Exception):  # noqa: B017, PT011 - each driver raises its own error
         store.transitions.commit_group(moves_of(leases), body)
     assert states(store, leases) == ["RUNNING"] * 3
+
+
+def test_job_whose_writes_cannot_be_kept_is_left_out_and_the_log_says_why(
+    store: Store, raw: Raw, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next savepoint of PostgreSQL fails after the function of one job."""
+    if not isinstance(place, PostgresPlace):
+        return
+    caplog.set_level("INFO", "interlock")
+    leases, body, following = leased(store, 3), GroupBody(raw), commit_group.NEXT
+
+    def failing(tx: Any, jobs: Sequence[Job]) -> None:
+        body(tx, jobs)
+        fails = jobs[0].id == leases[1].job.id
+        monkeypatch.setattr(commit_group, "NEXT", b"SELECT 1 / 0" if fails else following)
+
+    found = store.transitions.commit_group(moves_of(leases), failing)
+    good = [leases[0], leases[2]]
+    assert (found, body.effects) == (GroupCommit(frozenset(ids(good)), NONE), ids(good))
+    assert f"{leases[1].job.id} failed in a shared transaction (psycopg.errors.DivisionByZero" in caplog.text
 
 
 def test_function_that_ignores_a_failed_statement_is_left_out(store: Store, raw: Raw, place: Place) -> None:

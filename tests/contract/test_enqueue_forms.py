@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from interlock.store.contract import Store
+from interlock.store.enqueue_plan import CHUNK
 from interlock.store.types import Enqueued, NewJob
-from tests.contract.kit import check, make
+from tests.contract.kit import check, make, many
 from tests.kit import EPOCH, Raw
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -84,6 +85,14 @@ def test_long_list_of_alike_jobs_is_stored_in_order(store: Store) -> None:
     jobs = [make(payload=str(n)) for n in range(2_005)]
     assert store.queue.enqueue(jobs) == [Enqueued(job.id, True) for job in jobs]
     assert [store.inspect.get(jobs[n].id).payload for n in (0, 1_000, 2_004)] == [0, 1_000, 2_004]
+
+
+def test_job_after_a_thousand_alike_ones_is_not_created_if_its_key_is_taken(store: Store) -> None:
+    """The statement for a chunk of alike jobs answers only for that chunk."""
+    (first,) = store.queue.enqueue([make(idempotency_key="k")])
+    answers = store.queue.enqueue([*many(CHUNK), make(idempotency_key="k")])
+    assert all(answer.created for answer in answers[:CHUNK])
+    assert answers[CHUNK] == Enqueued(first.id, False)
 
 
 def test_one_bad_payload_among_alike_jobs_stores_none(store: Store) -> None:

@@ -117,6 +117,7 @@ FRESH = "updated_at = {later}"
         ("waiting", f"unique_key = 'late', {FRESH}", "never change"),
         ("waiting", f"tries_left = tries + 1, {FRESH}", "between 0 and tries|jobs_tries"),
         ("waiting", f"tries_left = -1, {FRESH}", "between 0 and tries|jobs_tries"),
+        ("waiting", f"tries = 0, tries_left = 0, {FRESH}", "tries must be at least 1|jobs_tries"),
         ("running", f"held_at = updated_at, {FRESH}", "only a pending job is held|jobs_held"),
         ("running", f"finished_at = updated_at, {FRESH}", "finished_at is set|jobs_finished"),
         ("done", f"priority = 9, {FRESH}", "has ended"),
@@ -204,8 +205,9 @@ def test_insert_of_a_job_outside_its_initial_state_is_refused(scene: Scene, raw:
         {"idempotency_key": f"'{'k' * 256}'"},
         {"unique_key": f"'{'k' * 256}'"},
         {"finished_at": "updated_at"},
+        {"result": "'1'"},
     ],
-    ids=["no tries", "long idempotency key", "long unique key", "finished"],
+    ids=["no tries", "long idempotency key", "long unique key", "finished", "with a result"],
 )
 def test_insert_of_a_job_that_breaks_a_rule_is_refused(scene: Scene, raw: Raw, changes: dict[str, str]) -> None:
     before = raw.dump()

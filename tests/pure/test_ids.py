@@ -43,6 +43,14 @@ def test_ids_increase_within_one_millisecond() -> None:
     assert made == sorted(set(made))
 
 
+def test_many_ids_at_once_increase_beyond_the_ids_of_a_millisecond() -> None:
+    ids = Ids(clock=Ticks([1000]))
+    made = [*ids.new_ids(10_000), ids.uuid7()]
+    assert made == sorted(set(made))
+    assert len(made) == 10_001
+    assert all(uuid.UUID(each).version == 7 and str(uuid.UUID(each)) == each for each in made)
+
+
 @given(st.lists(st.integers(1, 2**47), min_size=1, max_size=50))
 def test_ids_increase_whatever_the_clock_does(milliseconds: list[int]) -> None:
     """If it goes back, far ahead, or stands still."""

@@ -147,6 +147,26 @@ def test_same_key_and_arguments_return_the_same_job(shop: Shop) -> None:
     assert len(shop.app.jobs()) == 1
 
 
+def test_enqueue_many_gives_each_job_the_options_of_its_own_request(shop: Shop) -> None:
+    """Requests of one kind may differ in their options, and requests of two kinds may share them."""
+    urgent = shop.greet.using(priority=7, idempotency_key="a").request("Ann")
+    shared = replace(shop.paint.request(1), options=urgent.options)
+    requests = [urgent, shop.greet.using(queue="slow").request("Bob"), shop.greet.request("Cy"), urgent, shared]
+    handles = shop.app.enqueue_many(requests)
+    found = [
+        (job.kind, job.payload.get("name"), job.priority, job.queue, job.idempotency_key)
+        for job in (handle.job() for handle in handles)
+    ]
+    assert found == [
+        ("greet", "Ann", 7, "default", "a"),
+        ("greet", "Bob", 0, "slow", None),
+        ("greet", "Cy", 0, "default", None),
+        ("greet", "Ann", 7, "default", "a"),
+        ("paint", None, 7, "default", "a"),
+    ]
+    assert [handle.created for handle in handles] == [True, True, True, False, True]
+
+
 def test_enqueue_many_stores_all_jobs_or_none(shop: Shop) -> None:
     """If one request is refused, none is stored."""
     made = shop.app.enqueue_many([shop.greet.request("Ann"), shop.paint.request(1)])

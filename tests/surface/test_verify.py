@@ -88,6 +88,7 @@ BENT: list[tuple[str, Callable[[JobRecord], JobRecord], set[str]]] = [
     ("finished_at", job(finished_at=None), {"finished_at"}),
     ("too many tries", job(tries_left=4), {"tries"}),
     ("tries below zero", job(tries_left=-1), {"tries"}),
+    ("no tries", job(tries=0, tries_left=0), {"tries"}),
     ("held at its end", job(held_at=0), {"hold"}),
     ("another state", job(state="FAILED", phase="failed"), {"projection", "audit"}),
     ("another phase", job(phase="failed"), {"phase"}),

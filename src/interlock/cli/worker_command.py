@@ -2,12 +2,10 @@
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -34,6 +32,7 @@ from ..worker.worker import DRAIN, ERROR_WAIT, Worker
 from . import output
 from .arguments import names
 from .common_options import AppOption, CommandError, DatabaseOption, hide_password, open_unmigrated, require_app
+from .interpreter import tune_interpreter
 from .standard_streams import Streams
 from .supervisor_command import process_count, supervise
 from .worker_metrics import metrics_answers, serve_metrics
@@ -44,11 +43,6 @@ LINGER = 0.5
 """Seconds that these threads have to end after everything else has ended."""
 DUMP_TIMEOUT = 5.0
 """Seconds for a hung worker to print its threads; standard error may hang too."""
-SWITCH_INTERVAL = 0.0005
-"""Seconds after which Python interrupts a busy thread for another one. The default, 5 ms, delays database threads."""
-
-GC_THRESHOLDS = (10_000, 20, 20)
-"""Thresholds of the garbage collector, which scans each job of a busy worker several times with the defaults."""
 
 
 def worker(
@@ -197,7 +191,7 @@ class Process:
                 self._worker = worker
                 if self._stop_reason is not None:
                     worker.stop()
-                _tune_interpreter()
+                tune_interpreter()
                 done = await worker.run()
                 self._notify("the worker has ended", attempts=done)
             code, worker_left = worker.exit_code, worker.busy
@@ -306,14 +300,6 @@ def _report_lifespan_errors(
             yield
 
     return wrapped
-
-
-def _tune_interpreter() -> None:
-    """Collect garbage less often, never scan the app, which lives as long as the process, and switch threads sooner."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 # ---------------------------------------------------------------- the end

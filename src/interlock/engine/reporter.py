@@ -120,7 +120,7 @@ class Reporter:
 
         await self._settle(self._single_threads, settlements, work)
         not_stored = {id(settlement) for settlement in (*left_out.alone, *left_out.late)}
-        # Later, so that the next group is in the database while the slots of this one start their next jobs.
+        # Notify later, so that the next group is in the database while the slots of this one start their next jobs.
         stored = [settlement for settlement in settlements if id(settlement) not in not_stored]
         asyncio.get_running_loop().call_soon(self._notify, stored)
         for settlement in left_out.alone:
@@ -160,7 +160,7 @@ class Reporter:
             while self._waiting:
                 batch = take_batch(self._waiting, MOST_PER_BATCH)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
-                # Later, so that the next batch is in the database while the worker forgets this one.
+                # Notify later, so that the next batch is in the database while the worker forgets this one.
                 asyncio.get_running_loop().call_soon(self._notify, batch)
         finally:
             self._flushing = False

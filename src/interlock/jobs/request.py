@@ -33,13 +33,16 @@ class JobRequest(Generic[R_co]):
 
 def new_jobs(store: Store, requests: Sequence[JobRequest[Any]]) -> list[NewJob]:
     """Return the jobs to store. `NotMigrated` if the database does not know the lifecycle of a kind."""
+    if not requests:
+        return []
     trace, jobs = current_trace(), list[NewJob]()
-    make: Callable[[str, str], NewJob] | None = None
-    last: JobRequest[Any] | None = None
+    spec, options = requests[0].spec, requests[0].options
+    make = _job_maker(spec, options, spec.version(store), trace)
     for id, request in zip(new_ids(len(requests)), requests, strict=True):
         # Most requests of a call differ only in their payloads.
-        if make is None or last is None or request.spec is not last.spec or request.options is not last.options:
-            make, last = _job_maker(request.spec, request.options, request.spec.version(store), trace), request
+        if request.spec is not spec or request.options is not options:
+            spec, options = request.spec, request.options
+            make = _job_maker(spec, options, spec.version(store), trace)
         jobs.append(make(id, request.payload))
     return jobs
 

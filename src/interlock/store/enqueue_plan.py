@@ -144,8 +144,10 @@ def _insert(dialect: Dialect, jobs: Sequence[NewJob]) -> Generator[Statement, Ro
         chunk = jobs[start : start + CHUNK]
         for statement in dialect.insert(chunk):
             rows = yield statement
-        all_stored = bool(rows) and rows[0][0] is None
-        stored.update(job.id for job in chunk) if all_stored else stored.update(str(row[0]) for row in rows)
+        if rows and rows[0][0] is None:
+            stored.update(job.id for job in chunk)
+        else:
+            stored.update(str(row[0]) for row in rows)
     return stored
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from psycopg import Connection
+from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 
 from ...core.job import Job
@@ -11,7 +12,6 @@ from ...core.transition import Move
 from ...errors import InterlockError
 from ..codec import array, text_array
 from ..codec import job as job_of
-from ..commit_boundary import transaction_ended
 from ..commit_group import CommitGroup, GroupTx, call_functions
 from ..types import GroupCommit
 from .commit_single import check_open, send, timeouts, write_moves
@@ -27,11 +27,10 @@ class PostgresSavepoints:
 
     def keep(self, move: Move) -> None:
         check_open(self._conn, move)
-        # libpq sends both in one message. A cursor of psycopg would take as long as the statement of a function.
-        if self._conn.pgconn.exec_(NEXT).status != ExecStatus.COMMAND_OK:
-            # Run it again through psycopg, which raises the error.
-            self._conn.execute(NEXT, prepare=False)
-            raise transaction_ended(move)
+        # libpq sends both in one message. A cursor of psycopg would cost as much as a statement of the commit function.
+        result = self._conn.pgconn.exec_(NEXT)
+        if result.status != ExecStatus.COMMAND_OK:
+            raise error_from_result(result)
 
     def undo(self) -> None:
         self._conn.execute("ROLLBACK TO SAVEPOINT interlock_commit")

@@ -5,8 +5,8 @@
 -- audit       one row per transition (n = 0) and per note (n > 0); insert only, until it is archived
 -- receipts    saved results of steps and effects
 --
--- The triggers in triggers.sql refuse every write that breaks a rule. They replace CHECK constraints on jobs and
--- executions: PostgreSQL compiles a constraint for every statement, but plans a trigger function once per session.
+-- The triggers in triggers.sql refuse every write that breaks a rule. The tables jobs and executions have no CHECK
+-- constraints: PostgreSQL would compile them for every statement, but it plans a trigger function once per session.
 
 CREATE SCHEMA IF NOT EXISTS interlock;
 

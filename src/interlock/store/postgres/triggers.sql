@@ -6,7 +6,7 @@
 -- function only raises the error. Row triggers run AFTER the write, because a BEFORE trigger would lock every row once
 -- more.
 
--- Every migration replaces the three accepts_ functions from the registered rows; until then they accept nothing.
+-- Every migration replaces these three functions from the registered rows; until then they accept nothing.
 CREATE FUNCTION interlock.accepts_change(lifecycle text, version int, source text, target text, attempts int,
   arrows int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false';
 CREATE FUNCTION interlock.accepts_phase(lifecycle text, version int, state text, phase text) RETURNS boolean
@@ -66,7 +66,7 @@ BEGIN
       THEN 'phase ' || NEW.phase || ' does not fit the state'
     WHEN (NEW.finished_at IS NOT NULL) <> (NEW.phase IN ('succeeded', 'failed'))
       THEN 'finished_at is set if, and only if, the job has ended'
-    WHEN NEW.tries < 1 OR NEW.tries_left NOT BETWEEN 0 AND NEW.tries THEN 'tries_left must be between 0 and tries'
+    WHEN NEW.tries < 1 OR NEW.tries_left NOT BETWEEN 0 AND NEW.tries THEN 'tries must be at least 1, and tries_left between 0 and tries'
     WHEN NEW.held_at IS NOT NULL AND NEW.phase <> 'pending' THEN 'only a pending job is held'
     WHEN NEW.lifecycle_version <> OLD.lifecycle_version AND NEW.attempt = OLD.attempt
       THEN 'only a claim changes the lifecycle version'
@@ -83,8 +83,8 @@ CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH 
 CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
   EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');
 
--- Whether the timestamps of an execution fit its status. An aborted execution was never committed.
-CREATE FUNCTION interlock.accepts_timestamps(status text, started_at timestamptz, committed_at timestamptz,
+-- Whether the timestamps of an execution fit its status.
+CREATE FUNCTION interlock.timestamps_fit(status text, started_at timestamptz, committed_at timestamptz,
   finished_at timestamptz, ended_by text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE status
     WHEN 'LEASED'      THEN started_at IS NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
     WHEN 'IN_PROGRESS' THEN started_at IS NOT NULL AND committed_at IS NULL AND finished_at IS NULL AND ended_by IS NULL
@@ -104,7 +104,7 @@ DECLARE
   found_jobs bigint;
 BEGIN
   IF EXISTS (SELECT FROM added a WHERE (a.holder = 1 AND a.attempt >= 1 AND a.external_id IS NULL
-      AND interlock.accepts_timestamps(a.status, a.started_at, a.committed_at, a.finished_at, a.ended_by)
+      AND interlock.timestamps_fit(a.status, a.started_at, a.committed_at, a.finished_at, a.ended_by)
       AND (a.status IN ('LEASED', 'IN_PROGRESS') OR (a.status = 'ABORTED'
         AND a.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE) THEN
     RAISE EXCEPTION 'interlock refuses this INSERT on executions: %',
@@ -132,7 +132,7 @@ BEGIN
       WHEN 'LEASED'      THEN NEW.status IN ('LEASED', 'IN_PROGRESS', 'ABORTED')
       WHEN 'IN_PROGRESS' THEN NEW.status IN ('IN_PROGRESS', 'COMMITTED', 'DONE', 'ABORTED')
       ELSE NEW.status IN ('COMMITTED', 'DONE') END
-    AND interlock.accepts_timestamps(NEW.status, NEW.started_at, NEW.committed_at, NEW.finished_at, NEW.ended_by)
+    AND interlock.timestamps_fit(NEW.status, NEW.started_at, NEW.committed_at, NEW.finished_at, NEW.ended_by)
     AND NEW.job_id = OLD.job_id AND NEW.attempt = OLD.attempt AND NEW.kind = OLD.kind AND NEW.leased_at = OLD.leased_at
     AND NEW.holder - OLD.holder IN (0, 1)
     AND (OLD.started_at IS NULL OR NEW.started_at = OLD.started_at)
