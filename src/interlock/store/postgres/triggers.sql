@@ -66,7 +66,8 @@ BEGIN
       THEN 'phase ' || NEW.phase || ' does not fit the state'
     WHEN (NEW.finished_at IS NOT NULL) <> (NEW.phase IN ('succeeded', 'failed'))
       THEN 'finished_at is set if, and only if, the job has ended'
-    WHEN NEW.tries < 1 OR NEW.tries_left NOT BETWEEN 0 AND NEW.tries THEN 'tries must be at least 1, and tries_left between 0 and tries'
+    WHEN NEW.tries < 1 OR NEW.tries_left NOT BETWEEN 0 AND NEW.tries
+      THEN 'tries must be at least 1, and tries_left between 0 and tries'
     WHEN NEW.held_at IS NOT NULL AND NEW.phase <> 'pending' THEN 'only a pending job is held'
     WHEN NEW.lifecycle_version <> OLD.lifecycle_version AND NEW.attempt = OLD.attempt
       THEN 'only a claim changes the lifecycle version'
