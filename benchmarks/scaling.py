@@ -23,7 +23,7 @@ BEGIN, END = "<!-- scaling: begin -->", "<!-- scaling: end -->"
 STAGES = 3
 """A worker claims one batch, runs another and stores a third at the same time, at most."""
 GROUPS = 1
-"""Groups of commits of one kind that a worker has in progress: running the next handlers takes little of the time."""
+"""Groups of commits of one kind in progress. A worker runs the next handlers meanwhile, which takes little time."""
 COMMIT_BATCH = 25
 BULK = 1000
 WAL_BYTES = 2_650

@@ -14,7 +14,7 @@ class Sizes:
     commits: int = 3_000
     pickups: int = 150
     pickup_rounds: int = 7
-    """More than the others have, because the time in which an idle core wakes up varies between samples."""
+    """More rounds than other measures, because the time that an idle core needs to wake up varies between samples."""
     pickups_per_second: float = 25.0
     steady_seconds: int = 10
     steady_per_second: int = 2_000

@@ -78,10 +78,10 @@ def test_function_that_ends_the_transaction_by_force_moves_no_job(store: Store, 
     assert states(store, leases) == ["RUNNING"] * 3
 
 
-def test_job_whose_writes_cannot_be_kept_is_left_out_and_the_log_says_why(
+def test_job_whose_savepoint_fails_is_left_out_and_logged(
     store: Store, raw: Raw, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next savepoint of PostgreSQL fails after the function of one job."""
+    """The statement that begins the next savepoint fails after the function of one job. SQLite has no such statement."""
     if not isinstance(place, PostgresPlace):
         return
     caplog.set_level("INFO", "interlock")

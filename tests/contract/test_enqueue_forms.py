@@ -88,7 +88,7 @@ def test_long_list_of_alike_jobs_is_stored_in_order(store: Store) -> None:
 
 
 def test_job_after_a_thousand_alike_ones_is_not_created_if_its_key_is_taken(store: Store) -> None:
-    """The statement for a chunk of alike jobs answers only for that chunk."""
+    """One statement stores the first jobs, which have no keys. Its result says nothing about the job after them."""
     (first,) = store.queue.enqueue([make(idempotency_key="k")])
     answers = store.queue.enqueue([*many(CHUNK), make(idempotency_key="k")])
     assert all(answer.created for answer in answers[:CHUNK])

@@ -131,7 +131,9 @@ def test_insert_that_breaks_a_rule_of_executions_is_refused(
     ],
     ids=str,
 )
-def test_new_execution_has_the_timestamps_of_its_status(scene: Scene, raw: Raw, changes: dict[str, str]) -> None:
+def test_new_execution_whose_timestamps_do_not_fit_its_status_is_refused(
+    scene: Scene, raw: Raw, changes: dict[str, str]
+) -> None:
     claimed = (
         "state = 'RUNNING', phase = 'running', version = version + 1, attempt = attempt + 1, lifecycle_version = 2"
     )
@@ -144,7 +146,7 @@ def test_new_execution_has_the_timestamps_of_its_status(scene: Scene, raw: Raw, 
     raw.copy("executions", "job_id = :running", copied, **scene)
 
 
-def test_job_with_a_live_execution_gets_no_other_one(scene: Scene, raw: Raw) -> None:
+def test_second_live_execution_of_a_job_is_refused(scene: Scene, raw: Raw) -> None:
     """Even if the job's row says that its next attempt has begun."""
     later = "version = version + 1, updated_at = {later}"
     raw(f"UPDATE {{jobs}} SET state = 'PENDING', phase = 'pending', {later} WHERE id = :running", **scene)

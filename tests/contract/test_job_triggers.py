@@ -118,8 +118,8 @@ FRESH = "updated_at = {later}"
         ("waiting", f"tries_left = tries + 1, {FRESH}", "between 0 and tries|jobs_tries"),
         ("waiting", f"tries_left = -1, {FRESH}", "between 0 and tries|jobs_tries"),
         ("waiting", f"tries = 0, tries_left = 0, {FRESH}", "tries must be at least 1|jobs_tries"),
-        ("running", f"held_at = updated_at, {FRESH}", "only a pending job is held|jobs_held"),
-        ("running", f"finished_at = updated_at, {FRESH}", "finished_at is set|jobs_finished"),
+        ("running", f"held_at = updated_at, {FRESH}", "only a pending job can be held|jobs_held"),
+        ("running", f"finished_at = updated_at, {FRESH}", "finished_at must be set|jobs_finished"),
         ("done", f"priority = 9, {FRESH}", "has ended"),
         (
             "done",

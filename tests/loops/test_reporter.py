@@ -129,7 +129,7 @@ class RecordedThread(ThreadPoolExecutor):
         return super().submit(*args, **kwargs)
 
 
-def test_next_batch_begins_before_the_worker_forgets_the_last_one() -> None:
+def test_next_batch_begins_before_the_callbacks_of_the_previous_one_run() -> None:
     """The database works on one batch while the event loop deals with the other."""
     order, storing, posted = list[str](), asyncio.Event(), threading.Event()
 

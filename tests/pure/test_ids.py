@@ -43,7 +43,7 @@ def test_ids_increase_within_one_millisecond() -> None:
     assert made == sorted(set(made))
 
 
-def test_many_ids_at_once_increase_beyond_the_ids_of_a_millisecond() -> None:
+def test_many_ids_at_once_increase_when_a_millisecond_has_no_more_ids() -> None:
     ids = Ids(clock=Ticks([1000]))
     made = [*ids.new_ids(10_000), ids.uuid7()]
     assert made == sorted(set(made))

@@ -8,13 +8,13 @@ SWITCH_INTERVAL = 0.0005
 GC_DEFAULTS = gc.get_threshold()
 """The thresholds of the garbage collector before the app is imported."""
 GC_THRESHOLDS = (10_000, 20, 20)
-"""With the defaults, the garbage collector scans the objects of each job several times in a busy worker."""
+"""The thresholds in a worker. With the defaults, a busy worker would scan the objects of each job several times."""
 
 
 def tune_interpreter() -> None:
-    """Collect garbage less often, never scan the app, which lives as long as the process, and switch threads sooner.
+    """Collect garbage less often, exempt the app's objects from it, and switch threads sooner.
 
-    Thresholds that the app has set itself are kept.
+    If the app has set its own thresholds, they stay.
     """
     gc.collect()
     gc.freeze()

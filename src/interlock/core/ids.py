@@ -53,7 +53,7 @@ class Ids:
         return made
 
     def _begin(self, ms: int, first: int) -> None:
-        """Begin a millisecond, whose first id has this number."""
+        """Begin a millisecond. `first` is the number of its first id."""
         self._ms, self._next = ms, first
         self._prefix = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
 

@@ -160,7 +160,7 @@ class Reporter:
             while self._waiting:
                 batch = take_batch(self._waiting, MOST_PER_BATCH)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
-                # Notify later, so that the next batch is in the database while the worker forgets this one.
+                # Notify later, so that the database stores the next batch while the worker cleans up after this one.
                 asyncio.get_running_loop().call_soon(self._notify, batch)
         finally:
             self._flushing = False

@@ -45,7 +45,7 @@ class Dialect(Protocol):
     def insert(self, jobs: Sequence[NewJob]) -> Iterable[Statement]:
         """Store the jobs whose keys are free. The last statement returns the ids that were stored.
 
-        If it stores all jobs or fails, it may return one row with NULL instead.
+        A statement that never stores only some of the jobs may return one row with NULL instead.
         """
         ...
 

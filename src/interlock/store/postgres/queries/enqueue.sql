@@ -53,7 +53,7 @@ SELECT s.id::text FROM stored s CROSS JOIN notified
 
 -- name: enqueue.alike
 -- Many jobs without keys that differ only in their ids and payloads. It stores the same rows as `enqueue`; without keys
--- there is no conflict to look for, and no order to keep. It stores all jobs or fails, so it returns no ids.
+-- there is no conflict to look for, and no order to keep. It stores all jobs or none, so it returns NULL, not ids.
 WITH given AS MATERIALIZED (
   SELECT c.now, :kind::text AS kind, :queue::text AS queue, :priority::text::int AS priority,
     :lifecycle::text AS lifecycle, :lifecycle_version::text::int AS lifecycle_version, :state::text AS state,
