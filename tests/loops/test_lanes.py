@@ -124,7 +124,8 @@ def test_async_job_starts_in_a_free_slot_although_many_sync_jobs_wait_for_a_thre
             next(iter(worker._slots.lanes)).prefetch.suspend()
             mill.app.enqueue_many([mill.threaded.request() for _ in range(10)])
             await recorder.until(Claimed, lambda _: worker._slots.lanes.waiting == 10)
-            assert worker._slots.free == 2
+            # The next claim may already have reserved the two free slots.
+            assert (worker._slots._running, worker._slots.lanes.starting) == (1, 0)
             quick = mill.quick.enqueue()
             await mill.quick.aresult(quick.id, timeout=TIME_LIMIT)
             assert mill.ran == [quick.id]
