@@ -81,7 +81,7 @@ def test_function_that_ends_the_transaction_by_force_moves_no_job(store: Store, 
 def test_job_whose_savepoint_fails_is_left_out_and_logged(
     store: Store, raw: Raw, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The statement that begins the next savepoint fails after the function of one job. SQLite has no such statement."""
+    """The statement that begins the next savepoint fails after the function of one job. SQLite has none."""
     if not isinstance(place, PostgresPlace):
         return
     caplog.set_level("INFO", "interlock")

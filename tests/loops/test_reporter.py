@@ -118,7 +118,7 @@ def test_error_in_one_refusal_leaves_the_rest_of_the_batch_settled(
 
 
 class RecordedThread(ThreadPoolExecutor):
-    """One thread, which notes each batch that it is given."""
+    """One thread that records when it gets a batch."""
 
     def __init__(self, order: list[str]) -> None:
         super().__init__(1)
@@ -147,12 +147,16 @@ def test_next_batch_begins_before_the_callbacks_of_the_previous_one_run() -> Non
         settler: Any = SimpleNamespace(settle_batch=settle_batch)
         with RecordedThread(order) as thread:
             reporter = Reporter(settler, thread, thread)
-            reporter.post(execution(), Returned("null", boundary=False), lambda _: order.append("first is forgotten"))
+            reporter.post(
+                execution(), Returned("null", boundary=False), lambda _: order.append("callback of the first")
+            )
             await asyncio.wait_for(storing.wait(), TIME_LIMIT)
-            reporter.post(execution(), Returned("null", boundary=False), lambda _: order.append("second is forgotten"))
+            reporter.post(
+                execution(), Returned("null", boundary=False), lambda _: order.append("callback of the second")
+            )
             posted.set()
             await reporter.drain()
-            assert order == ["batch begins", "batch begins", "first is forgotten", "second is forgotten"]
+            assert order == ["batch begins", "batch begins", "callback of the first", "callback of the second"]
 
     asyncio.run(report())
 

@@ -120,9 +120,8 @@ class Reporter:
 
         await self._settle(self._single_threads, settlements, work)
         not_stored = {id(settlement) for settlement in (*left_out.alone, *left_out.late)}
-        # Notify later, so that the next group is in the database while the slots of this one start their next jobs.
         stored = [settlement for settlement in settlements if id(settlement) not in not_stored]
-        asyncio.get_running_loop().call_soon(self._notify, stored)
+        self._notify_soon(stored)
         for settlement in left_out.alone:
             self._begin(self._settle_one(settlement))
         return left_out
@@ -160,10 +159,13 @@ class Reporter:
             while self._waiting:
                 batch = take_batch(self._waiting, MOST_PER_BATCH)
                 await self._settle(self._batch_thread, batch, functools.partial(self._settler.settle_batch, batch))
-                # Notify later, so that the database stores the next batch while the worker cleans up after this one.
-                asyncio.get_running_loop().call_soon(self._notify, batch)
+                self._notify_soon(batch)
         finally:
             self._flushing = False
+
+    def _notify_soon(self, batch: Sequence[Settlement]) -> None:
+        """Notify after the caller has begun the next batch, so that the database stores it meanwhile."""
+        asyncio.get_running_loop().call_soon(self._notify, batch)
 
     @staticmethod
     def _notify(batch: Sequence[Settlement]) -> None:

@@ -123,7 +123,8 @@ def _job(job: Job) -> Found:
     if job.ended != (job.finished_at is not None):
         yield "finished_at", f"The job is {job.phase} in {job.state}, but finished_at is {job.finished_at}."
     if job.tries < 1 or not 0 <= job.tries_left <= job.tries:
-        yield "tries", f"The job has {job.tries_left} tries left of {job.tries}, which must be at least 1."
+        rule = "tries must be at least 1, and tries_left between 0 and tries"
+        yield "tries", f"The job has {job.tries_left} of {job.tries} tries left: {rule}."
     if job.held_at is not None and job.phase != "pending":
         yield "hold", f"The job is held, but it is {job.phase}: only a waiting job can be held."
 
