@@ -14,7 +14,7 @@ CORE := tests/pure tests/contract tests/loops/test_handlers.py tests/loops/test_
   tests/crash/test_exit.py tests/crash/test_forks.py
 # Tests that mostly wait for other processes run in parallel with the rest. The rest run with a lower priority (nice),
 # so that a busy machine delays no lease. pytest exits with 5 if ARGS selects no test of a group.
-WAITING := tests/crash tests/surface/test_cli_worker.py tests/surface/test_demo.py tests/surface/test_studio_page.py \
+WAITING := tests/crash tests/surface/test_cli_worker.py tests/surface/test_cli_worker_life.py tests/surface/test_demo.py tests/surface/test_studio_page.py \
   tests/surface/test_courier_page.py tests/surface/test_librarian_page.py apps/courier/tests/test_worker_crashes.py \
   apps/courier/tests/test_end_to_end.py apps/courier/tests/test_cli_processes.py \
   apps/studio/tests/test_killed_processes.py

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from interlock import App, Fail, LeaseLost, Reject, Retry, Run, Snooze, SyncRun, TransitionRefused
+from interlock import App, Fail, LeaseLost, Question, Reject, Retry, Run, Snooze, SyncRun, TransitionRefused
 from interlock.core.ids import uuid7
 from interlock.core.lifecycle import Lifecycle
 
@@ -33,7 +33,7 @@ def leave() -> None:
         Path(farewell).write_text("left in peace")
 
 
-app = App(lifespan=lifespan)
+app = App(lifespan=lifespan, secret="a secret that worker and child share")
 delivery = Lifecycle.load(Path(__file__).parent.parent / "lifecycles" / "delivery.md")
 
 
@@ -114,6 +114,28 @@ def stepping(run: SyncRun) -> list[str]:
 @app.job(process=True)
 async def astepping(run: Run) -> list[str]:
     return [await run.step("one", afresh), await run.effect("two", on_doubt="hold")(fresh)]
+
+
+def mailed(token: str) -> str:
+    return token
+
+
+async def amailed(token: str) -> str:
+    return token
+
+
+@app.job(process=True)
+def asking(run: SyncRun) -> Question[Sum]:
+    question = run.ask(timeout=60, default=Sum(0, 0))
+    run.effect("mail", on_doubt="hold")(mailed, question.token)
+    return question
+
+
+@app.job(process=True)
+async def aasking(run: Run) -> Question[Sum]:
+    question = run.ask(timeout=60, default=Sum(0, 0))
+    await run.effect("mail", on_doubt="hold")(amailed, question.token)
+    return question
 
 
 @app.job(process=True)

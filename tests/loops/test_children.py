@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from interlock import JobRequest
 from interlock.core.outcome import (
     Errored,
     FailedFinally,
+    Handed,
     Held,
     Outcome,
     Rejected,
@@ -28,7 +30,9 @@ from interlock.engine.ledger import StoreLedger
 from interlock.engine.settle import Settler
 from interlock.engine.settlement import Settlement
 from interlock.telemetry.events import Event, Events, Measured
-from interlock.worker.subprocess.children import Children
+from interlock.worker.assembly import run_until_idle
+from interlock.worker.recycle import RecycleLimits
+from interlock.worker.subprocess.children import NO_LIMITS, Children
 from tests.kit import SettableClock
 from tests.loops import child_app
 
@@ -66,8 +70,8 @@ class Bench:
         self.settler = Settler(self.context)
         self.children = self.open(TARGET)
 
-    def open(self, target: str | None) -> Children:
-        return Children(self.context, target, most=1, database=child_app.app.database.url)
+    def open(self, target: str | None, limits: RecycleLimits = NO_LIMITS) -> Children:
+        return Children(self.context, target, most=1, limits=limits, database=child_app.app.database.url)
 
     def _hear(self, event: Event) -> None:
         self.heard.append(event)
@@ -254,6 +258,20 @@ def test_effect_whose_process_died_is_in_doubt(bench: Bench) -> None:
     assert "It is unknown whether 'send' happened" in outcome.reason
 
 
+@pytest.mark.parametrize("kind", [child_app.asking, child_app.aasking], ids=["def", "async def"])
+def test_child_asks_with_the_token_that_its_worker_accepts(bench: Bench, kind: Any) -> None:
+    """The token is the same in a second attempt, and the worker stores the answer with the declared type."""
+    execution, store = bench.hold(kind.request()), bench.context.store
+    outcome = bench.prepare(execution)[0]
+    terms = '{"default":{"pid":0,"total":0},"timeout":60.0}'
+    assert outcome == Handed(f"question:{execution.job.id}", 60.0, terms)
+    (mail,) = store.receipts.for_job(execution.job.id)
+    assert bench.prepare(execution)[0] == outcome
+    bench.settler.settle_one(Settlement(execution, outcome))
+    assert child_app.app.answer(json.loads(mail.value or ""), {"total": 7, "pid": 1}) is True
+    assert kind.result(execution.job.id) == child_app.Sum(7, 1)
+
+
 @pytest.mark.parametrize(
     "call", [child_app.delivering.request("STREAMING"), child_app.adelivering.request()], ids=["def", "async def"]
 )
@@ -289,3 +307,12 @@ def test_run_cannot_be_used_after_its_handler(bench: Bench) -> None:
     execution = bench.hold(child_app.misusing.request())
     assert "This attempt has ended" in bench.prepare(execution)[1]
     assert bench.context.store.receipts.for_job(execution.job.id) == []
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_number_of_child_processes_can_be_set(shared: Bench, number: int) -> None:
+    """So many jobs of kinds with `process=True` run at once, each in its own child."""
+    stored = child_app.app.enqueue_many(child_app.add.request(1, 1) for _ in range(6))
+    plan = child_app.app.plan(only=["add"], until_idle=True, child_processes=number)
+    assert asyncio.run(run_until_idle(replace(plan, target=TARGET), 60)) == 6
+    assert len({child_app.add.result(each.id).pid for each in stored}) == number

@@ -16,7 +16,7 @@ from interlock.core.outcome import (
 )
 from interlock.engine.held_execution import HeldExecution
 from interlock.engine.ledger import StoreLedger
-from interlock.worker.subprocess.child_process import KILL_AFTER
+from interlock.worker.subprocess.child_process import KILL_AFTER, KILL_AT_SHUTDOWN
 from tests.loops import child_app
 from tests.loops.test_children import TARGET, Bench, bench, shared
 
@@ -30,7 +30,7 @@ def test_child_survives_a_handler_that_stops_when_asked(bench: Bench, kind: Any,
     before, execution = bench.pid(), bench.hold(kind.request())
     assert isinstance(bench.run(bench.stopped(execution, why)), kept)
     assert bench.context.store.receipts.for_job(execution.job.id) == []
-    assert bench.sleeper.asked == [KILL_AFTER]
+    assert bench.sleeper.asked == [{"cancel": KILL_AFTER, "shutdown": KILL_AT_SHUTDOWN}[why]]
     assert bench.pid() == before
 
 

@@ -35,15 +35,19 @@ def test_answer_is_passed_on_before_its_process_ends() -> None:
     heard = list[object]()
 
     async def scene() -> list[str]:
-        supervisor = Supervisor("w", 2, arguments, QuickSleeper(), on_end=lambda name: heard.append(f"{name} ended"))
+        supervisor = Supervisor(
+            "w", 2, arguments, QuickSleeper(), on_end=lambda worker: heard.append(f"{worker.name} ended")
+        )
         running = asyncio.create_task(supervisor.run())
         await until(lambda: all(worker.ready for worker in supervisor._workers))
-        asking = asyncio.create_task(supervisor.ask_all("counts", 20, lambda *answer: heard.append(answer)))
+        asking = asyncio.create_task(
+            supervisor.ask_all("counts", 20, lambda worker, one: heard.append((worker.name, one)))
+        )
         await until(lambda: "w-1 ended" in heard)
         supervisor._drain("the test ends")
         answered = await asking
         await ended(running)
-        return answered
+        return [worker.name for worker in answered]
 
     assert asyncio.run(scene()) == ["w-1"]
     assert heard[:2] == [("w-1", [7]), "w-1 ended"]
@@ -53,13 +57,13 @@ def test_answer_of_an_ended_process_is_dropped() -> None:
     """It answered, and ended before the supervisor could pass the answer on."""
 
     async def scene() -> list[object] | None:
-        worker = SupervisedWorker("w-2", arguments, lambda: None)
+        worker = SupervisedWorker("w-2", arguments, on_ready=lambda: None, on_limit=lambda *_: None)
         running = asyncio.create_task(worker.run())
         await until(lambda: worker.ready)
         asking = asyncio.create_task(worker.ask("counts", 20))
         await until(lambda: bool(worker._questions))
         worker._receive({"type": "answer", "n": 1, "answer": [7]})
-        worker._ended(0)
+        worker._ended()
         found = await asking
         await running
         return found

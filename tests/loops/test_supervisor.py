@@ -151,7 +151,7 @@ def test_last_worker_that_cannot_start_ends_the_supervisor(make: Make) -> None:
     """The supervisor exits with the code of that worker when no other worker is ready."""
 
     async def scene() -> int:
-        script: Script = [(True, -9), (False, 2)]
+        script: Script = [(True, -9), *[(False, 2)] * 9]
         return await ended(make(script, script, sleeper=QuickSleeper()).run())
 
     assert asyncio.run(scene()) == 2

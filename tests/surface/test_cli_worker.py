@@ -5,9 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,109 +13,14 @@ from typing import Any, cast
 import pytest
 
 from interlock import App
-from interlock.cli import worker_command
+from interlock.cli import worker_process
 from interlock.worker.stop_signals import SAME_SIGNAL
 from tests.kit import Place
 from tests.surface.cli_kit import Call, enqueued
+from tests.surface.worker_kit import READY, SHOP, Start, job, start, waiter
 
 pytestmark = pytest.mark.usefixtures("here")
-READY = "the worker is ready"
-
-SHOP = """
-import asyncio, sys, threading
-import interlock.worker.worker
-from interlock import App, Run, SyncRun
-
-if "worker" in sys.argv:  # and not in the process of the tests, which imports this, too
-    interlock.worker.worker.ERROR_WAIT = 0.05
-app = App({url!r}, schema={schema!r})
-
-
-@app.job()
-async def greet(run: Run, name: str) -> None:
-    print("hello", name, flush=True)
-
-
-@app.job()
-async def wait(run: Run) -> None:
-    print("waiting", flush=True)
-    await asyncio.Event().wait()
-
-
-@app.job()
-def block(run: SyncRun) -> None:
-    interlock.worker.worker.DRAIN = interlock.worker.worker.GRACE = 0.1
-    print("blocking", flush=True)
-    threading.Event().wait()
-"""
-
-
-class Process:
-    """A worker process whose output is read line by line.
-
-    A process without output for a minute is killed, and its test fails.
-    """
-
-    def __init__(self, *arguments: str) -> None:
-        self.said: list[str] = []
-        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        self._process = subprocess.Popen([sys.executable, "-m", "interlock", "worker", *arguments], text=True, **both)  # type: ignore[call-overload]
-        self._rescue = threading.Timer(60, self._process.kill)
-        self._rescue.start()
-
-    def until(self, wanted: str) -> str:
-        """Return the next line that contains this text."""
-        for line in self._process.stdout:
-            self.said.append(line)
-            if wanted in line:
-                return str(line)
-        raise AssertionError(f"It ended before it said {wanted!r}:\n{''.join(self.said)}")
-
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def end(self, number: int | None = None) -> int:
-        """Return the exit code, after this signal."""
-        if number is not None:
-            self.signal(number)
-        self.said += self._process.stdout.readlines()
-        return int(self._process.wait())
-
-    def close(self) -> None:
-        self._rescue.cancel()
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
-
-
-Start = Callable[..., Process]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start workers; none outlives its test."""
-    made: list[Process] = []
-
-    def begin(*arguments: str) -> Process:
-        made.append(Process(*arguments))
-        return made[-1]
-
-    yield begin
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
-def waiter(place: Place, here: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An app whose handlers print what they do, on a migrated database; INTERLOCK_APP names it."""
-    (here / "waiter.py").write_text(SHOP.format(url=place.url, schema=place.schema))
-    assert call("migrate", "-A", "waiter:app").code == 0
-    monkeypatch.setenv("INTERLOCK_APP", "waiter:app")
-    return "waiter:app"
-
-
-def job(call: Call, id: str) -> Any:
-    return call("show", id, "--json").json["job"]
+__all__ = ["start", "waiter"]
 
 
 # ---------------------------------------------------------------- start and end
@@ -168,9 +71,9 @@ def test_second_signal_ends_the_worker_at_once(start: Start, call: Call, waiter:
 def test_same_signal_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`timeout` signals a process and then its group: the worker still drains. A later signal ends it."""
     now, exits = [100.0], list[int]()
-    monkeypatch.setattr(worker_command, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(worker_command, "os", SimpleNamespace(_exit=exits.append, getpid=lambda: 1))
-    process = worker_command.Process(App("sqlite:///nowhere.db").plan(), "sqlite", cast(Any, None))
+    monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(worker_process, "os", SimpleNamespace(_exit=exits.append, getpid=lambda: 1))
+    process = worker_process.Process(App("sqlite:///nowhere.db").plan(), "sqlite", cast(Any, None))
     process.signalled(signal.SIGTERM)
     process.signalled(signal.SIGTERM)
     assert exits == []
@@ -181,7 +84,7 @@ def test_same_signal_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_handler_that_cannot_be_stopped_does_not_block_the_exit(start: Start, call: Call, waiter: str) -> None:
     """Threads cannot be stopped: the process ends without them, and says so."""
-    worker = start()
+    worker = start("--drain", "0.1")
     enqueued(call, "block")
     worker.until("blocking")
     assert worker.end(signal.SIGTERM) == 0
@@ -190,7 +93,7 @@ def test_handler_that_cannot_be_stopped_does_not_block_the_exit(start: Start, ca
 
 def test_hung_worker_prints_its_stacks_and_exits_with_70(here: Path) -> None:
     """A supervisor restarts it because of the exit code."""
-    program = "from interlock.cli.worker_command import exit_hung\ndef stuck():\n    exit_hung(61.0)\nstuck()"
+    program = "from interlock.cli.worker_process import exit_hung\ndef stuck():\n    exit_hung(61.0)\nstuck()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 70
     assert done.stderr.startswith("interlock: the event loop has not responded for 61 s. The worker exits with 70")

@@ -17,17 +17,19 @@ READY = ("the worker is ready", "the workers are ready")
 
 
 def idle(where: list[str], queues: list[str], kinds: list[str]) -> bool:
-    """Return whether the worker has nothing left to do, according to the database."""
+    """Return whether the worker has nothing left to do, according to the database. Handed-over jobs run elsewhere."""
     told = subprocess.run(["interlock", "status", *where, "--json"], capture_output=True, text=True, check=False)
     if not told.stdout:
         return False
-    depths = json.loads(told.stdout)["depths"]
+    status = json.loads(told.stdout)
+    depths, elsewhere = status["depths"], {one["kind"]: one["executions"] for one in status["external"]}
     mine = [
         depth
         for depth in depths
         if depth["queue"] in (queues or [depth["queue"]]) and depth["kind"] in (kinds or [depth["kind"]])
     ]
-    return all(depth["due"] == depth["running"] == 0 for depth in mine)
+    left = [depth["due"] + depth["blocked"] + depth["running"] - elsewhere.get(depth["kind"], 0) for depth in mine]
+    return all(count <= 0 for count in left)
 
 
 def main(arguments: list[str]) -> int:

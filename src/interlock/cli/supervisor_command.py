@@ -1,18 +1,24 @@
-"""`interlock worker --processes N`: supervises several workers, and serves their metrics as one."""
+"""`interlock worker --processes N`: supervises several workers, and serves their metrics and their health as one."""
 
 import asyncio
 import math
 import os
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from wsgiref.types import WSGIApplication
 
 from ..core.sleeper import SystemSleeper
 from ..telemetry import logs
 from ..telemetry.events import Notice
+from ..worker.health import UNRESPONSIVE, Health
+from ..worker.supervised_health import health_of_workers
+from ..worker.supervised_worker import SupervisedWorker
 from ..worker.supervisor import Supervisor
+from .code_watcher import require_watcher, watch
 from .common_options import CommandError
+from .worker_options import LifeOptions
+from .worker_pages import Addresses, Served, serve
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -46,63 +52,87 @@ def usable_cores(root: Path = Path("/")) -> int:
         return available
 
 
-def supervise(name: str, count: int, arguments: Sequence[str], metrics_host: str, metrics_port: int | None) -> int:
+def supervise(name: str, count: int, arguments: Sequence[str], life: LifeOptions) -> int:
     """Run this many workers with these command-line arguments, and return the exit code."""
-    return asyncio.run(_supervise(name, count, arguments, metrics_host, metrics_port))
+    if life.reload:
+        require_watcher()
+    return asyncio.run(_supervise(name, count, arguments, life))
 
 
-async def _supervise(
-    name: str, count: int, arguments: Sequence[str], metrics_host: str, metrics_port: int | None
-) -> int:
+async def _supervise(name: str, count: int, arguments: Sequence[str], life: LifeOptions) -> int:
     def of_one(worker: str, channel: int) -> list[str]:
         # If an option is repeated, its last value counts.
         own = ["--processes", "1", "--name", worker, "--supervisor", str(channel)]
         return ["-m", "interlock", *arguments, *own]
 
-    fields: dict[str, object] = {"processes": count, "pid": os.getpid()}
-    if metrics_port is None:
-        logs.write(Notice(name, "the supervisor starts", fields))
-        code = await Supervisor(name, count, of_one, SystemSleeper()).run()
-    else:
-        from ..telemetry.merged_metrics import MergedMetrics
-
-        merged = MergedMetrics()
-        supervisor = Supervisor(name, count, of_one, SystemSleeper(), on_end=merged.end)
-        async with _served(supervisor, merged, metrics_host, metrics_port) as url:
-            logs.write(Notice(name, "the supervisor starts", {**fields, "metrics": url}))
-            code = await supervisor.run()
+    merged = None if life.addresses.metrics is None else _merged_metrics()
+    supervisor = Supervisor(
+        name,
+        count,
+        of_one,
+        SystemSleeper(),
+        drain=life.drain,
+        reloads=life.reload,
+        on_end=None if merged is None else merged.end,
+    )
+    served = _serve(supervisor, merged, life.addresses)
+    watching = asyncio.create_task(watch(supervisor)) if life.reload else None
+    try:
+        logs.write(Notice(name, "the supervisor starts", {"processes": count, "pid": os.getpid(), **served.urls}))
+        code = await supervisor.run()
+    finally:
+        if watching is not None:
+            watching.cancel()
+        # A page that is being served may still need the loop.
+        await asyncio.to_thread(served.close)
     logs.write(Notice(name, "the supervisor has ended", {"code": code}))
     return code
 
 
-# ---------------------------------------------------------------- metrics
-@asynccontextmanager
-async def _served(supervisor: Supervisor, merged: "MergedMetrics", host: str, port: int) -> AsyncGenerator[str]:
-    """Serve the metrics of all processes during the block, and yield the address."""
+# ---------------------------------------------------------------- metrics and health
+def _merged_metrics() -> "MergedMetrics":
+    from ..telemetry.merged_metrics import MergedMetrics
+
+    return MergedMetrics()
+
+
+def _serve(supervisor: Supervisor, merged: "MergedMetrics | None", addresses: Addresses) -> Served:
+    """Serve the metrics and the health of all processes. The pages are called in threads, and ask in the event loop."""
+    loop = asyncio.get_running_loop()
+
+    def health() -> Health:
+        asking = asyncio.run_coroutine_threadsafe(health_of_workers(supervisor), loop)
+        try:
+            return asking.result(UNRESPONSIVE)
+        except TimeoutError:
+            silent = f"The supervisor has not responded for {UNRESPONSIVE:g} s."
+            return Health([silent], [silent])
+
+    return serve(addresses, None if merged is None else _merged_page(supervisor, merged, loop), health)
+
+
+def _merged_page(supervisor: Supervisor, merged: "MergedMetrics", loop: asyncio.AbstractEventLoop) -> WSGIApplication:
     from prometheus_client import CollectorRegistry
 
     from ..telemetry.merged_metrics import MergedCollector
-    from ..telemetry.metrics import serve_registry
-
-    loop, registry = asyncio.get_running_loop(), CollectorRegistry()
+    from ..telemetry.metrics import registry_page
 
     def scrape() -> "list[Metric]":
         answer = asyncio.run_coroutine_threadsafe(_scrape(supervisor, merged), loop)
         return answer.result(2 * (COUNTS_TIMEOUT + DATABASE_TIMEOUT))
 
+    registry = CollectorRegistry()
     registry.register(MergedCollector(scrape))
-    served = serve_registry(registry, port, host=host)
-    try:
-        yield served.url
-    finally:
-        # A scrape may still need the loop.
-        await asyncio.to_thread(served.close)
+    return registry_page(registry)
 
 
 async def _scrape(supervisor: Supervisor, merged: "MergedMetrics") -> "list[Metric]":
     from ..telemetry.merged_metrics import COUNTS, DATABASE
 
-    answered = await supervisor.ask_all(COUNTS, COUNTS_TIMEOUT, merged.update)
+    def update(worker: SupervisedWorker, counts: list[Any]) -> None:
+        merged.update(worker, worker.name, counts)
+
+    answered = await supervisor.ask_all(COUNTS, COUNTS_TIMEOUT, update)
     # The numbers in the database are the same in every process: read them once.
-    database = await supervisor.ask_one_of(answered, DATABASE, DATABASE_TIMEOUT)
+    database = await answered[0].ask(DATABASE, DATABASE_TIMEOUT) if answered else None
     return list(merged.metrics(database, supervisor.restarts))

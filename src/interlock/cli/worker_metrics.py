@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from wsgiref.types import WSGIApplication
 
 from ..worker.plan import Plan
 
 if TYPE_CHECKING:
-    from ..telemetry.metrics import Depths, Served, States
+    from ..telemetry.metrics import Depths, States
 
 
-def serve_metrics(plan: Plan, host: str, port: int) -> "Served":
-    """Serve the metrics of this process over HTTP."""
-    from ..telemetry.metrics import serve
+def metrics_page(plan: Plan) -> WSGIApplication:
+    """Count the events of this process from now on, and return a page with its metrics."""
+    from ..telemetry.metrics import metrics_page as page_of
 
     depths, states = _numbers_of_jobs(plan)
-    return serve(plan.events, port, host=host, depths=depths, states=states)
+    page, _ = page_of(plan.events, depths=depths, states=states)
+    return page
 
 
 def metrics_answers(plan: Plan) -> dict[str, Callable[[], list[Any]]]:

@@ -3,7 +3,7 @@
 This module needs the extra `metrics`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -76,7 +76,8 @@ class _Sums:
             labelled = {"worker": worker} if name.startswith(OF_A_PROCESS) else {}
             for sample, labels, value in samples:
                 key = (sample, tuple((labels | labelled).items()))
-                metric.samples[key] = metric.samples.get(key, 0.0) + value
+                # A worker and the one that replaces it have the same name: the values of the newer process count.
+                metric.samples[key] = value if labelled else metric.samples.get(key, 0.0) + value
 
     def metrics(self) -> Iterator[Metric]:
         for name, metric in self.by_name.items():
@@ -90,23 +91,23 @@ class MergedMetrics:
     """Adds up what worker processes have counted. A counter never falls, even when a process ends."""
 
     def __init__(self) -> None:
-        self._latest: dict[str, list[Any]] = {}
+        self._latest: dict[Hashable, tuple[str, list[Any]]] = {}
         self._ended = _Sums()
 
-    def update(self, worker: str, encoded: list[Any]) -> None:
-        """Store the newest values of a process. Until the next ones, they count."""
-        self._latest[worker] = encoded
+    def update(self, process: Hashable, worker: str, encoded: list[Any]) -> None:
+        """Store the newest values of a process of this worker. Until the next ones, they count."""
+        self._latest[process] = worker, encoded
 
-    def end(self, worker: str) -> None:
+    def end(self, process: Hashable) -> None:
         """Keep the counts of a process that has ended, and forget its state and its memory."""
-        latest = self._latest.pop(worker, [])
+        worker, latest = self._latest.pop(process, ("", []))
         kept = [one for one in latest if one[2] in CUMULATIVE and not one[0].startswith(OF_A_PROCESS)]
         self._ended.add(worker, kept)
 
     def metrics(self, database: list[Any] | None, restarts: int) -> Iterator[Metric]:
         """Yield the sums, the numbers of jobs that one process read from the database, and the number of restarts."""
         sums = _Sums(self._ended.by_name)
-        for worker, encoded in self._latest.items():
+        for worker, encoded in self._latest.values():
             sums.add(worker, encoded)
         sums.add("", database or ())
         yield from sums.metrics()

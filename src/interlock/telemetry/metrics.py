@@ -8,15 +8,16 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
+from wsgiref.types import WSGIApplication
 
 from ..errors import UsageError
-from ..store.types import Depth
+from ..store.report_types import Depth
 from .events import (
     AttemptEnded,
-    Batch,
     Claimed,
+    DatabaseCall,
     Events,
     ExecutionLost,
     ExternalCheckFailed,
@@ -40,7 +41,7 @@ try:
         Histogram,
         ProcessCollector,
         Summary,
-        start_http_server,
+        make_wsgi_app,  # pyright: ignore[reportUnknownVariableType] - it is typed as any callable
     )
     from prometheus_client.metrics_core import GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
@@ -112,7 +113,7 @@ class Metrics:
             events.subscribe(self._ended, AttemptEnded),
             events.subscribe(lambda e: self.losses.labels(e.kind).inc(), ExecutionLost),
             events.subscribe(lambda e: self.refused.labels(e.kind).inc(), MoveRefused),
-            events.subscribe(self._batch, Batch),
+            events.subscribe(self._batch, DatabaseCall),
             events.subscribe(self._claimed, Claimed),
             events.subscribe(self._renewed, Renewed),
             events.subscribe(self._measured, Measured),
@@ -145,7 +146,7 @@ class Metrics:
             self.queue_wait.labels(event.kind, event.queue).observe(max(event.waited, 0.0))
             self.run.labels(event.kind, event.queue).observe(max(event.ran, 0.0))
 
-    def _batch(self, event: Batch) -> None:
+    def _batch(self, event: DatabaseCall) -> None:
         self.sizes.labels(event.verb).observe(event.size)
         self.trips.labels(event.verb).observe(event.seconds)
 
@@ -233,50 +234,19 @@ class DatabaseCollector(Collector):
 
 
 # ---------------------------------------------------------------- for the command line
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A running metrics endpoint."""
+def metrics_page(
+    events: Events, *, depths: Depths | None = None, states: States | None = None
+) -> tuple[WSGIApplication, Callable[[], None]]:
+    """Count events from now on. Returns a page with the metrics, and a function that stops counting.
 
-    url: str
-    port: int
-    close: Callable[[], None]
-
-
-def serve(
-    events: Events, port: int, *, host: str = "127.0.0.1", depths: Depths | None = None, states: States | None = None
-) -> Served:
-    """Count events and serve metrics over HTTP until the result is closed. Port 0 picks a free port.
-
-    By default only this machine can reach the endpoint; pass another `host` to change that. `depths` and `states` are
-    called at every scrape, from a thread of the endpoint. Raises `UsageError` if the port cannot be used.
+    `depths` and `states` are called at every scrape, in the thread that serves it.
     """
     metrics = Metrics()
     metrics.registry.register(DatabaseCollector(depths=depths, states=states))
     ProcessCollector(registry=metrics.registry)
-    served = serve_registry(metrics.registry, port, host=host)
-    end = metrics.attach(events)
-
-    def close() -> None:
-        end()
-        served.close()
-
-    return replace(served, close=close)
+    return registry_page(metrics.registry), metrics.attach(events)
 
 
-def serve_registry(registry: CollectorRegistry, port: int, *, host: str) -> Served:
-    """Serve a registry over HTTP until the result is closed. Raises `UsageError` if the port cannot be used."""
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"The metrics cannot be served at {host}, port {port}: {error}. Use another port, or stop the program that "
-            "uses this one."
-        ) from None
-
-    def close() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    shown = f"[{host}]" if ":" in host else host
-    return Served(f"http://{shown}:{server.server_port}/metrics", server.server_port, close)
+def registry_page(registry: CollectorRegistry) -> WSGIApplication:
+    """Return a page with the metrics of a registry."""
+    return cast("WSGIApplication", make_wsgi_app(registry))

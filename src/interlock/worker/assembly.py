@@ -30,8 +30,10 @@ from ..telemetry.events import Recovered
 from .attempt import Attempts
 from .capacity import Capacity
 from .forked_handlers import exit_if_forked
+from .health import HealthCheck
 from .heartbeat import LeaseRenewer
 from .plan import Plan
+from .recycle import Recycling
 from .slots import Slots
 from .subprocess.children import Children
 from .watchdog import Watchdog
@@ -126,20 +128,6 @@ async def run_until_idle(plan: Plan, timeout: float) -> int:  # noqa: ASYNC109 -
     )
 
 
-def target_of(app: object) -> str | None:
-    """Return the `module:app` name by which another process can import this app; None if there is none."""
-    wanted = id(app)
-    # Copies, because a garbage collection during a loop over these may import a module.
-    for name, module in sys.modules.copy().items():
-        # Compare ids in one expression: a large program has some 50,000 module attributes.
-        if name == "__main__" or wanted not in map(id, vars(module).copy().values()):
-            continue
-        for attribute, value in vars(module).copy().items():
-            if value is app and getattr(module, "__spec__", None) is not None:
-                return f"{name}:{attribute}"
-    return None
-
-
 def _thread_pools(handlers: int) -> dict[str, ThreadPoolExecutor]:
     counts = {
         "claim": 1,
@@ -162,28 +150,24 @@ class _Parts:
         leases = [kind.lease for kind in plan.kinds.values()]
         self._settler = GroupSettler(context)
         reporter = Reporter(self._settler, self._pools["report"], self._pools["commit"])
-        self._children = Children(context, plan.target, database=plan.database, child_started=self._child_started)
-        attempts = Attempts(
+        self._children = Children(
             context,
-            self._settler,
-            reporter,
-            threads=self._pools["handler"],
-            writers=self._pools["ledger"],
-            children=self._children,
+            plan.target,
+            most=plan.child_processes,
+            limits=plan.limits,
+            database=plan.database,
+            child_started=self._child_started,
         )
-        self._slots = Slots(context, attempts, reporter, self._on_error, size=plan.slots, threads=plan.threads)
+        self._slots = Slots(
+            context, self._build_attempts(reporter), reporter, self._on_error, size=plan.slots, threads=plan.threads
+        )
         self._leases = LeaseRenewer(context, self._slots.executions, self._facts, min(leases) / 3)
         capacity = Capacity(plan.kinds, self._slots, self._children)
         maintenance = self._build_maintenance(plan, max(leases), capacity)
+        on_limit, exact = plan.on_limit or self._retire, plan.on_limit is None
+        self._recycling = Recycling(plan.limits, lambda: self._slots.attempts, on_limit, exact=exact)
         self._pulse = _Pulse(context.sleeper)
-        self._watch = Watchdog(
-            context,
-            self._slots.executions,
-            self._leases,
-            last_pulse=lambda: self._pulse.at,
-            hang_timeout=plan.hang_timeout or max(10 * max(leases), 60.0),
-            on_hang=plan.on_hang or self._on_hang,
-        )
+        self._watch = self._build_watchdog(plan, max(leases))
         self._pulsing: asyncio.Task[None] | None = None
         self._reconcilers = self._build_reconcilers(plan)
         self._reconciling: list[asyncio.Task[None]] = []
@@ -195,6 +179,27 @@ class _Parts:
             threading.Thread(target=body, name=f"interlock-{body.__qualname__}", daemon=True) for body in bodies
         ]
         self.worker = self._build_worker(plan, capacity, reporter, maintenance)
+        self.worker.health = HealthCheck(context, self.worker, self._leases, lambda: self._pulse.at)
+
+    def _build_attempts(self, reporter: Reporter) -> Attempts:
+        return Attempts(
+            self.context,
+            self._settler,
+            reporter,
+            threads=self._pools["handler"],
+            writers=self._pools["ledger"],
+            children=self._children,
+        )
+
+    def _build_watchdog(self, plan: Plan, lease: float) -> Watchdog:
+        return Watchdog(
+            self.context,
+            self._slots.executions,
+            self._leases,
+            last_pulse=lambda: self._pulse.at,
+            hang_timeout=plan.hang_timeout or max(10 * lease, 60.0),
+            on_hang=plan.on_hang or self._on_hang,
+        )
 
     def _build_maintenance(self, plan: Plan, lease: float, capacity: Capacity) -> Maintenance:
         return Maintenance(
@@ -219,10 +224,12 @@ class _Parts:
             reporter,
             self._leases,
             maintenance,
+            self._recycling,
             self._pools["claim"],
             facts=lambda state, busy: WorkerFacts(
                 self.context.owner, host, pid, state, plan.slots, busy, kinds, queues
             ),
+            drain=plan.drain,
             listen=plan.listen and not plan.until_idle,
             until_idle=plan.until_idle,
             reconcile=self._reconcile_once,
@@ -232,9 +239,9 @@ class _Parts:
     def _build_reconcilers(self, plan: Plan) -> list[Reconciler]:
         threads = self._pools["reconcile"]
         return [
-            Reconciler(self.context, self._settler, kind, kind.reconcile, threads, self._committed)
+            Reconciler(self.context, self._settler, kind, checks, threads, self._committed)
             for kind in plan.kinds.values()
-            if kind.reconcile is not None
+            if (checks := kind.checks) is not None
         ]
 
     def start(self) -> None:
@@ -267,6 +274,7 @@ class _Parts:
         """Record that the event loop responds. Stop the worker if too many threads cannot be stopped."""
         exit_if_forked(self._pid)
         self._pulse.heartbeat()
+        self._recycling.check()
         if self._slots.running(_is_stuck) > max(self._plan_threads // 2, 1):
             _log.error(
                 "More than half of the threads run handlers that cannot be stopped. This worker drains and exits with "
@@ -296,6 +304,9 @@ class _Parts:
 
     def _on_error(self, error: BaseException) -> None:
         self.worker.report_slot_error(error)
+
+    def _retire(self, why: str) -> None:
+        self.worker.retire(why)
 
     def _facts(self) -> WorkerFacts:
         return self.worker.facts()

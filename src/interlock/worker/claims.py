@@ -8,6 +8,7 @@ from functools import partial
 from ..engine.context import WorkerContext
 from ..store.types import ClaimRule
 from ..telemetry import events
+from .recycle import Recycling
 from .slots import Slots
 from .worker_parts import ClaimCapacity
 
@@ -18,12 +19,19 @@ MOST_PER_CLAIM = 500
 class Claims:
     """Claims jobs in the claim thread and passes them to the slots. Use it in the event loop only."""
 
-    def __init__(
-        self, context: WorkerContext, slots: Slots, capacity: ClaimCapacity, queues: Sequence[str], claimer: Executor
+    def __init__(  # noqa: PLR0917 - the parts of the worker
+        self,
+        context: WorkerContext,
+        slots: Slots,
+        capacity: ClaimCapacity,
+        recycling: Recycling,
+        queues: Sequence[str],
+        claimer: Executor,
     ) -> None:
         self._context = context
         self._slots = slots
         self._capacity = capacity
+        self._recycling = recycling
         self._queues = queues
         self._claimer = claimer
 
@@ -36,11 +44,13 @@ class Claims:
         if not (groups := self._capacity.split(claim_rules, in_advance=in_advance())):
             return None
         for group in groups:
-            limit = min(self._capacity.room(group, in_advance=in_advance()), MOST_PER_CLAIM)
+            room = min(self._capacity.room(group, in_advance=in_advance()), MOST_PER_CLAIM)
+            limit = self._recycling.most_to_claim(room)
             if limit > 0:
                 claimed = await self._claim_by(group, limit)
                 count, may_be_more = count + claimed, may_be_more or claimed == limit
         self._context.events.emit(events.Claimed(self._context.owner, count, self._context.sleeper.monotonic() - begun))
+        self._recycling.check()
         return count, may_be_more
 
     async def _claim_by(self, claim_rules: Sequence[ClaimRule], limit: int) -> int:

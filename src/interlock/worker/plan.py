@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
+from ..core.clock import seconds
 from ..core.job import Phase
 from ..core.payload import check_name
 from ..core.sleeper import Sleeper, SystemSleeper
@@ -16,6 +17,10 @@ from ..jobs.spec import KindSpec
 from ..maintenance.audit_retention import AuditRetention
 from ..store import OpenStore
 from ..telemetry.events import Events
+from .recycle import RecycleLimits
+
+DRAIN = 25.0
+"""Seconds that running jobs have to end after the worker was asked to stop, unless the plan says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,16 @@ class Plan:
     """The queues to serve. If empty, the worker serves the queues of its kinds and `default`."""
     slots: int = 100
     threads: int = min(32, (os.cpu_count() or 1) + 4)
+    child_processes: int | None = None
+    """How many jobs of kinds with `process=True` run at once, each in a child process. None: one for each core."""
+    drain: float = DRAIN
+    """Seconds that running jobs have to end after the worker was asked to stop."""
+    limits: RecycleLimits = field(default_factory=RecycleLimits)
+    on_limit: Callable[[str], None] | None = None
+    """Called in the event loop when the worker has reached a limit. It then works until its `retire` is called.
+
+    None means that it retires at once.
+    """
     name: str | None = None
     target: str | None = None
     """The name of the app, `module:app`, which child processes import."""
@@ -56,8 +71,10 @@ class Plan:
                 "This app has no kinds, so a worker would have nothing to do. Import the modules that declare them "
                 "(imports=[…])."
             )
-        if self.slots < 1 or self.threads < 1:
-            raise UsageError(f"slots is {self.slots} and threads is {self.threads}. Both must be at least 1.")
+        numbers = {"slots": self.slots, "threads": self.threads, "child_processes": self.child_processes}
+        for name, number in numbers.items():
+            if number is not None and number < 1:
+                raise UsageError(f"{name} is {number}: it must be at least 1.")
         apart = sorted(kind.name for kind in self.kinds.values() if kind.process)
         if apart and self.target is None:
             raise UsageError(
@@ -65,4 +82,5 @@ class Plan:
                 "module, and start the worker with interlock worker -A module:app."
             )
         named = self.queues or sorted({"default", *(kind.queue for kind in self.kinds.values())})
-        return replace(self, queues=tuple(check_name("queue", queue) for queue in named))
+        queues = tuple(check_name("queue", queue) for queue in named)
+        return replace(self, queues=queues, drain=seconds(self.drain, "drain"), limits=self.limits.checked())

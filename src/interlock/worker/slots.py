@@ -68,6 +68,7 @@ class Slots:
         """Set when a slot becomes free or an outcome was stored."""
         self.done = 0
         """How many attempts have ended here."""
+        self._done_in_children = 0
         self._context = context
         self._attempts = attempts
         self._reporter = reporter
@@ -88,6 +89,12 @@ class Slots:
     def busy(self) -> int:
         """How many slots are taken, or needed by executions that wait to start or to be stored."""
         return min(len(self.executions), self.size)
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts this process runs or has run, without those of its child processes."""
+        own = sum(not execution.separate_process for execution in self.executions.values())
+        return self.done - self._done_in_children + own
 
     @property
     def free(self) -> int:
@@ -305,6 +312,7 @@ class Slots:
         if execution.slot >= 0:
             self.states.give_back(execution.slot)
             self.done += 1
+            self._done_in_children += execution.separate_process
 
     # ------------------------------------------------------------ jobs that have not started
     def return_endangered(self) -> None:
@@ -335,15 +343,3 @@ class Slots:
             if not execution.settling:
                 execution.halt("shutdown")
         self._unstored.withdraw()
-
-    async def wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - the timeout decides the result
-        """Wait until every slot is free. Returns False after the timeout."""
-        end = self._context.sleeper.monotonic() + timeout
-        while self.executions and (left := end - self._context.sleeper.monotonic()) > 0:
-            self.slot_freed.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self.slot_freed.wait()
-            except TimeoutError:
-                break
-        return not self.executions

@@ -6,6 +6,7 @@ process itself is still its first. The process drains, too, if the channel close
 
 import asyncio
 import itertools
+import logging
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from .subprocess.messages import HEAD, Message, pack, unpack
 
+_log = logging.getLogger("interlock")
 Arguments = Callable[[str, int], Sequence[str]]
 """Returns the arguments of `python` for a worker of this name, whose end of the channel is this file descriptor."""
 
@@ -32,23 +34,60 @@ class ProcessEnd:
 
 
 class SupervisedWorker:
-    """One worker process of a supervisor. Use it in the event loop only."""
+    """One worker process of a supervisor, and those that follow if it ends. Use it in the event loop only."""
 
-    def __init__(self, name: str, arguments: Arguments, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Arguments,
+        *,
+        on_ready: Callable[[], None],
+        on_limit: Callable[["SupervisedWorker", str], None],
+    ) -> None:
+        """`on_limit` is called when the process has reached a limit, and should be replaced by another worker."""
         self.name = name
         self.ready = False
         """Whether the process runs and has connected to the database."""
+        self.replaced = False
+        """Whether another worker takes its place, so that it does not start again."""
+        self.restarting = False
+        """Whether it was asked to end so that it starts again."""
+        self.running = False
+        """Whether its process is starting or runs."""
+        self.first_ready = asyncio.Event()
+        """Set when the process is ready for the first time."""
+        self.predecessor: asyncio.Task[int] | None = None
+        """The task of the worker that it replaces."""
         self._arguments = arguments
         self._on_ready = on_ready
+        self._on_limit = on_limit
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._answers = False
         self._drain: Message | None = None
+        self._kill_timer: asyncio.TimerHandle | None = None
         self._numbers = itertools.count(1)
         self._questions: dict[int, asyncio.Future[list[Any] | None]] = {}
 
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None while none runs."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def answers(self) -> bool:
+        """Whether the process has started so far that it answers questions."""
+        return self._answers
+
     async def run(self) -> ProcessEnd:
         """Start the process and wait until it ends. Raises `OSError` if it cannot be started."""
+        self.running = True
+        try:
+            return await self._run()
+        finally:
+            self._ended()
+
+    async def _run(self) -> ProcessEnd:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -70,18 +109,18 @@ class SupervisedWorker:
         code = await self._process.wait()
         await asyncio.wait([listening], timeout=EXIT_GRACE)
         listening.cancel()
-        return self._ended(code)
+        return ProcessEnd(code, self.ready)
 
-    def _ended(self, code: int) -> ProcessEnd:
-        end = ProcessEnd(code, self.ready)
+    def _ended(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        self._process = self._writer = None
-        self.ready = self._answers = False
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._process = self._writer = self._drain = self._kill_timer = None
+        self.ready = self.running = self._answers = False
         for question in self._questions.values():
             if not question.done():
                 question.set_result(None)
-        return end
 
     # ------------------------------------------------------------ messages
     async def _listen(self, reader: asyncio.StreamReader) -> None:
@@ -96,7 +135,10 @@ class SupervisedWorker:
                 self._answers = True
             case "ready":
                 self.ready = True
+                self.first_ready.set()
                 self._on_ready()
+            case "limit":
+                self._on_limit(self, message["why"])
             case _:
                 question = self._questions.get(message["n"])
                 if question is not None and not question.done():
@@ -125,10 +167,25 @@ class SupervisedWorker:
         return found if self._process is process else None
 
     # ------------------------------------------------------------ its end
-    def drain(self, why: str) -> None:
-        """Ask the process to claim no more jobs and to end. If it is still starting, it is asked afterwards."""
-        self._drain = {"type": "drain", "why": why}
+    def drain(self, why: str, seconds: float | None, *, kill_after: float) -> None:
+        """Ask the process to claim no more jobs and to end. If it is still starting, it is asked afterwards.
+
+        Running jobs have this many seconds to end; None means those of the worker. A process that has not ended after
+        `kill_after` seconds is killed.
+        """
+        self._drain = {"type": "drain", "why": why, "seconds": seconds}
         self._send(self._drain)
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._kill_timer = asyncio.get_running_loop().call_later(kill_after, self._kill_late, kill_after)
+
+    def retire(self) -> None:
+        """Ask the process to claim no more jobs, and to end when the running ones have ended."""
+        self._send({"type": "retire"})
+
+    def _kill_late(self, seconds: float) -> None:
+        _log.warning("worker %s was asked to end %g s ago; the supervisor kills it", self.name, seconds)
+        self.kill()
 
     def kill(self) -> None:
         """End the process at once."""

@@ -5,11 +5,19 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from .subprocess.messages import Message, pack, read_message
 
 GONE = "the supervisor has ended"
+
+
+class Supervisable(Protocol):
+    """A worker that its supervisor can end. Any thread may call its methods."""
+
+    def drain(self, why: str, seconds: float | None = None) -> None: ...
+
+    def retire(self) -> None: ...
 
 
 class SupervisorLink:
@@ -24,14 +32,21 @@ class SupervisorLink:
         self._pipe = socket.socket(fileno=number)
         self._lock = threading.Lock()
 
-    def start(self, drain: Callable[[str], None], answers: Mapping[str, Callable[[], list[Any]]]) -> None:
-        """Call `drain` if the supervisor asks for it or has ended, and answer its questions."""
-        threading.Thread(target=self._listen, args=(drain, answers), name="interlock-supervisor", daemon=True).start()
+    def start(self, process: Supervisable, answers: Mapping[str, Callable[[], list[Any]]]) -> None:
+        """Drain or retire the worker if the supervisor asks for it, and answer its questions.
+
+        The worker also drains if the supervisor has ended.
+        """
+        threading.Thread(target=self._listen, args=(process, answers), name="interlock-supervisor", daemon=True).start()
         self._send({"type": "started"})
 
     def report_ready(self) -> None:
         """Tell the supervisor that the worker claims jobs."""
         self._send({"type": "ready"})
+
+    def report_limit(self, why: str) -> None:
+        """Tell the supervisor that the worker has reached a limit and should be replaced."""
+        self._send({"type": "limit", "why": why})
 
     # ------------------------------------------------------------ messages
     def _send(self, message: Message) -> None:
@@ -39,17 +54,19 @@ class SupervisorLink:
         with suppress(OSError), self._lock:
             self._pipe.sendall(pack(message))
 
-    def _listen(self, drain: Callable[[str], None], answers: Mapping[str, Callable[[], list[Any]]]) -> None:
+    def _listen(self, process: Supervisable, answers: Mapping[str, Callable[[], list[Any]]]) -> None:
         with suppress(EOFError, ValueError):
             while True:
                 message = read_message(self._pipe)
                 if message["type"] == "drain":
-                    drain(message["why"])
+                    process.drain(message["why"], message["seconds"])
+                elif message["type"] == "retire":
+                    process.retire()
                 else:
                     # An answer may need the database; this thread must not wait for it.
                     answer = answers[message["what"]]
                     threading.Thread(target=self._answer, args=(message["n"], answer), daemon=True).start()
-        drain(GONE)
+        process.drain(GONE)
 
     def _answer(self, number: int, answer: Callable[[], list[Any]]) -> None:
         self._send({"type": "answer", "n": number, "answer": answer()})

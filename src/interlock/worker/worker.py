@@ -1,36 +1,32 @@
 """The worker's loop: it connects, recovers, polls, backs off and idles. After an error it waits and starts again."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from functools import partial
-from typing import TypeVar
 
 from ..core.lifecycle import Lifecycle
-from ..engine.context import WorkerContext, call_soon
+from ..engine.context import WorkerContext
 from ..engine.held_execution import WHY
 from ..engine.reporter import Reporter
 from ..errors import InterlockError, NotMigrated, Unavailable
-from ..store.contract import Subscription
-from ..store.types import ClaimRule, Lease, WorkerFacts
+from ..store.types import Lease, WorkerFacts
 from ..telemetry import events
 from .claims import Claims
+from .database_connection import DatabaseConnection
+from .draining import wait_until_empty
+from .health import HealthCheck
 from .heartbeat import LeaseRenewer
-from .lost_claims import return_lost_claims
 from .poll_backoff import PollBackoff
+from .recycle import Recycling, is_awaited
 from .slots import Slots
 from .states import Position
 from .worker_parts import ClaimCapacity, MaintenanceTasks
 
-T = TypeVar("T")
 ERROR_WAIT = 5.0
 """Seconds that the worker waits after an unexpected error."""
-DRAIN = 25.0
-"""Seconds that running jobs have to end after the worker was asked to stop."""
 GRACE = 3.0
-"""Seconds that handlers have to stop after that."""
+"""Seconds that handlers have to stop after the drain time."""
 HEALTH_CHECK = 1.0
 """Seconds after which a full worker checks for errors and for an outage."""
 BATCH_WAIT = 0.02
@@ -45,6 +41,7 @@ class Worker:
     """One worker: a loop over slots. The `workers` table shows the state of the loop."""
 
     name: str
+    health: HealthCheck
 
     def __init__(  # noqa: PLR0917 - the parts, in the order in which a job passes them
         self,
@@ -55,9 +52,11 @@ class Worker:
         reporter: Reporter,
         leases: LeaseRenewer,
         maintenance: MaintenanceTasks,
+        recycling: Recycling,
         claimer: Executor,
         *,
         facts: Callable[[str, int], WorkerFacts],
+        drain: float,
         listen: bool,
         until_idle: bool = False,
         reconcile: Callable[[], Awaitable[int]],
@@ -68,17 +67,19 @@ class Worker:
         self.position = Position("Startup", self._moved)
         self._context, self._slots, self._capacity = context, slots, capacity
         self._reporter, self._leases, self._maintenance = reporter, leases, maintenance
-        self._queues, self._claimer, self._facts = tuple(queues), claimer, facts
-        self._claims = Claims(context, slots, capacity, self._queues, claimer)
-        self._listen, self._until_idle = listen, until_idle
+        self._queues, self._facts = tuple(queues), facts
+        self._claims = Claims(context, slots, capacity, recycling, self._queues, claimer)
+        notify = self._on_notification if listen else None
+        self._connection = DatabaseConnection(
+            context, slots, maintenance, claimer, on_notification=notify, wake=self.wake
+        )
+        self._drain, self._until_idle = drain, until_idle
         self._reconcile, self._stop_reconcilers = reconcile, stop_reconcilers
         self._backoff = PollBackoff(context.random)
-        self._claim_rules: list[ClaimRule] = []
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._slot_error: BaseException | None = None
-        self._listener: Subscription | None = None
-        self._starved = self._notified = False
+        self._starved = self._notified = self._retiring = False
 
     # ------------------------------------------------------------ status
     @property
@@ -90,8 +91,22 @@ class Worker:
         return self._slots.busy
 
     @property
+    def connected(self) -> bool:
+        """Whether the database has answered, and is migrated, since the worker started or had an error."""
+        return self._connection.open
+
+    @property
     def stopping(self) -> bool:
         return self._stopping.is_set()
+
+    @property
+    def retiring(self) -> bool:
+        """Whether the worker claims no more jobs, because a new process takes its place."""
+        return self._retiring
+
+    @property
+    def _claims_jobs(self) -> bool:
+        return not self._stopping.is_set() and not self._retiring
 
     def facts(self) -> WorkerFacts:
         return self._facts(self.state, self.busy)
@@ -116,12 +131,25 @@ class Worker:
             await self._end()
         return self._slots.done
 
-    def stop(self, exit_code: int = 0) -> None:
-        """Stop claiming, let running jobs end or return them, then end the worker. Call it in the event loop."""
+    def stop(self, exit_code: int = 0, *, drain: float | None = None) -> None:
+        """Stop claiming, let running jobs end or return them, then end the worker. Call it in the event loop.
+
+        `drain` changes the seconds that running jobs have, unless the worker is already stopping.
+        """
         self.exit_code = self.exit_code or exit_code
+        self._drain = self._drain if drain is None else drain
         self._stopping.set()
         self._wake.set()
         self._slots.slot_freed.set()
+
+    def retire(self, why: str) -> None:
+        """Claim no more jobs, and stop when no handler runs, however long that takes. Call it in the event loop."""
+        if self._claims_jobs:
+            self._retiring = True
+            sentence = f"recycled: {why}; the worker claims no more jobs and ends when running jobs finish"
+            self._context.events.emit(events.Notice(self.name, sentence, {"busy": self.busy}))
+            self._wake.set()
+            self._slots.slot_freed.set()
 
     def wake(self) -> None:
         """End the pause, because a job may be due. Call it in the event loop."""
@@ -150,30 +178,34 @@ class Worker:
         self._slots.take(lease, lifecycle, asked_at, separate_process=self._capacity.needs_child(lease))
 
     async def _end(self) -> None:
-        self._close_listener()
+        self._connection.close_listener()
         self._slots.return_unstarted(WHY["shutdown"])
         await self._stop_reconcilers()
-        if not await self._slots.wait_until_empty(DRAIN):
+        if not await wait_until_empty(self._slots, self._context.sleeper, self._drain):
             self._slots.stop()
-            await self._slots.wait_until_empty(GRACE)
+            await wait_until_empty(self._slots, self._context.sleeper, GRACE)
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
                 await self._reporter.drain()
         self._context.stopped.set()
         if not self._context.database_down.is_set():
             with suppress(InterlockError):
-                await self._in_claim_thread(lambda: self._context.store.workers.remove(self._context.owner))
+                await self._connection.call(lambda: self._context.store.workers.remove(self._context.owner))
 
     # ------------------------------------------------------------ the loop
     async def _round(self) -> None:
         """Run the loop once, from Connecting back to Connecting."""
         # A slot that becomes free from here on ends the pause at the end of the round.
         self._slots.slot_freed.clear()
-        await self._connect()
+        await self._connection.check()
         self.position.go("Recovery", "connected")
-        done = await self._in_claim_thread(self._maintenance.recover)
+        done = await self._connection.call(self._maintenance.recover)
         self.position.go("Polling", f"{done} recovered" if done else "nothing to recover, or checked a moment ago")
         due_in = await self._poll()
+        if self._retiring:
+            self._check_health()
+            if not self._slots.running(is_awaited):
+                self.stop()
         if self._stopping.is_set():
             return
         self.position.go("Backoff", "nothing is due")
@@ -182,46 +214,23 @@ class Worker:
         await self._idle(pause)
         self.position.go("Connecting", "the pause ended")
 
-    async def _connect(self) -> None:
-        """Check the database. After an outage, return lost claims and give other workers time to renew."""
-        was_down = self._context.database_down.is_set()
-        if self._claim_rules and not was_down:
-            return
-        await self._in_claim_thread(self._context.now)
-        self._claim_rules = await self._in_claim_thread(self._load_claim_rules)
-        if was_down:
-            self._context.database_down.clear()
-            self._context.events.emit(events.DatabaseReachable(self._context.owner))
-            self._maintenance.note_unreachable()
-            owned = [execution.fence for execution in self._slots.executions.values()]
-            await self._in_claim_thread(partial(return_lost_claims, self._context, owned, self._slots.abandoned))
-        if self._listen and self._listener is None:
-            # A listener that has just opened knows of no new job: it may even get no notifications at all.
-            loop = asyncio.get_running_loop()
-            notify, opened = partial(call_soon, loop, self._on_notification), partial(call_soon, loop, self.wake)
-            self._listener = await self._in_claim_thread(lambda: self._context.store.queue.listen(notify, opened))
-
-    def _load_claim_rules(self) -> list[ClaimRule]:
-        store = self._context.store
-        return [rule for spec in self._context.kinds.values() for rule in spec.claim_rules(spec.version(store))]
-
     async def _poll(self) -> float | None:
         """Claim while jobs are due and slots are free. Returns the seconds until the next job is due."""
         # After a notification, claim without first asking whether a job is due.
         notified = self._take_notification()
         work_expected = self._backoff.fresh or notified
-        while not self._stopping.is_set():
+        while self._claims_jobs:
             self._check_health()
             if not self._has_room() and not await self._wait_for_slot():
                 continue
             if not work_expected and ((due_in := await self._due_in()) is None or due_in > 0):
                 return due_in
-            if self._stopping.is_set():
+            if not self._claims_jobs:
                 break
             if self._maintenance.has_more:
                 # Committed executions come before jobs that have not started.
-                await self._in_claim_thread(self._maintenance.recover)
-            if (found := await self._claims.claim(self._claim_rules, self._in_advance)) is None:
+                await self._connection.call(self._maintenance.recover)
+            if (found := await self._claims.claim(self._connection.claim_rules, self._in_advance)) is None:
                 # Since the check above, adopted executions have taken the room, or wait for the next free slots.
                 continue
             claimed, may_be_more = found
@@ -285,7 +294,9 @@ class Worker:
         return any(room >= self._slots.lanes.batch_of(runner) for runner, room in by_runner.items())
 
     async def _due_in(self) -> float | None:
-        return await self._in_claim_thread(lambda: self._context.store.queue.due_in(self._claim_rules, self._queues))
+        return await self._connection.call(
+            lambda: self._context.store.queue.due_in(self._connection.claim_rules, self._queues)
+        )
 
     # ------------------------------------------------------------ waiting
     def _pause(self, due_in: float | None) -> float:
@@ -299,7 +310,7 @@ class Worker:
         if self._until_idle:
             await self._idle_or_stop()
             return
-        wants_slots = self._starved or self._maintenance.has_more
+        wants_slots = self._starved or self._maintenance.has_more or self._retiring
         waiting = [asyncio.ensure_future(self._wake.wait())] + (
             [asyncio.ensure_future(self._slots.slot_freed.wait())] if wants_slots else []
         )
@@ -314,7 +325,7 @@ class Worker:
         if self._slots.busy:
             self._slots.slot_freed.clear()
             await self._slots.slot_freed.wait()
-        elif not await self._in_claim_thread(self._maintenance.run_once) + await self._reconcile():
+        elif not await self._connection.call(self._maintenance.run_once) + await self._reconcile():
             if (due_in := await self._due_in()) is None or due_in > 0:
                 self.stop()
             else:
@@ -326,20 +337,10 @@ class Worker:
     async def _error_wait(self, error: BaseException) -> None:
         self._context.events.emit(events.WorkerError(self._context.owner, self.state, error))
         self.position.go("ErrorWait", type(error).__name__)
-        self._close_listener()
-        self._context.database_down.set()
+        self._connection.lost()
         stop = asyncio.ensure_future(self._stopping.wait())
         pause = asyncio.ensure_future(self._context.sleeper.asleep(ERROR_WAIT))
         await asyncio.wait([stop, pause], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         pause.cancel()
         self.position.go("Connecting", "the wait ended")
-
-    def _close_listener(self) -> None:
-        if listener := self._listener:
-            self._listener = None
-            threading.Thread(target=listener.close, daemon=True).start()
-
-    async def _in_claim_thread(self, work: Callable[[], T]) -> T:
-        """Call the database in the claim thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._claimer, work)

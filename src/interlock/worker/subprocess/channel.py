@@ -144,6 +144,10 @@ class PipeLedger:
     def receipts(self) -> list[Receipt]:
         return decode_receipts(self._ask("receipts"))
 
+    def results(self, kind: str) -> list[str | None]:
+        found: list[str | None] = self._ask("results", kind)
+        return found
+
     def record_step(self, name: str, args_hash: str, value: str) -> None:
         self._ask("record_step", name, args_hash, value)
 

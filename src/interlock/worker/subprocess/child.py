@@ -35,6 +35,7 @@ from ...telemetry import logs
 from ...telemetry.events import Measured
 from ..app_loader import find, import_module, not_an_app
 from ..forked_handlers import call_unless_forked, exit_if_forked, reset_signals_in_forks
+from ..recycle import resident_memory
 from .channel import Channel, ChildExecution, PipeLedger
 from .messages import Message, decode_lease, encode_outcome
 
@@ -152,7 +153,7 @@ class Service:
                 stream.flush()
         execution.send_progress()
         del self._executions[execution.number]
-        self._channel.send({**answer, "run": execution.number})
+        self._channel.send({**answer, "run": execution.number, "memory": resident_memory()})
 
     def _execution_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -18,6 +18,8 @@ from .messages import HEAD, LONGEST, Message, encode_error, encode_lease, encode
 What = Literal["prepare", "finish"]
 KILL_AFTER = 5.0
 """Seconds that a child has to exit, or to stop its handler, before it is killed."""
+KILL_AT_SHUTDOWN = 2.0
+"""The same if the worker stops: less than its `GRACE`, so that the worker can still return the job to the queue."""
 START_TIMEOUT = 60.0
 EXIT_GRACE = 1.0
 _ENDED = ["LeaseLost", "This attempt has ended. A run cannot be used after its handler has returned."]
@@ -71,6 +73,8 @@ class ChildCall:
         match verb:
             case "receipts":
                 return encode_receipts(self.ledger.receipts())
+            case "results":
+                return self.ledger.results(*args)
             case "now":
                 return self.context.retry_while_unavailable(self.context.now, "now").isoformat()
             case "advance" | "record_step" | "begin_effect" | "record_effect" | "discard_effect":
@@ -115,6 +119,8 @@ class Child:
         self.alive = True
         self.shared = False
         """Whether it runs several executions at once."""
+        self.memory = 0
+        """How many bytes of memory it used when its last function ended."""
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -157,6 +163,11 @@ class Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def attempts(self) -> int:
+        """How many executions it has received."""
+        return self._numbers
 
     async def wait_until_ready(self, hello: Message) -> None:
         """Wait until the child has loaded the app. Raises `CannotStart` if it cannot, or takes too long."""
@@ -205,7 +216,7 @@ class Child:
         call.kill_timer = call.kill_timer or protected(self._kill_after_grace(call))
 
     async def _kill_after_grace(self, call: ChildCall) -> None:
-        await call.context.sleeper.asleep(KILL_AFTER)
+        await call.context.sleeper.asleep(KILL_AT_SHUTDOWN if call.execution.stop == "shutdown" else KILL_AFTER)
         self._kill_for(call)
 
     def _kill_for(self, call: ChildCall) -> None:
@@ -244,6 +255,7 @@ class Child:
         elif type_ == "began":
             call.began = True
         else:
+            self.memory = message.get("memory", self.memory)
             call.settle(message)
 
     async def _answer(self, call: ChildCall, message: Message) -> None:

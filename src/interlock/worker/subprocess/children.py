@@ -18,12 +18,14 @@ from ...jobs.user_code import protected
 from ...telemetry import logs
 from ...telemetry.events import WorkerError
 from ..capacity import is_suspect, must_run_alone
+from ..recycle import RecycleLimits
 from .child_process import CannotStart, Child, ChildCall, Died, What
 from .messages import Message, decode_outcome
 from .quarantine import IDLE, Groups, IdleChildren
 
 FEWEST, MOST = 4, 8
 """The limits for the number of groups, and of children for single suspects, which is otherwise the CPU count."""
+NO_LIMITS = RecycleLimits()
 MAX_STARTS = 3
 """How many children are tried for one job, because an idle child may have died."""
 
@@ -76,20 +78,21 @@ class Children:
         target: str | None,
         *,
         most: int | None = None,
+        limits: RecycleLimits = NO_LIMITS,
         database: str | None = None,
         child_started: Callable[[], None] | None = None,
     ) -> None:
-        """`target` is `module:app`, or None if the app cannot be imported by name. `database` is the URL that the app
-        uses in a child.
+        """`target` is `module:app`, or None if the app cannot be imported by name. `most` is the number of children for
+        kinds with process=True; None means one for each core. `database` is the URL that the app uses in a child.
 
         `child_started` is called when a quarantine child has started, so that more suspects can be claimed.
         """
         self._context = context
         self._target = target
         self._database = database
-        self._pool = ProcessPool(most or os.cpu_count() or 1, IdleChildren(self._start, idle=None))
+        self._pool = ProcessPool(most or os.cpu_count() or 1, IdleChildren(self._start, limits, idle=None))
         places = min(max(os.cpu_count() or 1, FEWEST), MOST)
-        self._quarantine = IdleChildren(self._start, idle=IDLE, started=child_started)
+        self._quarantine = IdleChildren(self._start, limits, idle=IDLE, started=child_started)
         self._alone, self._groups = ProcessPool(places, self._quarantine), Groups(places, self._quarantine)
         self._living: set[Child] = set()
         self._closed = False

@@ -1,26 +1,37 @@
 """Quarantine: child processes that run suspects alone or in groups, to find the job that crashes them."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ...jobs.user_code import protected
+from ..recycle import RecycleLimits
 from .child_process import Child
 
+_log = logging.getLogger("interlock")
 IDLE = 30.0
 """Seconds after which an idle child ends, because it keeps a whole app in memory."""
 Start = Callable[[], Coroutine[Any, Any, Child]]
 
 
 class IdleChildren:
-    """Idle children. They are reused, and end after some time without work."""
+    """Idle children. They are reused, and end after some time without work, or when they reach a limit."""
 
-    def __init__(self, start: Start, *, idle: float | None, started: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        start: Start,
+        limits: RecycleLimits,
+        *,
+        idle: float | None,
+        started: Callable[[], None] | None = None,
+    ) -> None:
         """`idle` is the number of seconds after which an idle child ends; None means never.
 
         `started` is called after each start.
         """
         self._start = start
+        self._limits = limits
         self._seconds = idle
         self._started = started
         self._running: list[Child] = []
@@ -45,7 +56,12 @@ class IdleChildren:
         return child
 
     def give(self, child: Child) -> None:
-        if child.alive:
+        if not child.alive:
+            return
+        if (why := self._limits.reached(child.attempts, child.memory)) is not None:
+            _log.info("the child process %d is recycled: %s", child.pid, why)
+            self._close(child)
+        else:
             self._idle.append(child)
             if self._seconds is not None:
                 asyncio.get_running_loop().call_later(self._seconds, self._end, child)
@@ -54,9 +70,12 @@ class IdleChildren:
         # A child that was used meanwhile and is idle again also ends here, a little early.
         if child in self._idle:
             self._idle.remove(child)
-            task = protected(child.close())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._close(child)
+
+    def _close(self, child: Child) -> None:
+        task = protected(child.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
 
 class Group:

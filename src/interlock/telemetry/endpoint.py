@@ -1,0 +1,141 @@
+"""A small HTTP server for probes and metrics. It answers in threads of its own, so that user code cannot block it."""
+
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from typing_extensions import override
+
+from ..errors import UsageError
+
+REQUEST_TIMEOUT = 5.0
+"""Seconds that a client has to send its whole request, and to read the answer."""
+LARGEST_REQUEST = 16_384
+"""The most bytes of a request, headers included."""
+
+Problems = Callable[[], Sequence[str]]
+"""Returns what is wrong, in sentences; none if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address to serve on. Port 0 chooses a free port."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+class Endpoint:
+    """Serves some pages over HTTP until it is closed. Raises `UsageError` if the address cannot be used."""
+
+    def __init__(self, address: Address, pages: Mapping[str, WSGIApplication]) -> None:
+        try:
+            self._server = _server_class(address)((address.host, address.port), _Request)
+        except (OSError, OverflowError) as error:
+            raise UsageError(
+                f"{' and '.join(sorted(pages))} cannot be served at {address.host}, port {address.port}: {error}. "
+                "Use another port, or stop the program that uses this one."
+            ) from None
+        self._server.set_app(_router(pages))
+        self.address = Address(address.host, self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="interlock-endpoint", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def probe(name: str, problems: Problems) -> WSGIApplication:
+    """Return a page that answers 200 if there are no problems, and otherwise 503 with a sentence for each."""
+
+    def page(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        found = list(problems())
+        status = "503 Service Unavailable" if found else "200 OK"
+        body = json.dumps({"status": f"not {name}" if found else name, "problems": found}, ensure_ascii=False).encode()
+        return _answer(environ, start_response, status, "application/json", body + b"\n")
+
+    return page
+
+
+# ---------------------------------------------------------------- requests
+def _router(pages: Mapping[str, WSGIApplication]) -> WSGIApplication:
+    def find(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return _answer(environ, start_response, "405 Method Not Allowed", "text/plain", b"Use GET.\n")
+        if (page := pages.get(environ["PATH_INFO"])) is not None:
+            return page(environ, start_response)
+        text = f"There is no such page here. The pages are: {', '.join(sorted(pages))}.\n"
+        return _answer(environ, start_response, "404 Not Found", "text/plain", text.encode())
+
+    return find
+
+
+def _answer(
+    environ: WSGIEnvironment, start_response: StartResponse, status: str, content_type: str, body: bytes
+) -> list[bytes]:
+    start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do nothing: a client that closes its connection early is no error of the worker."""
+
+
+def _server_class(address: Address) -> type[_Server]:
+    """Return the class of a server for the family of this address, IPv4 or IPv6."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+
+    class OfFamily(_Server):
+        address_family = found[0][0]
+
+    return OfFamily
+
+
+class _Request(WSGIRequestHandler):
+    """One request. Its size and its time are limited, so that no client can occupy a thread."""
+
+    @override
+    def handle(self) -> None:
+        head = self._read_head()
+        if head is None:
+            return
+        self.rfile = io.BytesIO(head)
+        self.connection.settimeout(REQUEST_TIMEOUT)
+        super().handle()
+
+    def _read_head(self) -> bytes | None:
+        """Return the request line and the headers; None if the client is too slow or sends too much."""
+        head, end = b"", time.monotonic() + REQUEST_TIMEOUT
+        while b"\r\n\r\n" not in head:
+            if len(head) > LARGEST_REQUEST:
+                self.connection.sendall(b"HTTP/1.0 431 Request Header Fields Too Large\r\n\r\n")
+                return None
+            if (left := end - time.monotonic()) <= 0:
+                return None
+            self.connection.settimeout(left)
+            if not (part := self.connection.recv(4096)):
+                return None
+            head += part
+        return head
+
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        """Do not log each request."""
