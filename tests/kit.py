@@ -9,7 +9,7 @@ from pathlib import Path
 from interlock.core.clock import SystemClock
 from interlock.store import OpenStore, open_store
 from tests.pool import NOTHING, Contents, FilePool, Schema, SchemaPool
-from tests.raw import TABLES, PostgresRaw, Raw, SqliteRaw
+from tests.raw import EMPTIED, TABLES, PostgresRaw, Raw, SqliteRaw
 
 __all__ = [
     "EPOCH",
@@ -101,7 +101,7 @@ class PostgresPlace(Place):
         )
 
     def recycle(self) -> bool:
-        tables = ", ".join(self.raw.table(name) for name in ("jobs", "executions", "audit", "receipts", "archived"))
+        tables = ", ".join(self.raw.table(name) for name in EMPTIED)
         self.raw.script(
             f"SET session_replication_role = replica; TRUNCATE {tables}; SET session_replication_role = origin"
         )

@@ -21,9 +21,18 @@ TABLES = (
     "lifecycles",
     "lifecycle_edges",
     "kinds",
-    "queues",
+    "limits",
+    "key_rates",
+    "key_checks",
+    "operations",
+    "batches",
+    "dependencies",
+    "flow_checks",
     "schema_version",
 )
+FLOW = ("limits", "key_rates", "key_checks", "operations", "batches", "dependencies", "flow_checks")
+EMPTIED = ("jobs", "executions", "audit", "receipts", "archived", *FLOW)
+"""The tables that jobs, limits and flows fill."""
 KEYS = {"jobs": ("id",), "executions": ("job_id", "attempt"), "audit": ("job_id", "version", "n")}
 
 Rows = list[tuple[Any, ...]]

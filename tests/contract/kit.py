@@ -9,11 +9,13 @@ from interlock.core.decide import decide, decide_take
 from interlock.core.ids import uuid7
 from interlock.core.job import AuditEntry, Execution, Job
 from interlock.core.lifecycle import Lifecycle, builtin
+from interlock.core.limits import Scope
 from interlock.core.machine import Arrow
 from interlock.core.outcome import FailedFinally, Finished, Lost, Outcome, Returned, Started
 from interlock.core.projection import phase_of, project, replay
 from interlock.core.transition import Move, Policy, Take
 from interlock.store.contract import Store
+from interlock.store.flow_types import LimitChange
 from interlock.store.types import ClaimRule, KindFacts, Lease, NewJob, Refusal
 from tests.pool import Contents
 
@@ -58,6 +60,19 @@ def hooks_of(store: Store, kind: str) -> frozenset[str]:
     """Return the states for which the kind has hooks, as the database knows them."""
     facts = store.registry.kind(kind)
     return frozenset(facts.hooks) if facts else frozenset()
+
+
+def limit(store: Store, scope: Scope, name: str, **change: Any) -> None:
+    """Change a limit of a queue, a kind, or the concurrency keys of a kind."""
+    store.limits.change(scope, name, LimitChange(**change), by="operator:olga", reason=None)
+
+
+def pause(store: Store, scope: Scope, name: str) -> None:
+    assert store.limits.pause(scope, name, by="operator:olga", reason=None)
+
+
+def resume(store: Store, scope: Scope, name: str) -> None:
+    assert store.limits.resume(scope, name, by="operator:olga", reason=None)
 
 
 # ---------------------------------------------------------------- working on jobs

@@ -14,7 +14,7 @@ from interlock.errors import TransitionRefused
 from interlock.store.contract import Store
 from interlock.store.plain_path import plain_claim, plain_finish
 from interlock.store.types import ClaimRule, Heartbeat, KindFacts, Lease, NewJob, Refusal
-from tests.contract.kit import CONTENTS, KINDS, LIFECYCLES, POLICY, claim_rules, decided, make
+from tests.contract.kit import CONTENTS, KINDS, LIFECYCLES, POLICY, claim_rules, decided, limit, make
 from tests.contract.test_versions import NEW, OLD
 from tests.kit import Place
 from tests.pool import Contents
@@ -74,9 +74,9 @@ class Twins:
     def __init__(self, plain: Place, general: Place, seen: Counter[str]) -> None:
         self.places = plain, general
         self.stores: tuple[Store, Store] = plain.open_with(PRESSES), general.open_with(PRESSES)
-        for part in (self.stores[1].queue, self.stores[1].transitions):
+        for part in (self.stores[1].queue.claims, self.stores[1].transitions):  # type: ignore[attr-defined]
             part.plain = False  # type: ignore[attr-defined]
-        self.stores[0].queue.special_for = 0.0  # type: ignore[attr-defined]
+        self.stores[0].queue.claims.special_for = 0.0  # type: ignore[attr-defined]
         self.seen = seen
         self.ttls: list[float | None] = [None]
         self.leases: list[Lease] = []
@@ -86,8 +86,6 @@ class Twins:
         """Empty both databases for another history, if that is faster than making new ones."""
         if not all(place.recycle() for place in self.places):
             return False
-        self.raw("UPDATE {kinds} SET max_running = NULL")
-        self.raw("DELETE FROM {queues}")
         self.leases.clear()
         self.ids.clear()
         return True
@@ -224,14 +222,14 @@ class Twins:
             else:
                 self.both(lambda store: store.control.release(id, by="olga", reason=None))
         elif what == "limit":
-            self.raw("UPDATE {kinds} SET max_running = 2 WHERE name = :name", name=draw(st.sampled_from(ALL)))
+            kind = draw(st.sampled_from(ALL))
+            self.both(lambda store: limit(store, "kind", kind, max_running=2))
         elif what == "no limit":
-            self.raw("UPDATE {kinds} SET max_running = NULL")
+            self.both(lambda store: [store.limits.reset("kind", kind, by="olga", reason=None) for kind in ALL])
         elif what == "pause":
-            self.raw("DELETE FROM {queues}")
-            self.raw("INSERT INTO {queues} (name, max_running) VALUES ('slow', 1)")
+            self.both(lambda store: limit(store, "queue", "slow", max_running=1))
         elif what == "resume":
-            self.raw("DELETE FROM {queues}")
+            self.both(lambda store: store.limits.reset("queue", "slow", by="olga", reason=None))
         elif what == "renew":
             beats = [Heartbeat(lease.fence, 30.0) for lease in self.leases[-3:]]
             self.both(lambda store: store.leases.renew(beats))

@@ -15,8 +15,11 @@ from tests.contract.kit import (
     claim_rules,
     claimed,
     finish,
+    limit,
     make,
     many,
+    pause,
+    resume,
     settle,
     stored,
     taken,
@@ -162,22 +165,18 @@ def test_expired_job_is_not_claimed(store: Store, clock: SettableClock) -> None:
     assert store.inspect.get(dead.id).state == "PENDING"
 
 
-def test_jobs_of_a_paused_queue_are_not_claimed(store: Store, raw: Raw) -> None:
+def test_jobs_of_a_paused_queue_are_not_claimed(store: Store) -> None:
     """No job of a paused queue is leased until it is resumed; other queues are not affected."""
     slow, fast = stored(store, queue="slow"), stored(store, queue="fast")
-    raw(
-        "INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'slow', updated_at, 'olga' FROM {jobs} WHERE id = "
-        ":id",
-        id=slow.id,
-    )
+    pause(store, "queue", "slow")
     assert ids(claim(store, queues=("slow", "fast"))) == [fast.id]
-    raw("UPDATE {queues} SET paused_at = NULL")
+    resume(store, "queue", "slow")
     assert ids(claim(store, queues=("slow", "fast"))) == [slow.id]
 
 
-def test_limit_of_a_kind_applies_to_all_workers(store: Store, other: Store, raw: Raw) -> None:
+def test_limit_of_a_kind_applies_to_all_workers(store: Store, other: Store) -> None:
     """Jobs of a kind never exceed its limit, whichever worker claims; a job that ends frees a place."""
-    raw("UPDATE {kinds} SET max_running = 3 WHERE name = 'mail'")
+    limit(store, "kind", "mail", max_running=3)
     store.queue.enqueue([*many(5), *many(5, ttl=60.0, queue="other")])
     first = claim(store, limit=2, queues=("default", "other"))
     second = claim(other, limit=9, queues=("other", "default"), by="bob")
@@ -188,18 +187,18 @@ def test_limit_of_a_kind_applies_to_all_workers(store: Store, other: Store, raw:
     assert len(claim(store, queues=("default", "other"))) == 1
 
 
-def test_limit_of_a_queue_applies_to_all_its_kinds(store: Store, raw: Raw) -> None:
+def test_limit_of_a_queue_applies_to_all_its_kinds(store: Store) -> None:
     """Jobs of a queue never exceed its limit, all kinds together; other queues are not affected."""
-    raw("INSERT INTO {queues} (name, max_running) VALUES ('narrow', 2)")
+    limit(store, "queue", "narrow", max_running=2)
     store.queue.enqueue([*many(3, queue="narrow"), *many(3, "chore", queue="narrow"), *many(3, queue="wide")])
     leases = store.queue.claim("ann", claim_rules("mail", "chore"), ["narrow", "wide"], 9)
     assert sorted(lease.job.queue for lease in leases) == ["narrow", "narrow", "wide", "wide", "wide"]
     assert store.queue.claim("bob", claim_rules("mail", "chore"), ["narrow", "wide"], 9) == []
 
 
-def test_limit_of_zero_stops_a_kind(store: Store, raw: Raw) -> None:
+def test_limit_of_zero_stops_a_kind(store: Store) -> None:
     """Zero is a valid limit."""
-    raw("UPDATE {kinds} SET max_running = 0 WHERE name = 'mail'")
+    limit(store, "kind", "mail", max_running=0)
     stored(store)
     assert claim(store) == []
 

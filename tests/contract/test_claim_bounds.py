@@ -1,6 +1,6 @@
 """Where a claim on PostgreSQL starts to look: at the due time at which the last one ended, once a second at the first.
 
-`plain_claim.ClaimBounds` explains why. Each of these tests sets the time by which a second passes.
+`claim_bounds.ClaimBounds` explains why. Each of these tests sets the time by which a second passes.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from interlock.store.contract import Store
-from interlock.store.postgres import plain_claim
+from interlock.store.postgres import claim_bounds
 from tests.contract.kit import CONTENTS, claim, make
 from tests.kit import EPOCH, Place, postgres_place
 
@@ -34,8 +34,8 @@ def place(postgres_url: str) -> Iterator[Place]:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     watch = Watch()
-    monkeypatch.setattr(plain_claim, "time", watch)
-    monkeypatch.setattr(plain_claim, "REMEMBER_AFTER", 0)
+    monkeypatch.setattr(claim_bounds, "time", watch)
+    monkeypatch.setattr(claim_bounds, "REMEMBER_AFTER", 0)
     return watch
 
 
@@ -66,7 +66,7 @@ def test_next_claim_takes_the_other_jobs_of_the_last_due_time_first(draining: St
 
 def test_job_that_was_due_before_the_last_claimed_one_is_claimed_after_a_second(draining: Store, watch: Watch) -> None:
     add(draining, 10)
-    watch.now += plain_claim.LOOK_FROM_START_EVERY
+    watch.now += claim_bounds.LOOK_FROM_START_EVERY
     assert (claimed(draining), claimed(draining), claimed(draining)) == ([10], [50], [60])
 
 
@@ -92,8 +92,8 @@ def test_claim_remembers_nothing_before_many_jobs_are_claimed(
     draining: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that claims few jobs sees an earlier one at once."""
-    watch.now += plain_claim.LOOK_FROM_START_EVERY
-    monkeypatch.setattr(plain_claim, "REMEMBER_AFTER", 1000)
+    watch.now += claim_bounds.LOOK_FROM_START_EVERY
+    monkeypatch.setattr(claim_bounds, "REMEMBER_AFTER", 1000)
     assert claimed(draining) == [50]
     add(draining, 10)
     assert claimed(draining) == [10]

@@ -7,15 +7,7 @@ import pytest
 
 from interlock.core.outcome import Lost
 from interlock.store.contract import Store
-from tests.contract.kit import (
-    claim,
-    claim_rules,
-    make,
-    many,
-    settle,
-    started,
-    stored,
-)
+from tests.contract.kit import claim, claim_rules, limit, make, many, settle, started, stored
 from tests.contract.test_claim import _asked_to_stop, _cancelled, _held, ids
 from tests.kit import EPOCH, Raw, SettableClock
 
@@ -110,7 +102,7 @@ def test_delayed_or_expired_suspect_is_not_claimed(store: Store, raw: Raw, clock
 
 def test_limits_on_suspects_and_on_kinds_apply_together(store: Store, raw: Raw) -> None:
     """Both limits apply, and other jobs fill the places that they leave."""
-    raw("UPDATE {kinds} SET max_running = 3 WHERE name = 'mail'")
+    limit(store, "kind", "mail", max_running=3)
     first = [make(priority=priority) for priority in range(5, 10)]
     store.queue.enqueue([*first, *many(5), *many(2, "chore")])
     suspects(raw, *(job.id for job in first))

@@ -9,7 +9,23 @@ from tests.contract.kit import CONTENTS, claimed, stored
 from tests.kit import Place, PostgresRaw, postgres_place
 from tests.pool import SchemaPool
 
-EMPTIED = ("jobs", "executions", "audit", "receipts", "archived", "queues", "workers", "schedules", "test_clock")
+EMPTIED = (
+    "jobs",
+    "executions",
+    "audit",
+    "receipts",
+    "archived",
+    "workers",
+    "schedules",
+    "test_clock",
+    "limits",
+    "key_rates",
+    "key_checks",
+    "operations",
+    "batches",
+    "dependencies",
+    "flow_checks",
+)
 
 
 @pytest.fixture
@@ -25,7 +41,9 @@ def used(url: str, pool: SchemaPool) -> Place:
     store = place.open_with(CONTENTS)
     claimed(store)
     stored(store)
-    place.raw("INSERT INTO {queues} (name) VALUES ('mine')")
+    place.raw(
+        "INSERT INTO {batches} (id, name, created_at, created_by) SELECT '00000000-0000-7000-8000-000000000000', 'mine', now(), 'me'"
+    )
     return place
 
 
@@ -51,7 +69,7 @@ def test_reused_schema_is_empty(postgres_url: str, pool: SchemaPool) -> None:
         "DROP TRIGGER jobs_update ON {jobs}",
         "ALTER TABLE {jobs} DISABLE TRIGGER jobs_update",
         "CREATE INDEX more ON {jobs} (root)",
-        "ALTER TABLE {queues} ALTER COLUMN paused_by SET DEFAULT 'me'",
+        "ALTER TABLE {limits} ALTER COLUMN paused_by SET DEFAULT 'me'",
         "UPDATE {kinds} SET tries = 9",
         "CREATE TABLE {more} (n int)",
     ],

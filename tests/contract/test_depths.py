@@ -6,8 +6,8 @@ import pytest
 
 from interlock.core.outcome import Handed, Held, Returned
 from interlock.store.contract import Store
-from interlock.store.types import Depth
-from tests.contract.kit import claim, claimed, finish, many, settle, started, stored, taken
+from interlock.store.report_types import Depth
+from tests.contract.kit import claim, claimed, finish, many, pause, settle, started, stored, taken
 from tests.kit import EPOCH, Raw, SettableClock
 
 
@@ -70,11 +70,11 @@ def test_expired_job_is_not_counted_as_waiting(store: Store, raw: Raw, clock: Se
     assert store.inspect.depths() == []
 
 
-def test_jobs_of_a_paused_queue_count_as_later(store: Store, raw: Raw, clock: SettableClock) -> None:
+def test_jobs_of_a_paused_queue_count_as_later(store: Store, clock: SettableClock) -> None:
     """No claim could return its jobs now."""
     stored(store)
     stored(store, delay=50)
-    raw("INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'default', updated_at, 'olga' FROM {jobs} LIMIT 1")
+    pause(store, "queue", "default")
     clock.advance(5)
     assert store.inspect.depths() == [Depth("mail", "default", 0, 2, 0, 0, 0.0)]
 

@@ -7,7 +7,7 @@ import pytest
 from interlock.core.outcome import Errored
 from interlock.store import OpenStore
 from interlock.store.contract import Store
-from tests.contract.kit import claim, claim_rules, claimed, many, settle, stored, taken
+from tests.contract.kit import claim, claim_rules, claimed, many, pause, resume, settle, stored, taken
 from tests.kit import Place, Raw, SettableClock
 
 
@@ -97,12 +97,12 @@ def test_job_that_expires_before_it_is_due_does_not_count(
     assert due_in(store) is None
 
 
-def test_jobs_of_a_paused_queue_do_not_count(store: Store, raw: Raw) -> None:
+def test_jobs_of_a_paused_queue_do_not_count(store: Store) -> None:
     """Until the queue is resumed."""
     stored(store)
-    raw("INSERT INTO {queues} (name, paused_at, paused_by) SELECT 'default', updated_at, 'olga' FROM {jobs}")
+    pause(store, "queue", "default")
     assert due_in(store) is None
-    raw("UPDATE {queues} SET paused_at = NULL")
+    resume(store, "queue", "default")
     assert due_in(store) == 0.0
 
 

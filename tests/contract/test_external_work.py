@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from interlock.core.outcome import FailedFinally, Looked, Outcome, Returned, Started, Unrecorded
+from interlock.core.outcome import FailedFinally, Handed, Looked, Outcome, Returned, Started, Unrecorded
 from interlock.store.contract import Store
-from interlock.store.types import ExternalWork, KindFacts
+from interlock.store.report_types import ExternalWork
+from interlock.store.types import KindFacts
 from tests.contract.kit import (
     FACTS,
     LIFECYCLES,
@@ -206,3 +207,37 @@ def test_unchanged_external_system_status_is_not_written(store: Store, raw: Raw)
     assert raw.dump() == dump
     store.external.report_check("fetch", "refused")
     assert raw(seen) != before
+
+
+# ---------------------------------------------------------------- questions
+def test_last_job_of_an_external_id_is_found_after_it_has_ended(store: Store, clock: SettableClock) -> None:
+    """A job and its redrive wait for the same answer, one after the other."""
+    assert store.external.last_job("fetch", "hash-1") is None
+    first = handed(store, check_in=0.0)
+    handed(store, "hash-2")
+    clock.advance(1)
+    settle(store, due(store)[0], FailedFinally("nobody answered"))
+    assert store.external.last_job("fetch", "hash-1") == first.job.id
+    clock.advance(1)
+    second = handed(store)
+    assert store.external.last_job("fetch", "hash-1") == second.job.id
+    assert store.external.last_job("mail", "hash-1") is None
+
+
+def test_terms_of_a_question_are_returned_to_every_owner_until_the_answer_replaces_them(
+    store: Store, clock: SettableClock
+) -> None:
+    """A check that returns the execution keeps them."""
+    terms = '{"timeout":60.0}'
+    lease = claimed(store, "fetch")
+    begun = lease if lease.status == "IN_PROGRESS" else settle(store, lease, Started(walks=False))
+    settle(store, begun, Handed("question:1", 60.0, terms))
+    assert (execution(store, lease).result, store.inspect.get(lease.job.id).result) == ({"timeout": 60.0}, None)
+    clock.advance(60)
+    (adopted,) = due(store)
+    assert adopted.result == terms
+    settle(store, adopted, Looked(60.0, seen=None))
+    (recalled,) = store.leases.recall("ann", ["fetch"], 5.0, 9, external_id="question:1")
+    assert recalled.result == terms
+    settle(store, recalled, Returned("null", boundary=False, begins=True))
+    assert (execution(store, lease).result, store.inspect.get(lease.job.id).result) == (None, None)

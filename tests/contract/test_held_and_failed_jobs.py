@@ -4,7 +4,7 @@ import pytest
 
 from interlock.core.outcome import Errored, Held, Rejected
 from interlock.store.contract import Store
-from interlock.store.types import FailedJob, Failures
+from interlock.store.report_types import FailedJob, Failures
 from tests.contract.kit import claim_rules, claimed, fail, finish, make, settle, started, stored, taken
 from tests.kit import EPOCH, SettableClock
 

@@ -35,7 +35,7 @@ def test_listener_never_takes_the_write_lock(file: Place) -> None:
     store = file.open()
     quick(store)
     with file.raw.transaction() as rival:
-        rival.execute("INSERT INTO interlock_queues (name) VALUES ('a')")
+        rival.execute("INSERT INTO interlock_key_rates VALUES ('mail', 'a', 1, '2026-01-01T00:00:00.000000Z')")
         with listening(store) as bell:
             bell.forget()
             rival.execute("COMMIT")

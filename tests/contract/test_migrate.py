@@ -1,15 +1,18 @@
 """migrate and the registry: the lifecycles, kinds and hooks that the database knows."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from interlock.core.lifecycle import Lifecycle
+from interlock.core.limits import Limit
 from interlock.errors import InterlockError, NotFound, NotMigrated
 from interlock.store.contract import Store
+from interlock.store.flow_types import DeclaredLimit
 from interlock.store.types import KindFacts
 from tests.conftest import Places
-from tests.contract.kit import FACTS, LIFECYCLES, claim_rules, claimed, finish, hooks_of, make
+from tests.contract.kit import FACTS, LIFECYCLES, claim_rules, claimed, finish, hooks_of, limit, make
 from tests.kit import Place, Raw
 
 ALL = list(LIFECYCLES.values())
@@ -153,11 +156,19 @@ def test_hooks_are_those_of_the_last_migration(store: Store, other: Store) -> No
     assert hooks_of(other, "mail") == frozenset()
 
 
-def test_migration_keeps_the_limits_of_kinds(store: Store, raw: Raw) -> None:
-    """A limit that an operator set stays after the next deployment."""
-    raw("UPDATE {kinds} SET max_running = 7 WHERE name = 'mail'")
-    store.registry.migrate(ALL, FACTS)
-    assert raw("SELECT max_running FROM {kinds} WHERE name = 'mail'") == [(7,)]
+def test_migration_keeps_a_limit_that_an_operator_changed(store: Store) -> None:
+    """Until it is reset to what the code declares."""
+    declared = DeclaredLimit("kind", "mail", Limit(3, "10/s"))
+    store.registry.migrate(ALL, FACTS, [declared])
+    assert [(each.limit, each.declared) for each in store.limits.all()] == [(Limit(3, "10/s", 10),) * 2]
+    limit(store, "kind", "mail", max_running=7)
+    store.registry.migrate(ALL, FACTS, [replace(declared, limit=Limit(4))])
+    (seen,) = store.limits.all()
+    assert (seen.limit, seen.declared, seen.changed_by) == (Limit(7, "10/s", 10), Limit(4), "operator:olga")
+    assert store.limits.reset("kind", "mail", by="operator:olga", reason=None)
+    assert [each.limit for each in store.limits.all()] == [Limit(4)]
+    store.registry.migrate(ALL, FACTS, [replace(declared, limit=Limit())])
+    assert store.limits.all() == []
 
 
 def test_concurrent_migrations_succeed(place: Place) -> None:

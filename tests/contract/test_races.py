@@ -13,7 +13,7 @@ from interlock.core.outcome import FailedFinally, Returned
 from interlock.operate.verify import verify
 from interlock.store.contract import Store
 from interlock.store.types import NewJob
-from tests.contract.kit import check, claim, claimed, decided, make, many, stored, taken
+from tests.contract.kit import check, claim, claimed, decided, limit, make, many, stored, taken
 from tests.contract.race_processes import adopt_all, claim_all
 from tests.kit import Place
 
@@ -177,7 +177,7 @@ def test_8_processes_adopt_2000_executions_once_each(live: Store, place: Place) 
 
 def test_limit_applies_to_concurrent_claims(live: Store, place: Place) -> None:
     """Sixteen workers claim jobs of a kind that may run ten at once: together they get ten."""
-    place.raw("UPDATE {kinds} SET max_running = 10 WHERE name = 'mail'")
+    limit(live, "kind", "mail", max_running=10)
     stores = [live, *(place.open(real_time=True) for _ in range(3))]
     live.queue.enqueue(many(200))
     got = settle_batch(16, lambda number: [len(claim(stores[number % 4], limit=7, by=f"w{number}")) for _ in range(3)])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from interlock.core.job_filter import JobFilter
 from interlock.core.outcome import Errored, Returned
 from interlock.errors import NotFound
 from interlock.operate.verify import verify
@@ -46,12 +47,12 @@ def test_all_filters_must_match(store: Store) -> None:
     store.queue.enqueue([make("mail", queue="a"), make("mail", queue="b"), make("chore", queue="a")])
     claim(store, queues=("b",))
     found = {
-        "kind": store.inspect.jobs(kind="mail"),
-        "queue": store.inspect.jobs(queue="a"),
-        "both": store.inspect.jobs(kind="mail", queue="a"),
-        "state": store.inspect.jobs(state="RUNNING"),
-        "phase": store.inspect.jobs(phase="pending"),
-        "none": store.inspect.jobs(kind="chore", phase="running"),
+        "kind": store.inspect.jobs(matching=JobFilter(kind="mail")),
+        "queue": store.inspect.jobs(matching=JobFilter(queue="a")),
+        "both": store.inspect.jobs(matching=JobFilter(kind="mail", queue="a")),
+        "state": store.inspect.jobs(matching=JobFilter(state="RUNNING")),
+        "phase": store.inspect.jobs(matching=JobFilter(phase="pending")),
+        "none": store.inspect.jobs(matching=JobFilter(kind="chore", phase="running")),
     }
     assert {name: len(jobs) for name, jobs in found.items()} == {
         "kind": 2,
@@ -68,10 +69,10 @@ def test_jobs_are_filtered_by_tags(store: Store) -> None:
     first = stored(store, tags='{"customer":"Ü\\"1","plan":"pro"}')
     stored(store, tags='{"customer":"2","plan":"pro"}')
     stored(store)
-    assert [job.id for job in store.inspect.jobs(tags={"customer": 'Ü"1'})] == [first.id]
-    assert len(store.inspect.jobs(tags={"plan": "pro"})) == 2
-    assert store.inspect.jobs(tags={"plan": "pro", "customer": "3"}) == []
-    assert len(store.inspect.jobs(tags={})) == 3
+    assert [job.id for job in store.inspect.jobs(matching=JobFilter(tags={"customer": 'Ü"1'}))] == [first.id]
+    assert len(store.inspect.jobs(matching=JobFilter(tags={"plan": "pro"}))) == 2
+    assert store.inspect.jobs(matching=JobFilter(tags={"plan": "pro", "customer": "3"})) == []
+    assert len(store.inspect.jobs(matching=JobFilter(tags={}))) == 3
     assert store.inspect.get(first.id).tags == {"customer": 'Ü"1', "plan": "pro"}
 
 

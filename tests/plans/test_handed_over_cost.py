@@ -100,12 +100,17 @@ def recall_named(scene: Scene, n: int) -> Verb:
     return lambda: scene.store.leases.recall("callback", ["fetch"], 1e6, n, external_id=name)
 
 
+def find_last(scene: Scene, n: int) -> Verb:
+    hand(scene, n, 1e6, name := uuid7())
+    return lambda: scene.store.external.last_job("fetch", name)
+
+
 def sweep(scene: Scene, n: int) -> Verb:
     """Adopt as maintenance does, which must ignore handed-over work."""
     return lambda: scene.store.leases.adopt("maintenance", ["fetch"], 1e6, n)
 
 
-VERBS = [adopt, give_back, recall, recall_nothing, recall_named, sweep]
+VERBS = [adopt, give_back, recall, recall_nothing, recall_named, find_last, sweep]
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb is not recall_nothing])

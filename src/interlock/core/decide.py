@@ -121,8 +121,8 @@ def _progress(builder: MoveBuilder, outcome: Started | Advanced) -> Move:
 def _external(builder: MoveBuilder, outcome: Handed | Looked | Unrecorded | GoneExternally) -> Move:
     """The move for work in an external system: handed over, checked, done but not recorded, or cancelled there."""
     match outcome:
-        case Handed(external_id=external_id, check_in=check_in):
-            return replace(builder.walk("IN_PROGRESS"), external_id=external_id, check_in=check_in)
+        case Handed(external_id=external_id, check_in=check_in, question=question):
+            return replace(builder.walk("IN_PROGRESS", result=question), external_id=external_id, check_in=check_in)
         case Looked(check_in=check_in, seen=seen, begun=begun):
             start = builder.lifecycle.arrow(builder.job.state, "start") if begun else None
             return replace(
@@ -157,9 +157,9 @@ def _succeed(builder: MoveBuilder, outcome: Returned) -> Move:
         )
     path = (start,) if start and succeed.source == start.target else ()
     move = (
-        builder.walk("COMMITTED", *path, result=outcome.value)
+        builder.walk("COMMITTED", *path, result=outcome.value, reason=outcome.reason)
         if outcome.boundary
-        else builder.walk("DONE", *path, succeed, result=outcome.value)
+        else builder.walk("DONE", *path, succeed, result=outcome.value, reason=outcome.reason)
     )
     return replace(move, missing=False) if outcome.begins else move
 

@@ -5,6 +5,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
+from uuid import UUID
 
 _COUNTS = 1 << 12
 _DRAWN = struct.Struct("64Q")
@@ -88,6 +89,11 @@ def shortest_prefix(id: str, neighbours: Iterable[str | None]) -> str:
     """
     length = max([MILLISECOND, *(_common(id, other) + 1 for other in neighbours if other is not None)])
     return id[: length + 1] if id[length - 1 : length] == "-" else id[:length]
+
+
+def next_id(id: str) -> str:
+    """The id that follows this one in the order of all possible ids. It is where the next page of jobs begins."""
+    return str(UUID(int=UUID(id).int + 1))
 
 
 def _common(id: str, other: str) -> int:

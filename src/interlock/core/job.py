@@ -51,6 +51,13 @@ class Job:
     root: str | None
     """The first job of a chain of redrives; None if this is the first. Keys of external calls use its id."""
     progress: tuple[float, float | None, str] | None = None
+    concurrency_key: str | None = None
+    batch: str | None = None
+    """The batch that the job belongs to."""
+    blocked_at: datetime | None = None
+    """Since when the job waits for other jobs; None if it does not."""
+    awaited: bool = False
+    """Whether another job waits, or waited, for this one itself."""
 
     @property
     def ended(self) -> bool:

@@ -32,6 +32,8 @@ class Returned:
     boundary: bool
     begins: bool = False
     """Whether the move also takes `start`: external work may end before a reconciler has seen it begin."""
+    reason: str | None = None
+    """Why the job succeeds, if its handler did not return the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class Handed:
     external_id: str
     check_in: float
     """Seconds until a reconciler first checks the work."""
+    question: str | None = None
+    """The terms of the question that the work is, as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Move:
     """Whether a lease was lost; `jobs.lease_losses` counts it."""
     error: str | None = None
     result: str | None = None
-    """The value as JSON text."""
+    """The value as JSON text. For a handed-over question, its terms."""
     frees_key: bool = False
     held_reason: str | None = None
     external_id: str | None = None

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ..core.clock import Clock
 from ..errors import UsageError
 from .contract import QueuePart, RegistryPart, Store
+from .flow_types import NewBatch
 from .open_transactions import OpenTransaction
 from .types import Enqueued, NewJob
 
@@ -28,7 +29,12 @@ class OpenQueue(QueuePart, Protocol):
     """The queue, with the method for async connections."""
 
     async def aenqueue(
-        self, jobs: Sequence[NewJob], *, conn: object, admit: Callable[[Any, NewJob], None] | None = None
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        conn: object,
+        admit: Callable[[Any, NewJob], None] | None = None,
+        batches: Sequence[NewBatch] = (),
     ) -> list[Enqueued]:
         """Enqueue in the caller's own transaction on an async connection, in the caller's thread and event loop."""
         ...

@@ -1,25 +1,24 @@
-"""Callers' own connections: enqueue and commit inside a transaction that the caller opened.
+"""Callers' own connections: commits inside a transaction that the caller opened. `caller_enqueue` enqueues there.
 
 A caller's connection is used in the caller's thread, and never committed, rolled back or kept. Supported are `sqlite3`
 (and `pysqlite3`), `psycopg` sync and async, SQLAlchemy's `Connection` and `Session` and their async forms, Django's
 connection, and Interlock's `Tx`. They are recognised by the names of their classes, so no library is required.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from ..core.driver import adrive, drive
+from ..core.driver import drive
 from ..core.job import Job
 from ..core.transition import Move, Take
 from ..errors import Unavailable, UsageError
 from .commit_boundary import MoveWriter, Run, committing
-from .enqueue_plan import Dialect, Rows, Statement, enqueueing
-from .open_transactions import OpenTransaction, inside, open_transactions
+from .enqueue_plan import Dialect, Rows, Statement
+from .open_transactions import OpenTransaction, open_transactions
 from .queryfile import to_pyformat
 from .retry import cannot_write, write_unavailable
 from .tx import PlainTx
-from .types import Enqueued, NewJob
 
 
 class Session(Protocol):
@@ -35,21 +34,6 @@ class Session(Protocol):
     def find_instance(self) -> Generator[Statement, Rows, str | None]:
         """Read the id of the database that a connection is open to; None if there is no Interlock schema in it."""
         ...
-
-
-def admitting(
-    store: Session, admit: Callable[[Any, NewJob], None] | None, tx: object
-) -> Callable[[NewJob], None] | None:
-    """A kind's `admit` function, bound to this transaction."""
-    if admit is None:
-        return None
-    check = admit
-
-    def admitted(job: NewJob) -> None:
-        with inside(store, tx):
-            check(tx, job)
-
-    return admitted
 
 
 # ---------------------------------------------------------------- the open transaction
@@ -79,83 +63,6 @@ def reading(store: Session) -> Run | None:
     return runner_for(found.handle, store) if found is not None and found.here else None
 
 
-SAVE = Statement("SAVEPOINT interlock_enqueue", {}, answers=False)
-UNDO = Statement("ROLLBACK TO SAVEPOINT interlock_enqueue", {}, answers=False)
-KEEP = Statement("RELEASE SAVEPOINT interlock_enqueue", {}, answers=False)
-
-
-def enqueue(
-    store: Session, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None
-) -> list[Enqueued]:
-    """Enqueue in the caller's transaction. If it fails, roll back to the savepoint before it."""
-    run = runner_for(conn, store)
-    run(SAVE)
-    try:
-        answer = drive(enqueueing(store.dialect, jobs, admitting(store, admit, conn)), run)
-    except BaseException as error:
-        if cannot_write(error):
-            # A full disk may have ended the transaction, and its savepoints.
-            with suppress(Exception):
-                run(UNDO)
-                run(KEEP)
-            raise write_unavailable(error) from error
-        run(UNDO)
-        run(KEEP)
-        raise
-    run(KEEP)
-    return answer
-
-
-async def aenqueue(
-    store: Session, conn: object, jobs: Sequence[NewJob], admit: Callable[[Any, NewJob], None] | None
-) -> list[Enqueued]:
-    """`enqueue`, also for async connections."""
-    library, name = _kind_of(conn)
-    if library == "sqlalchemy" and name in ("AsyncSession", "AsyncConnection"):
-        connection: Any = conn
-
-        def work(sync: object) -> list[Enqueued]:
-            return enqueue(store, sync, jobs, admit)
-
-        answers: list[Enqueued] = await connection.run_sync(work)
-        return answers
-    if (library, name) != ("psycopg", "AsyncConnection"):
-        return enqueue(store, conn, jobs, admit)
-    if admit is not None:
-        raise UsageError(
-            "This kind has an `admit` function, which cannot use an async psycopg connection: "
-            "enqueue with a sync one, or an AsyncSession."
-        )
-    return await _enqueue_awaiting(store, conn, jobs)
-
-
-async def _enqueue_awaiting(store: Session, conn: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    from psycopg.rows import tuple_row
-
-    _check_psycopg(conn, store)
-
-    async def run(statement: Statement) -> Rows:
-        cursor = conn.cursor(row_factory=tuple_row)
-        await cursor.execute(to_pyformat(statement.sql), statement.params)
-        return await cursor.fetchall() if statement.answers else ()
-
-    _same_instance(await adrive(store.find_instance(), run), store)
-    await run(SAVE)
-    try:
-        answer = await adrive(enqueueing(store.dialect, jobs, None), run)
-    except BaseException as error:
-        if cannot_write(error):
-            with suppress(Exception):
-                await run(UNDO)
-                await run(KEEP)
-            raise write_unavailable(error) from error
-        await run(UNDO)
-        await run(KEEP)
-        raise
-    await run(KEEP)
-    return answer
-
-
 def commit(  # noqa: PLR0917
     store: Session,
     writer: MoveWriter,
@@ -166,7 +73,7 @@ def commit(  # noqa: PLR0917
 ) -> None:
     """Carry out a move in the caller's own transaction, which ends with the caller's own `with` block."""
     with transaction() as tx:
-        connection: Any = tx.connection() if _kind_of(tx)[0] == "sqlalchemy" and hasattr(tx, "add") else tx
+        connection: Any = tx.connection() if kind_of(tx)[0] == "sqlalchemy" and hasattr(tx, "add") else tx
         try:
             committing(writer, runner_for(tx, store), move, body, tx, timeout)
         except Exception as error:
@@ -181,7 +88,7 @@ def commit(  # noqa: PLR0917
 
 def _is_lost(connection: Any) -> bool:
     """Whether the connection was lost. A connection that was closed on purpose was not."""
-    match _kind_of(connection)[0]:
+    match kind_of(connection)[0]:
         case "psycopg":
             return bool(connection.broken)
         case "sqlalchemy":
@@ -198,7 +105,7 @@ def runner_for(conn: object, store: Session) -> Run:
 
     Raise `UsageError` and do nothing if the connection cannot be used.
     """
-    library, name = _kind_of(conn)
+    library, name = kind_of(conn)
     if isinstance(conn, PlainTx):
         return runner_for(PlainTx.connection(conn), store)
     if library in ("sqlite3", "pysqlite3") and name == "Connection":
@@ -216,13 +123,14 @@ def runner_for(conn: object, store: Session) -> Run:
             f"conn= does not take a {type(conn).__module__}.{type(conn).__name__}. It takes a connection of sqlite3, "
             "psycopg, SQLAlchemy or Django, or a Tx of app.transaction()."
         )
-    _same_instance(drive(store.find_instance(), run), store)
+    check_instance(drive(store.find_instance(), run), store)
     if store.database == "sqlite" and library in ("sqlite3", "pysqlite3", "sqlalchemy"):
         _begin(conn)
     return run
 
 
-def _same_instance(seen: str | None, store: Session) -> None:
+def check_instance(seen: str | None, store: Session) -> None:
+    """Raise `UsageError` if a connection leads to another database than the store's."""
     if seen != store.instance():
         raise UsageError(
             "conn= is a connection to another database than this app's, so this app's workers would not find the job. "
@@ -243,7 +151,7 @@ def _begin(conn: Any) -> None:
         conn.execute("BEGIN IMMEDIATE")
 
 
-def _kind_of(conn: object) -> tuple[str, str]:
+def kind_of(conn: object) -> tuple[str, str]:
     """The library and the class of a connection, also if it is a subclass of the caller's own."""
     for cls in type(conn).__mro__:
         library = cls.__module__.split(".")[0]
@@ -292,7 +200,8 @@ def _sqlite(conn: Any, library: str, store: Session) -> Run:
     return run
 
 
-def _check_psycopg(conn: Any, store: Session) -> None:
+def check_psycopg(conn: Any, store: Session) -> None:
+    """Raise `UsageError` if a psycopg connection, sync or async, cannot be used."""
     _same_database(store, "postgresql")
     idle = conn.info.transaction_status.name == "IDLE"
     _in_transaction(not (conn.autocommit and idle), "open a transaction first, with conn.transaction()")
@@ -301,7 +210,7 @@ def _check_psycopg(conn: Any, store: Session) -> None:
 def _psycopg(conn: Any, store: Session) -> Run:
     from psycopg.rows import tuple_row
 
-    _check_psycopg(conn, store)
+    check_psycopg(conn, store)
 
     def run(statement: Statement) -> Rows:
         # The caller may have set another row factory; we read tuples.

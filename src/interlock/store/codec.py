@@ -2,14 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..core.job import AuditEntry, Execution, Job, Phase, Status
 from ..core.machine import Arrow
 from ..core.transition import Move, Take
-from .types import FailedJob, Failures, KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
+from .report_types import FailedJob, Failures
+from .types import KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
 
 Row = Any
 When = Callable[[Any], Any]
@@ -139,8 +140,8 @@ def refusal(move: Move | Take, row: Row) -> Refusal | None:
 
 
 def take_columns(take: Take) -> dict[str, Any]:
+    """The columns of a take, without the job."""
     return {
-        "job_id": take.job_id,
         "version": take.version,
         "source": take.arrow.source,
         "target": take.arrow.target,
@@ -243,10 +244,11 @@ def job(row: Row, when: When) -> Job:
         row[33],
     ]
     fields.append(progress(row[JOB_WIDTH]) if len(row) > JOB_WIDTH else None)
+    fields += [row[34], row[35], when(row[36]), bool(row[37])]
     return Job(*fields)
 
 
-JOB_WIDTH = 34
+JOB_WIDTH = 38
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -331,7 +333,3 @@ def text_array(values: Iterable[str | None]) -> str:
 
 def time_array(values: Iterable[datetime | None]) -> str:
     return text_array([None if v is None else v.isoformat() for v in values])
-
-
-def tags(given: Mapping[str, str] | None) -> str | None:
-    return json.dumps(given, ensure_ascii=False, sort_keys=True) if given else None

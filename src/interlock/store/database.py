@@ -2,13 +2,12 @@
 
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from ..core.clock import Clock
-from ..core.lifecycle import Lifecycle
 from . import OpenStore, open_store
-from .types import KindFacts, Migrated
+from .types import Declared, Migrated
 
 VARIABLES = ("INTERLOCK_DATABASE_URL", "DATABASE_URL")
 FALLBACK = "sqlite:///interlock.db"
@@ -17,6 +16,10 @@ FALLBACK = "sqlite:///interlock.db"
 def choose_url(given: str | None, environment: Mapping[str, str]) -> str:
     """The URL that was given, else the environment's, else a file beside the program."""
     return next((url for url in (given, *(environment.get(name) for name in VARIABLES)) if url), FALLBACK)
+
+
+def migrate(store: OpenStore, declared: Declared) -> Migrated:
+    return store.registry.migrate(declared.lifecycles, declared.kinds, declared.limits)
 
 
 class Database:
@@ -31,7 +34,7 @@ class Database:
         url: str | None,
         schema: str,
         clock: Clock,
-        declared: Callable[[], tuple[Sequence[Lifecycle], Sequence[KindFacts]]],
+        declared: Callable[[], Declared],
     ) -> None:
         self.clock = clock
         self._url = url
@@ -59,13 +62,13 @@ class Database:
                 url = self.url
                 store = open_store(url, self._schema, self.clock)
                 if store.registry.is_new():
-                    store.registry.migrate(*self._declared())
+                    migrate(store, self._declared())
                 self._stores[pid] = store
             return self._stores[pid]
 
     def migrate(self) -> Migrated:
         """Bring the schema to this code's version, and register the app's lifecycles and kinds."""
-        return self.store().registry.migrate(*self._declared())
+        return migrate(self.store(), self._declared())
 
     def close(self) -> None:
         """Close this process's connections. The next call opens new ones."""

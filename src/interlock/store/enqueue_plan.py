@@ -5,12 +5,13 @@ If two transactions enqueue the same key, the database decides: it does not inse
 again.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Protocol
 
-from ..errors import InterlockError, KeyReused
+from ..errors import InterlockError, KeyReused, NotFound
+from .flow_types import Dependency, NewBatch
 from .types import Enqueued, NewJob
 
 ROUNDS = 5
@@ -40,7 +41,7 @@ Plan = Generator[Statement, Rows, list[Enqueued]]
 
 
 class Dialect(Protocol):
-    """The statements that enqueue needs, in one database's SQL."""
+    """The statements that enqueue and redrive need, in one database's SQL."""
 
     def insert(self, jobs: Sequence[NewJob]) -> Iterable[Statement]:
         """Store the jobs whose keys are free. The last statement returns the ids that were stored.
@@ -61,8 +62,49 @@ class Dialect(Protocol):
         """Make the jobs due now that rest in one of these states after a failure."""
         ...
 
+    def add_batches(self, batches: Sequence[NewBatch]) -> Statement: ...
+
+    def add_dependencies(self, edges: Sequence[tuple[str, Dependency]], arrived: Sequence[str]) -> Iterable[Statement]:
+        """Store what jobs wait for. The last statement returns the id of a dependency that does not exist.
+
+        `arrived` are jobs for which a claim must find out what has ended already.
+        """
+        ...
+
     def copy_receipts(self, redrives: Mapping[str, str]) -> Statement:
         """Copy the receipts of old jobs to new ones. `redrives` has the old id for each new id."""
+        ...
+
+    def lock_jobs(self, ids: Sequence[str]) -> Statement:
+        """Lock these jobs until the transaction ends, in the order of their ids."""
+        ...
+
+    def redrivable(self, ids: Sequence[str]) -> Statement:
+        """Find those of these jobs that ended without success.
+
+        Each row is (id, was it redriven before, may a job wait for it or for its batch, may one wait for it itself, did
+        it wait for others).
+        """
+        ...
+
+    def dependencies_of(self, ids: Sequence[str]) -> Statement:
+        """Find what these jobs waited for. Each row is (id, what it needs, is it a batch, policy, outcome)."""
+        ...
+
+    def lock_dependents(self, ids: Sequence[str]) -> Statement:
+        """Lock the jobs that wait for these jobs, or for a batch or flow of them."""
+        ...
+
+    def reopen(self, repeated: Mapping[str, str]) -> Statement:
+        """Let what waits for old jobs wait for the new ones. Returns the ids of the waiting jobs."""
+        ...
+
+    def block(self, ids: Sequence[str]) -> Iterable[Statement]:
+        """Block jobs again that a failed dependency holds or is about to cancel."""
+        ...
+
+    def note_redrives(self, reasons: Mapping[str, str], actor: str) -> Statement:
+        """Add a note `redrive` to the audit of each of these old jobs, which are locked."""
         ...
 
 
@@ -78,8 +120,31 @@ def are_alike(jobs: Sequence[NewJob]) -> bool:
     return all(_shared_values(job) == shared for job in jobs)
 
 
-def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob], None] | None) -> Plan:
+def enqueueing(
+    dialect: Dialect,
+    jobs: Sequence[NewJob],
+    admit: Callable[[NewJob], None] | None,
+    batches: Sequence[NewBatch] = (),
+) -> Plan:
     """Store the jobs, or find the jobs that have their keys; the results are in the order of `jobs`."""
+    if batches:
+        yield dialect.add_batches(batches)
+    found, stored = yield from _store_or_find(dialect, jobs)
+    if any(job.after for job in jobs):
+        yield from _add_dependencies(dialect, jobs, found, stored, batches)
+    redrives = {job.id: job.redrive_of for job in jobs if job.inherits and job.redrive_of and job.id in stored}
+    if redrives:
+        yield dialect.copy_receipts(redrives)
+    for job in jobs:
+        if admit is not None and job.id in stored:
+            admit(job)
+    return [found.get(n) or Enqueued(job.id, True) for n, job in enumerate(jobs)]
+
+
+def _store_or_find(
+    dialect: Dialect, jobs: Sequence[NewJob]
+) -> Generator[Statement, Rows, tuple[dict[int, Enqueued], set[str]]]:
+    """Store the jobs whose keys are free. Return those that were found by their keys, and the ids of the new ones."""
     found: dict[int, Enqueued] = {}
     stored: set[str] = set()
     with_keys = any(has_key(job) for job in jobs)
@@ -101,18 +166,40 @@ def enqueueing(dialect: Dialect, jobs: Sequence[NewJob], admit: Callable[[NewJob
         if with_savepoint:
             yield KEEP
         if complete:
-            break
-    else:
-        raise InterlockError(
-            f"Other jobs took and freed a key {ROUNDS} times during this enqueue. Nothing was stored; try again."
-        )
-    redrives = {job.id: job.redrive_of for job in jobs if job.inherits and job.redrive_of and job.id in stored}
-    if redrives:
-        yield dialect.copy_receipts(redrives)
+            return found, stored
+    raise InterlockError(
+        f"Other jobs took and freed a key {ROUNDS} times during this enqueue. Nothing was stored; try again."
+    )
+
+
+def _add_dependencies(
+    dialect: Dialect,
+    jobs: Sequence[NewJob],
+    found: Mapping[int, Enqueued],
+    stored: Container[str],
+    batches: Sequence[NewBatch],
+) -> Generator[Statement, Rows, None]:
+    """Store what the new jobs wait for. What they need may be an existing job, found by its key."""
+    actual = {jobs[n].id: each.id for n, each in found.items()}
+    filled = {job.batch for job in jobs if job.id in stored}
+    filled |= {batch.parent for batch in batches if batch.id in filled}
+    new_sets = {batch.id for batch in batches} & filled
+    edges: list[tuple[str, Dependency]] = []
+    arrived: dict[str, None] = {}
     for job in jobs:
-        if admit is not None and job.id in stored:
-            admit(job)
-    return [found.get(n) or Enqueued(job.id, True) for n, job in enumerate(jobs)]
+        if job.id not in stored:
+            continue
+        for each in job.after:
+            needs = actual.get(each.needs, each.needs)
+            edges.append((job.id, replace(each, needs=needs) if needs != each.needs else each))
+            # A new job adds a check when it ends. Whether another one has ended already must be found out.
+            if not (needs in new_sets if each.is_batch else needs in stored):
+                arrived[job.id] = None
+    rows: Rows = ()
+    for statement in dialect.add_dependencies(edges, list(arrived)) if edges else ():
+        rows = yield statement
+    if rows:
+        raise NotFound(f"There is no job or batch {rows[0][0]} to wait for. Nothing was stored.")
 
 
 def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from ..errors import InterlockError
 
-VERSION = 4
+VERSION = 5
 
 
 def check_version(tables: str, found: int) -> None:

@@ -1,13 +1,15 @@
 """The arguments and results of a store's methods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 from ..core.job import AuditEntry, Execution, Job, Status
+from ..core.lifecycle import Lifecycle
 from ..core.machine import Arrow
 from ..core.transition import Move
+from .flow_types import DeclaredLimit, Dependency
 
 SILENT = 30.0
 """Seconds without a heartbeat after which a worker no longer counts as alive: three intervals of the slowest worker."""
@@ -44,6 +46,18 @@ class NewJob:
     resting: tuple[str, ...] = ()
     """States in which a job rests after a failure. A job with the same idempotency key in one of them becomes due."""
     actor: str = "app"
+    concurrency_key: str | None = None
+    """Jobs of a kind with the same key share the kind's limit per key, which must exist."""
+    batch: str | None = None
+    after: tuple[Dependency, ...] = ()
+    """What the job waits for."""
+    awaited: bool = False
+    """Whether a job of the same call waits for this one."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the job waits for no other, and no other for it."""
+        return not (self.after or self.awaited) and self.concurrency_key is None and self.batch is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +213,15 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """What an app declares, for `migrate`."""
+
+    lifecycles: Sequence[Lifecycle]
+    kinds: Sequence[KindFacts]
+    limits: Sequence[DeclaredLimit] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Migrated:
     """The result of a migration: the version of each given lifecycle, and a note for each change."""
 
@@ -276,28 +299,6 @@ class ScheduleFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalWork:
-    """The handed-over work of a kind, and the health of its checks."""
-
-    kind: str
-    executions: int
-    """How many live executions were handed over, including those that are being checked."""
-    overdue: float
-    """Seconds for which the longest due check has been due; zero if none is due."""
-    every: float
-    batch: int
-    failures: int = 0
-    """How many checks in a row have failed."""
-    error: str | None = None
-    down_since: datetime | None = None
-
-    @property
-    def late(self) -> bool:
-        """Whether a check is overdue by more than two full passes: too few reconcilers run, or none."""
-        return self.overdue > 2 * self.every * max(-(-self.executions // self.batch), 1)
-
-
-@dataclass(frozen=True, slots=True)
 class MaintenanceDue:
     """What is due for maintenance, at a time of the store's clock."""
 
@@ -306,40 +307,5 @@ class MaintenanceDue:
     """Whether a lease has ended."""
     jobs: bool
     """Whether the TTL of a waiting job has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedJob:
-    """A job that failed for good, without its payload."""
-
-    id: str
-    state: str
-    attempt: int
-    finished_at: datetime
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """The jobs of a kind that failed recently and were not redriven."""
-
-    kind: str
-    count: int
-    newest: tuple[FailedJob, ...]
-    """Some of these jobs, the newest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """How many jobs of a kind wait in a queue, and how many run."""
-
-    kind: str
-    queue: str
-    due: int
-    """Jobs that a claim could lease now."""
-    later: int
-    """Jobs that are not due yet."""
-    held: int
-    running: int
-    oldest: float
-    """Seconds for which the longest due job has been due; zero if none is due."""
+    flow: bool = False
+    """Whether dependencies must be resolved, or a waiting job has a cancel request."""

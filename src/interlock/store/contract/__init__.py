@@ -18,17 +18,22 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from ..tx import Cursor, Tx
+from .flow_parts import FlowPart, LimitsPart
+from .operating import BulkPart
 from .reading import ExternalPart, InspectPart
 from .records import ControlPart, ReceiptsPart, RegistryPart, RetentionPart, SchedulesPart, WorkersPart
 from .running import LeasesPart, QueuePart, Subscription, TransitionsPart
 
 __all__ = [
     "PARTS",
+    "BulkPart",
     "ControlPart",
     "Cursor",
     "ExternalPart",
+    "FlowPart",
     "InspectPart",
     "LeasesPart",
+    "LimitsPart",
     "QueuePart",
     "ReceiptsPart",
     "RegistryPart",
@@ -56,6 +61,8 @@ class Store(Protocol):
     @property
     def control(self) -> ControlPart: ...
     @property
+    def bulk(self) -> BulkPart: ...
+    @property
     def receipts(self) -> ReceiptsPart: ...
     @property
     def inspect(self) -> InspectPart: ...
@@ -67,6 +74,10 @@ class Store(Protocol):
     def schedules(self) -> SchedulesPart: ...
     @property
     def retention(self) -> RetentionPart: ...
+    @property
+    def limits(self) -> LimitsPart: ...
+    @property
+    def flow(self) -> FlowPart: ...
 
     @property
     def journal(self) -> str | None:
@@ -91,11 +102,14 @@ PARTS = {
     "transitions": TransitionsPart,
     "leases": LeasesPart,
     "control": ControlPart,
+    "bulk": BulkPart,
     "receipts": ReceiptsPart,
     "inspect": InspectPart,
     "external": ExternalPart,
     "workers": WorkersPart,
     "schedules": SchedulesPart,
     "retention": RetentionPart,
+    "limits": LimitsPart,
+    "flow": FlowPart,
 }
 """The parts of a store by attribute name."""

@@ -1,11 +1,14 @@
 """The parts of a store that read: jobs, and work that was handed over to external systems."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
 from ...core.job import AuditEntry, Execution, Job
-from ..types import Depth, ExternalWork, Failures, JobRecord, MaintenanceDue
+from ...core.job_filter import JobFilter
+from ..report_types import Depth, ExternalWork, Failures
+from ..selection import EVERY_JOB
+from ..types import JobRecord, MaintenanceDue
 
 
 class InspectPart(Protocol):
@@ -40,11 +43,7 @@ class InspectPart(Protocol):
     def jobs(
         self,
         *,
-        kind: str | None = None,
-        state: str | None = None,
-        phase: str | None = None,
-        queue: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        matching: JobFilter = EVERY_JOB,
         limit: int = 100,
         after: str | None = None,
         payloads: bool = True,
@@ -118,6 +117,13 @@ class ExternalPart(Protocol):
 
     def count(self, kind: str, external_id: str) -> int:
         """Return how many live executions of this kind have this external id, with or without an owner."""
+        ...
+
+    def last_job(self, kind: str, external_id: str) -> str | None:
+        """Return the id of the job of this kind that was handed over last under this external id; None if none was.
+
+        The work may have ended.
+        """
         ...
 
     def report_check(self, kind: str, error: str | None) -> None:

@@ -6,23 +6,28 @@ from typing import Protocol
 
 from ...core.job import AuditEntry, Phase
 from ...core.lifecycle import Lifecycle
+from ..flow_types import DeclaredLimit
 from ..types import Decision, Fence, KindFacts, Migrated, Receipt, ScheduleFacts, WorkerFacts, WorkerSeen
 
 
 class RegistryPart(Protocol):
     """The schema, and the lifecycles and kinds registered in it."""
 
-    def migrate(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:
-        """Bring the schema to this code's version and register the lifecycles and kinds.
+    def migrate(
+        self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts], limits: Sequence[DeclaredLimit] = ()
+    ) -> Migrated:
+        """Bring the schema to this code's version and register the lifecycles, kinds and limits.
 
         A lifecycle that is already registered with the same transitions keeps its version, even if another app
         registered it or newer versions exist; a changed one gets the next version. The database accepts the transitions
-        of all registered versions. Running `migrate` again changes nothing. Raise `InterlockError` if the database is
-        newer than the code.
+        of all registered versions. A limit that was changed at run time stays as it was changed. Running `migrate`
+        again changes nothing. Raise `InterlockError` if the database is newer than the code.
         """
         ...
 
-    def migration_sql(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> str:
+    def migration_sql(
+        self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts], limits: Sequence[DeclaredLimit] = ()
+    ) -> str:
         """Return the SQL that `migrate` would run on an empty database, to read or to run by other means."""
         ...
 
@@ -70,13 +75,17 @@ class ReceiptsPart(Protocol):
 
 
 class ControlPart(Protocol):
-    """An operator's requests about one job, and notes in its audit."""
+    """An operator's requests about jobs, and notes in their audit."""
 
     def request_cancel(self, id: str, *, by: str, reason: str | None) -> bool:
         """Request that a running job stops: store the request and an audit note. A second request changes nothing.
 
         Return False and change nothing if the job is not running or is past its commit boundary.
         """
+        ...
+
+    def request_cancels(self, ids: Sequence[str], *, by: str, reason: str | None) -> dict[str, bool]:
+        """`request_cancel` for many jobs. Return the jobs that have a request now, and whether this call stored it."""
         ...
 
     def add_note(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from ...core.job import Job
 from ...core.transition import Move, Take
+from ..flow_types import NewBatch
 from ..types import ClaimRule, Enqueued, Fence, GroupCommit, Heartbeat, Lease, NewJob, Refusal, Renewal
 
 
@@ -21,7 +22,12 @@ class QueuePart(Protocol):
     """Enqueues and claims jobs."""
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, conn: object | None = None, admit: Callable[[Any, NewJob], None] | None = None
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        conn: object | None = None,
+        admit: Callable[[Any, NewJob], None] | None = None,
+        batches: Sequence[NewBatch] = (),
     ) -> list[Enqueued]:
         """Store each job in its lifecycle's initial state, or find the job that has its key. Results keep the order.
 
@@ -32,6 +38,9 @@ class QueuePart(Protocol):
         The store calls `admit` in the same transaction for each new job; if it raises, the call stores nothing. With
         `conn`, everything happens in the caller's own transaction, which the store never commits or rolls back. The
         store does not keep the connection.
+
+        It also stores the batches. A job that waits for others is *blocked*: no claim takes it until `resolve` has
+        found that all of them have ended. Each of them must exist.
         """
         ...
 
@@ -54,7 +63,8 @@ class QueuePart(Protocol):
         only once a second.
 
         A claim takes only jobs whose kind and state a rule names. It skips jobs that are held, have a cancel request,
-        are past their TTL, are in a paused queue, or are over the limit of their kind or queue.
+        are blocked, are past their TTL, or are in a paused queue or kind. It never exceeds a limit of the running jobs
+        or of the rate, whatever other claims run at the same time. Each concurrency key gets its turn.
         Each job gets its next attempt with holder 1, makes its rule's transitions, which its audit records, and is
         pinned to the rule's version.
         """

@@ -118,6 +118,10 @@ def new_jobs(batch: Sequence[NewJob]) -> dict[str, Any]:
         "redrive_of": array(j.redrive_of for j in batch),
         "root": array(j.root for j in batch),
         "actor": text_array(j.actor for j in batch),
+        "concurrency_key": text_array(j.concurrency_key for j in batch),
+        "batch": array(j.batch for j in batch),
+        "blocked": array(bool(j.after) for j in batch),
+        "awaited": array(j.awaited for j in batch),
     }
 
 
@@ -149,9 +153,14 @@ def new_job(job: NewJob) -> dict[str, str | None]:
 
 def alike_jobs(batch: Sequence[NewJob]) -> dict[str, str | None]:
     """Jobs that differ only in their ids and payloads."""
-    return new_job(batch[0]) | {
+    first = batch[0]
+    return new_job(first) | {
         "id": "{" + ",".join([job.id for job in batch]) + "}",
         "payload": text_array([job.payload for job in batch]),
+        "concurrency_key": first.concurrency_key,
+        "batch": first.batch,
+        "blocked": str(bool(first.after)),
+        "awaited": str(first.awaited),
     }
 
 

@@ -1,6 +1,8 @@
 """Cancel requests, holds and audit notes on PostgreSQL."""
 
-from ..codec import is_id
+from collections.abc import Sequence
+
+from ..codec import array, is_id
 from ..types import Decision
 from .session import PostgresSession
 
@@ -10,9 +12,13 @@ class PostgresControl:
         self._session = session
 
     def request_cancel(self, id: str, *, by: str, reason: str | None) -> bool:
+        return id in self.request_cancels([id], by=by, reason=reason)
+
+    def request_cancels(self, ids: Sequence[str], *, by: str, reason: str | None) -> dict[str, bool]:
         self._session.check()
-        given = {"id": id, "by": by, "reason": reason}
-        return is_id(id) and bool(self._session.run_locked("lock_live", [id], "request_cancel", given)[0][0])
+        asked = [id for id in ids if is_id(id)]
+        given = {"ids": array(asked), "by": by, "reason": reason}
+        return dict(self._session.run_locked("lock_live", asked, "request_cancel", given)) if asked else {}
 
     def add_note(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
         self._session.check()

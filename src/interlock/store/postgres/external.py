@@ -1,6 +1,6 @@
 """Work that was handed over to external systems, on PostgreSQL."""
 
-from ..types import ExternalWork
+from ..report_types import ExternalWork
 from .session import PostgresSession
 
 
@@ -13,6 +13,10 @@ class PostgresExternal:
 
     def count(self, kind: str, external_id: str) -> int:
         return int(self._session.read("count_external", {"kind": kind, "external_id": external_id})[0][0])
+
+    def last_job(self, kind: str, external_id: str) -> str | None:
+        found = self._session.read_with_fixed_plan("last_external", {"kind": kind, "external_id": external_id})
+        return str(found[0][0]) if found else None
 
     def report_check(self, kind: str, error: str | None) -> None:
         self._session.count_changed("report_check", {"kind": kind, "error": error})

@@ -1,6 +1,6 @@
 """Reads on PostgreSQL."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,10 +8,13 @@ import psycopg
 
 from ...core.ids import id_bounds
 from ...core.job import AuditEntry, Execution, Job
+from ...core.job_filter import JobFilter
 from ...errors import NotFound
 from .. import codec
 from ..enqueue_plan import Statement
-from ..types import Depth, Failures, JobRecord, MaintenanceDue
+from ..report_types import Depth, Failures
+from ..selection import EVERY_JOB, filter_columns
+from ..types import JobRecord, MaintenanceDue
 from . import columns
 from .connection import Run, runner
 from .session import PostgresSession, as_is
@@ -60,24 +63,12 @@ class PostgresInspect:
     def jobs(
         self,
         *,
-        kind: str | None = None,
-        state: str | None = None,
-        phase: str | None = None,
-        queue: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        matching: JobFilter = EVERY_JOB,
         limit: int = 100,
         after: str | None = None,
         payloads: bool = True,
     ) -> list[Job]:
-        given = {
-            "kind": kind,
-            "state": state,
-            "phase": phase,
-            "queue": queue,
-            "tags": codec.tags(tags),
-            "limit": max(limit, 0),
-            "after": after,
-        }
+        given = filter_columns(matching, datetime.isoformat) | {"limit": max(limit, 0), "after": after}
         return (
             [codec.job(row, as_is) for row in self._session.read("jobs" if payloads else "summaries", given)]
             if after is None or codec.is_id(after)
@@ -108,8 +99,8 @@ class PostgresInspect:
 
     def maintenance_due(self, kinds: Sequence[str]) -> MaintenanceDue:
         self._session.check()
-        ((now, leases, jobs),) = self._session.run_with_fixed_plan("maintenance_due", {"kinds": columns.names(kinds)})
-        return MaintenanceDue(now, leases, jobs)
+        (row,) = self._session.run_with_fixed_plan("maintenance_due", {"kinds": columns.names(kinds)})
+        return MaintenanceDue(*row)
 
     def stuck(self, limit: int) -> list[Execution]:
         return [

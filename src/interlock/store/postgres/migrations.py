@@ -5,7 +5,7 @@ every claim behind any open transaction. Each function is one immutable expressi
 inlines it where a trigger calls it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -14,9 +14,10 @@ from psycopg import Connection, sql
 from ...core.lifecycle import Lifecycle
 from ..codec import array, kind_columns, text_array
 from ..enqueue_plan import Statement
+from ..limit_columns import declared_columns
 from ..queryfile import PARAMETER
 from ..schema_version import VERSION, check_version
-from ..types import KindFacts, Migrated
+from ..types import Declared, Migrated
 from .connection import Run, runner
 
 # One migration at a time, until its transaction ends.
@@ -24,7 +25,7 @@ LOCK = 0x696E7465726C6F63
 
 
 def schema_text(schema: str) -> str:
-    text = "\n".join(_text(file, schema) for file in ("schema.sql", "triggers.sql", "partitions.sql"))
+    text = "\n".join(_text(file, schema) for file in ("schema.sql", "triggers.sql", "flow.sql", "partitions.sql"))
     return text.replace("SCHEMA IF NOT EXISTS interlock;", f"SCHEMA IF NOT EXISTS {schema};")
 
 
@@ -49,8 +50,7 @@ def migrate(
     conn: Connection[Any],
     queries: Mapping[str, str],
     schema: str,
-    lifecycles: Sequence[Lifecycle],
-    kinds: Sequence[KindFacts],
+    declared: Declared,
 ) -> Migrated:
     conn.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
     notes: list[str] = []
@@ -64,9 +64,12 @@ def migrate(
     else:
         check_version(f"tables of schema {schema}", found)
     run = runner(conn)
-    versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
-    for kind in kinds:
+    versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in declared.lifecycles}
+    for kind in declared.kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
+    for limit in declared.limits:
+        run(Statement(queries["limits.declare"], declared_columns(limit), answers=False))
+    run(Statement(queries["limits.drop_unused"], {}, answers=False))
     conn.execute(enforcement(run, queries, schema, versions).encode())
     return Migrated(versions, tuple(notes))
 
@@ -152,11 +155,13 @@ RETURN {key} = ANY ('{array(accepted)}'::text[]);
 
 
 def as_text(
-    queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]
+    queries: Mapping[str, str],
+    schema: str,
+    declared: Declared,
 ) -> str:
     """The same migration as SQL to read, or to run on an empty database by other means."""
     parts = [schema_text(schema), f"INSERT INTO {schema}.schema_version (version) VALUES ({VERSION});"]  # noqa: S608  # a checked name, for reading
-    for lifecycle in lifecycles:
+    for lifecycle in declared.lifecycles:
         given: dict[str, str] = {
             "name": lifecycle.name,
             "digest": lifecycle.digest,
@@ -166,10 +171,12 @@ def as_text(
         parts.append(_inlined(queries["register"], given))
         parts += [_inlined(queries[name], given | columns) for name, columns in registration(lifecycle).items()]
     registered = [
-        {name: None if value is None else str(value) for name, value in kind_columns(kind, 1).items()} for kind in kinds
+        {name: None if value is None else str(value) for name, value in kind_columns(kind, 1).items()}
+        for kind in declared.kinds
     ]
     parts += [_inlined(queries["register_kind"], columns) for columns in registered]
-    one = [(lifecycle, f"{lifecycle.name}/1:") for lifecycle in lifecycles]
+    parts += [_inlined(queries["limits.declare"], declared_columns(limit)) for limit in declared.limits]
+    one = [(lifecycle, f"{lifecycle.name}/1:") for lifecycle in declared.lifecycles]
     parts.append(
         functions(
             schema,

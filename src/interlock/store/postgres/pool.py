@@ -226,6 +226,17 @@ class Pool:
 
         return self._retry(once)
 
+    def carry_out(self, work: Callable[[Connection[Any]], T]) -> T:
+        """Run `work`, which begins and commits one transaction itself; it is retried after a conflict."""
+
+        def once() -> T:
+            with self.connected() as conn, rolled_back(conn) as block:
+                result = work(conn)
+                block.end()
+                return result
+
+        return self._retry(once)
+
     @staticmethod
     def _retry(work: Callable[[], T]) -> T:
         try:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from ...core.lifecycle import Lifecycle
 from .. import codec
+from ..flow_types import DeclaredLimit
 from ..lifecycle_cache import LifecycleCache
-from ..types import KindFacts, Migrated
+from ..types import Declared, KindFacts, Migrated
 from . import migrations
 from .session import PostgresSession
 
@@ -15,14 +16,18 @@ class PostgresRegistry:
         self._session = session
         self._cache = LifecycleCache(session.read)
 
-    def migrate(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:
+    def migrate(
+        self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts], limits: Sequence[DeclaredLimit] = ()
+    ) -> Migrated:
         session = self._session
         return session.pool.transact(
-            lambda conn: migrations.migrate(conn, session.queries, session.schema, lifecycles, kinds)
+            lambda conn: migrations.migrate(conn, session.queries, session.schema, Declared(lifecycles, kinds, limits))
         )
 
-    def migration_sql(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> str:
-        return migrations.as_text(self._session.queries, self._session.schema, lifecycles, kinds)
+    def migration_sql(
+        self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts], limits: Sequence[DeclaredLimit] = ()
+    ) -> str:
+        return migrations.as_text(self._session.queries, self._session.schema, Declared(lifecycles, kinds, limits))
 
     def is_empty(self) -> bool:
         return self._session.schema_version() is None

@@ -4,6 +4,8 @@
 -- executions  one row per attempt, the durable truth; fenced by (job_id, attempt, holder)
 -- audit       one row per transition (n = 0) and per note (n > 0); insert only, until it is archived
 -- receipts    saved results of steps and effects
+-- limits      limits and pauses of queues, kinds and concurrency keys
+-- batches     named sets of jobs; `dependencies` has what each job waits for
 --
 -- The triggers in triggers.sql refuse every write that breaks a rule. The tables jobs and executions have no CHECK
 -- constraints: PostgreSQL would compile them for every statement, but it plans a trigger function once per session.
@@ -75,15 +77,7 @@ CREATE TABLE interlock.kinds (
   external_failures int NOT NULL DEFAULT 0,
   external_error    text,
   external_down_at  timestamptz,
-  max_running       int CHECK (max_running >= 0),
   registered_at     timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-
-CREATE TABLE interlock.queues (
-  name        text PRIMARY KEY,
-  paused_at   timestamptz,
-  paused_by   text,
-  max_running int CHECK (max_running >= 0)
 );
 
 CREATE TABLE interlock.schedules (
@@ -124,8 +118,10 @@ CREATE TABLE interlock.jobs (
   scheduled_for       timestamptz,
   cancel_requested_at timestamptz,
   held_at             timestamptz,
+  blocked_at          timestamptz,
   redrive_of          uuid,
   root                uuid,
+  batch               uuid,
   priority            int  NOT NULL,
   lifecycle_version   int  NOT NULL,
   version             int  NOT NULL DEFAULT 0,
@@ -134,6 +130,8 @@ CREATE TABLE interlock.jobs (
   tries_left          int  NOT NULL,
   lease_losses        int  NOT NULL DEFAULT 0,
   key_freed           boolean NOT NULL DEFAULT false,
+  limited             boolean,
+  awaited             boolean,
   kind                text NOT NULL,
   queue               text NOT NULL,
   lifecycle           text NOT NULL,
@@ -141,6 +139,7 @@ CREATE TABLE interlock.jobs (
   phase               text NOT NULL,
   idempotency_key     text,
   unique_key          text,
+  concurrency_key     text,
   cancel_requested_by text,
   cancel_reason       text,
   held_reason         text,
@@ -153,17 +152,24 @@ CREATE TABLE interlock.jobs (
 
 -- The indexes that a claim walks. Jobs with a TTL have their own, ordered by expiry, so that a claim skips all expired
 -- ones at once. Suspects, which have lost a lease, have their own too, so that a claim can limit their number without
--- scanning them.
+-- scanning them. Blocked jobs, which wait for other jobs, are in none of them, and jobs with a concurrency key have
+-- their own.
 CREATE INDEX jobs_ready ON interlock.jobs (queue, kind, priority DESC, due_at, id)
   WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL
-    AND lease_losses = 0;
+    AND lease_losses = 0 AND blocked_at IS NULL AND concurrency_key IS NULL;
 CREATE INDEX jobs_ready_expiring ON interlock.jobs (queue, kind, priority DESC, expires_at, id)
   WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL
-    AND lease_losses = 0;
+    AND lease_losses = 0 AND blocked_at IS NULL AND concurrency_key IS NULL;
 CREATE INDEX jobs_suspect ON interlock.jobs (queue, kind, priority DESC, expires_at, due_at, id)
-  WHERE phase = 'pending' AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses > 0;
--- Jobs that wait for an operator.
-CREATE INDEX jobs_held ON interlock.jobs (kind, queue) WHERE held_at IS NOT NULL;
+  WHERE phase = 'pending' AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses > 0
+    AND blocked_at IS NULL AND concurrency_key IS NULL;
+-- Waiting and running jobs by their concurrency key.
+CREATE INDEX jobs_by_key ON interlock.jobs (kind, concurrency_key, phase, queue, priority DESC, due_at, id)
+  WHERE concurrency_key IS NOT NULL AND finished_at IS NULL AND held_at IS NULL AND blocked_at IS NULL;
+-- The jobs of a batch.
+CREATE INDEX jobs_batch ON interlock.jobs (batch, phase, id) WHERE batch IS NOT NULL;
+-- Jobs that wait for an operator, or for other jobs.
+CREATE INDEX jobs_aside ON interlock.jobs (kind, queue) WHERE held_at IS NOT NULL OR blocked_at IS NOT NULL;
 -- Jobs that maintenance expires.
 CREATE INDEX jobs_expiring ON interlock.jobs (kind, expires_at) WHERE phase = 'pending' AND expires_at IS NOT NULL;
 -- One job per key, until the key is freed.
@@ -175,9 +181,9 @@ CREATE UNIQUE INDEX jobs_unique ON interlock.jobs (kind, unique_key)
 -- The last job with a key.
 CREATE INDEX jobs_unique_holders ON interlock.jobs (kind, unique_key, finished_at)
   WHERE unique_key IS NOT NULL AND finished_at IS NOT NULL;
--- Running jobs with a cancel request.
-CREATE INDEX jobs_stopping ON interlock.jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL
-  AND phase = 'running';
+-- Jobs with a cancel request: running ones, and those that a failed dependency cancels.
+CREATE INDEX jobs_stopping ON interlock.jobs (kind, phase, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL
+  AND finished_at IS NULL;
 -- Jobs that retention deletes.
 CREATE INDEX jobs_finished ON interlock.jobs (phase, finished_at) WHERE finished_at IS NOT NULL;
 

@@ -5,10 +5,13 @@ from contextlib import AbstractContextManager
 from ..listener import Listeners
 from ..open_transactions import OpenTransaction
 from ..tx import Tx
+from .bulk import PostgresBulk
 from .control import PostgresControl
 from .external import PostgresExternal
+from .flow import PostgresFlow
 from .inspect import PostgresInspect
 from .leases import PostgresLeases
+from .limits import PostgresLimits
 from .queue import PostgresQueue
 from .receipts import PostgresReceipts
 from .registry import PostgresRegistry
@@ -26,9 +29,12 @@ class PostgresStore:
         self.listeners = Listeners()
         self.registry = PostgresRegistry(session)
         self.control = PostgresControl(session)
-        self.queue = PostgresQueue(session, self.control, self.listeners)
-        self.transitions = PostgresTransitions(session)
+        self.limits = PostgresLimits(session)
+        self.flow = PostgresFlow(session)
+        self.queue = PostgresQueue(session, self.control, self.flow, self.listeners)
+        self.transitions = PostgresTransitions(session, self.flow)
         self.leases = PostgresLeases(session)
+        self.bulk = PostgresBulk(session)
         self.receipts = PostgresReceipts(session)
         self.inspect = PostgresInspect(session)
         self.external = PostgresExternal(session)

@@ -16,6 +16,7 @@ from ..codec import JOB_WIDTH, MoveStep, array, each_once, is_id, move_steps, re
 from ..codec import job as job_of
 from ..commit_boundary import FenceRefused, too_long
 from ..commit_group import CommitGroup, GroupBody
+from ..dependents import Ended, resolving
 from ..enqueue_plan import Rows, Statement
 from ..plain_path import Fallbacks, PlainFinish, plain_finish
 from ..retry import COMMIT_TRIES, retry
@@ -24,6 +25,7 @@ from . import columns
 from .commit_group import commit_group
 from .commit_single import commit_single, write_moves
 from .connection import Run, runner
+from .flow import PostgresFlow
 from .pool import collides, is_database_error, should_retry, was_idle_too_long
 from .session import PostgresSession, as_is
 
@@ -33,8 +35,9 @@ NOT_IN_STEP = "IL001"
 
 
 class PostgresTransitions:
-    def __init__(self, session: PostgresSession) -> None:
+    def __init__(self, session: PostgresSession, flow: PostgresFlow) -> None:
         self.session = session
+        self._flow = flow
         self.plain = True
         """Whether successes try the plain statement first."""
         self.fallbacks = Fallbacks("finish")
@@ -44,7 +47,8 @@ class PostgresTransitions:
         each_once(moves)
         refusals: list[Refusal] = []
         ordered = sorted(moves, key=lambda m: (m.job_id, m.attempt))
-        culprits = bisect(ordered, lambda batch: refusals.extend(self._move(batch)), is_database_error)
+        with resolving(self._flow.resolve_ended) as ended:
+            culprits = bisect(ordered, lambda batch: refusals.extend(self._move(batch, ended)), is_database_error)
         return refusals + [self._unstorable(move, error) for move, error in culprits]
 
     def take(self, takes: Sequence[Take]) -> list[Refusal]:
@@ -52,7 +56,8 @@ class PostgresTransitions:
         each_once(takes)
         refusals: list[Refusal] = []
         ordered = sorted(takes, key=lambda t: t.job_id)
-        culprits = bisect(ordered, lambda batch: refusals.extend(self._take(batch)), is_database_error)
+        with resolving(self._flow.resolve_ended) as ended:
+            culprits = bisect(ordered, lambda batch: refusals.extend(self._take(batch, ended)), is_database_error)
         return refusals + [self._unstorable(take, error) for take, error in culprits]
 
     def commit(
@@ -68,12 +73,13 @@ class PostgresTransitions:
 
         def once() -> None:
             if transaction is not None:
-                caller_connection.commit(session, self, transaction, move, body, timeout)
+                caller_connection.commit(session, self, transaction, move, ended.watch(body), timeout)
                 return
-            commit_single(self, move, body, timeout)
+            commit_single(self, move, ended.watch(body), timeout)
 
         try:
-            retry(once, should_retry, tries=COMMIT_TRIES)
+            with resolving(self._flow.resolve_ended) as ended:
+                retry(once, should_retry, tries=COMMIT_TRIES)
         except FenceRefused as refused:
             return refused.refusal
         except Unavailable as error:
@@ -90,7 +96,9 @@ class PostgresTransitions:
         together: bool = False,
         timeout: float = 60.0,
     ) -> GroupCommit:
-        return commit_group(self.session, CommitGroup(moves, body, together, timeout), plain=self.plain)
+        with resolving(self._flow.resolve_ended) as ended:
+            group = CommitGroup(moves, ended.watch_group(body), together, timeout)
+            return commit_group(self.session, group, plain=self.plain)
 
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:
@@ -133,12 +141,12 @@ class PostgresTransitions:
         return [refusal(move, found.get(move.job_id)) for move in moves]
 
     # ------------------------------------------------------------ many
-    def _move(self, batch: Sequence[Move]) -> list[Refusal]:
+    def _move(self, batch: Sequence[Move], ended: Ended) -> list[Refusal]:
         """Write plain successes with one statement for each transition, and all other moves in one transaction."""
-        others = self._finish_plainly(batch) if self.plain else batch
-        return self._move_together(others) if others else []
+        others = self._finish_plainly(batch, ended) if self.plain else batch
+        return self._move_together(others, ended) if others else []
 
-    def _finish_plainly(self, batch: Sequence[Move]) -> list[Move]:
+    def _finish_plainly(self, batch: Sequence[Move], ended: Ended) -> list[Move]:
         """Write the plain successes. Return the moves that the general statement must carry out or refuse."""
         groups: dict[tuple[str, str, str], dict[str, PlainFinish]] = {}
         for move in batch:
@@ -154,13 +162,14 @@ class PostgresTransitions:
                     raise
                 self.fallbacks.add(str(error), count=len(asked))
             else:
+                ended.note(rows[0][1])
                 done = [asked[int(n) - 1].job_id for n in rows[0][0] or ()]
                 finished.update(done)
                 if len(done) < len(asked):
                     self.fallbacks.add("another attempt, holder, status or state", count=len(asked) - len(done))
         return [move for move in batch if move.job_id not in finished]
 
-    def _move_together(self, batch: Sequence[Move]) -> list[Refusal]:
+    def _move_together(self, batch: Sequence[Move], ended: Ended) -> list[Refusal]:
         """Write the batch in one transaction, the steps of each move in turn."""
         session = self.session
         paths = [move_steps(move) for move in batch]
@@ -170,11 +179,12 @@ class PostgresTransitions:
                 rows = session.run_locked("lock_live", [move.job_id for move in batch], "move", given)
             else:
                 rows = session.run_with_fixed_plan("move", given)
+            ended.note(rows[0][1])
             return self._read_refusals(_missing(batch, rows))
-        return session.pool.transact(lambda conn: self._write_steps(conn, batch, paths))
+        return session.pool.transact(lambda conn: self._write_steps(conn, batch, paths, ended))
 
     def _write_steps(
-        self, conn: psycopg.Connection[Any], batch: Sequence[Move], paths: Sequence[Sequence[MoveStep]]
+        self, conn: psycopg.Connection[Any], batch: Sequence[Move], paths: Sequence[Sequence[MoveStep]], ended: Ended
     ) -> list[Refusal]:
         session, run = self.session, runner(conn)
         run(session.statement("fixed_plans", {"local": True}))
@@ -186,7 +196,9 @@ class PostgresTransitions:
             pending = [(move, path) for move, path in pending if len(path) > number]
             if pending:
                 steps = columns.steps([path[number] for _, path in pending])
-                missed = _missing([move for move, _ in pending], run(session.statement("move", steps)))
+                rows = run(session.statement("move", steps))
+                ended.note(rows[0][1])
+                missed = _missing([move for move, _ in pending], rows)
                 if missed and number:
                     # The first transition is written already: the batch is rolled back, and the culprit is found alone.
                     raise InterlockError(
@@ -197,8 +209,10 @@ class PostgresTransitions:
                 pending = [(move, path) for move, path in pending if move not in missed]
         return [refused for refused in self._find_refusals(run, missing) if refused is not None] if missing else []
 
-    def _take(self, batch: Sequence[Take]) -> list[Refusal]:
-        return self._read_refusals(_missing(batch, self.session.run_with_fixed_plan("take", columns.takes(batch))))
+    def _take(self, batch: Sequence[Take], ended: Ended) -> list[Refusal]:
+        rows = self.session.run_with_fixed_plan("take", columns.takes(batch))
+        ended.note(rows[0][1])
+        return self._read_refusals(_missing(batch, rows))
 
     def _read_refusals(self, moves: Sequence[Move | Take]) -> list[Refusal]:
         if not moves:

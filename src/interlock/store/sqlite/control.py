@@ -1,6 +1,7 @@
 """Cancel requests, holds and audit notes on SQLite."""
 
 import json
+from collections.abc import Sequence
 
 from ..enqueue_plan import Statement
 from ..types import Decision
@@ -14,17 +15,20 @@ class SqliteControl:
         self._session = session
 
     def request_cancel(self, id: str, *, by: str, reason: str | None) -> bool:
+        return id in self.request_cancels([id], by=by, reason=reason)
+
+    def request_cancels(self, ids: Sequence[str], *, by: str, reason: str | None) -> dict[str, bool]:
         session = self._session
         session.check()
-        given = {"id": id, "ids": rows.array([id]), "by": by, "reason": reason, "now": session.timestamp().text}
+        given = {"ids": rows.array(ids), "by": by, "reason": reason, "now": session.timestamp().text}
         with session.file.write() as conn:
             run = runner(conn)
-            found = run(session.statement("request_cancel", given))
-            if found and found[0][1]:
+            found = {id: bool(fresh) for id, fresh in run(session.statement("request_cancel", given))}
+            if any(found.values()):
+                given["ids"] = rows.array(id for id, fresh in found.items() if fresh)
                 run(session.statement("request_cancel.job", given, answers=False))
-                note = {"attempt": found[0][0], "event": "cancel_requested", "actor": by}
-                run(session.statement("add_note", given | note, answers=False))
-        return bool(found)
+                run(session.statement("request_cancel.audit", given, answers=False))
+        return found
 
     def add_note(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
         session = self._session

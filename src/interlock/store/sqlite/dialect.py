@@ -1,9 +1,11 @@
-"""The statements of an enqueue on SQLite."""
+"""The statements of an enqueue and of a redrive on SQLite."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from ..dependents import ACTOR
 from ..enqueue_plan import Statement
+from ..flow_types import Dependency, NewBatch
 from ..types import NewJob
 from . import rows
 from .timestamps import Timestamp
@@ -17,11 +19,12 @@ class SqliteDialect:
         self._timestamp = timestamp
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Statement]:
-        now = self._timestamp()
+        now, plain = self._timestamp(), all(job.plain for job in jobs)
+        query = self._queries["enqueue" if plain else "enqueue.flow"]
         return [
             *(
-                Statement(self._queries["enqueue"], {"jobs": batch, "now": now.text}, answers=False)
-                for batch in rows.new_jobs(jobs, now)
+                Statement(query, {"jobs": batch, "now": now.text}, answers=False)
+                for batch in rows.new_jobs(jobs, now, plain=plain)
             ),
             Statement(
                 self._queries["enqueue.audit"],
@@ -42,5 +45,51 @@ class SqliteDialect:
             answers=False,
         )
 
+    def add_batches(self, batches: Sequence[NewBatch]) -> Statement:
+        known = rows.array((batch.id, batch.parent, batch.name, batch.actor) for batch in batches)
+        given = {"batches": known, "now": self._timestamp().text}
+        return Statement(self._queries["batches.add"], given, answers=False)
+
+    def add_dependencies(self, edges: Sequence[tuple[str, Dependency]], arrived: Sequence[str]) -> list[Statement]:
+        known = rows.array((id, each.needs, each.is_batch, each.on_failed) for id, each in edges)
+        given = {"edges": known, "arrived": rows.array(arrived), "now": self._timestamp().text}
+        return [
+            Statement(self._queries["dependencies.add"], given, answers=False),
+            Statement(self._queries["dependencies.add_arrived"], given, answers=False),
+            Statement(self._queries["dependencies.missing"], given),
+        ]
+
     def copy_receipts(self, redrives: Mapping[str, str]) -> Statement:
         return Statement(self._queries["copy_receipts"], {"redrives": json.dumps(dict(redrives))}, answers=False)
+
+    def lock_jobs(self, ids: Sequence[str]) -> Statement:
+        del ids  # one writer: the whole file is locked
+        return Statement(self._queries["lock.file"], {}, answers=False)
+
+    def redrivable(self, ids: Sequence[str]) -> Statement:
+        return Statement(self._queries["redrivable"], {"ids": rows.array(ids)})
+
+    def dependencies_of(self, ids: Sequence[str]) -> Statement:
+        return Statement(self._queries["dependencies.of"], {"ids": rows.array(ids)})
+
+    def lock_dependents(self, ids: Sequence[str]) -> Statement:
+        return self.lock_jobs(ids)
+
+    def reopen(self, repeated: Mapping[str, str]) -> Statement:
+        given = {"ids": rows.array(repeated), "repeated": json.dumps(dict(repeated)), "actor": ACTOR}
+        return Statement(self._queries["reopen"], given)
+
+    def block(self, ids: Sequence[str]) -> list[Statement]:
+        given = {"ids": rows.array(ids), "actor": ACTOR, "now": self._timestamp().text}
+        return [
+            Statement(self._queries["reopen.block_audit"], given, answers=False),
+            Statement(self._queries["reopen.block"], given, answers=False),
+        ]
+
+    def note_redrives(self, reasons: Mapping[str, str], actor: str) -> Statement:
+        given = {
+            "reasons": json.dumps(dict(reasons), ensure_ascii=False),
+            "actor": actor,
+            "now": self._timestamp().text,
+        }
+        return Statement(self._queries["note_redrives"], given, answers=False)

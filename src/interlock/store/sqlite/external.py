@@ -1,6 +1,6 @@
 """Work that was handed over to external systems, on SQLite."""
 
-from ..types import ExternalWork
+from ..report_types import ExternalWork
 from .session import SqliteSession
 from .timestamps import when
 
@@ -27,6 +27,10 @@ class SqliteExternal:
 
     def count(self, kind: str, external_id: str) -> int:
         return int(self._session.read("count_external", {"kind": kind, "external_id": external_id})[0][0])
+
+    def last_job(self, kind: str, external_id: str) -> str | None:
+        found = self._session.read("last_external", {"kind": kind, "external_id": external_id})
+        return str(found[0][0]) if found else None
 
     def report_check(self, kind: str, error: str | None) -> None:
         session = self._session

@@ -1,20 +1,23 @@
 """Reads on SQLite."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from ...core.ids import id_bounds
 from ...core.job import AuditEntry, Execution, Job
+from ...core.job_filter import JobFilter
 from ...errors import NotFound
 from .. import codec
 from ..commit_boundary import Run
 from ..enqueue_plan import Statement
-from ..types import Depth, Failures, JobRecord, MaintenanceDue
+from ..report_types import Depth, Failures
+from ..selection import EVERY_JOB, filter_columns
+from ..types import JobRecord, MaintenanceDue
 from . import rows
 from .session import SqliteSession
-from .timestamps import when
+from .timestamps import text_of, when
 
 
 class SqliteInspect:
@@ -48,24 +51,12 @@ class SqliteInspect:
     def jobs(
         self,
         *,
-        kind: str | None = None,
-        state: str | None = None,
-        phase: str | None = None,
-        queue: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        matching: JobFilter = EVERY_JOB,
         limit: int = 100,
         after: str | None = None,
         payloads: bool = True,
     ) -> list[Job]:
-        given = {
-            "kind": kind,
-            "state": state,
-            "phase": phase,
-            "queue": queue,
-            "tags": codec.tags(tags),
-            "limit": max(limit, 0),
-            "after": after,
-        }
+        given = filter_columns(matching, text_of) | {"limit": max(limit, 0), "after": after}
         return (
             [codec.job(row, when) for row in self._session.read("jobs" if payloads else "summaries", given)]
             if after is None or codec.is_id(after)
@@ -92,8 +83,8 @@ class SqliteInspect:
         self._session.check()
         now = self._session.timestamp()
         given = {"kinds": rows.array(sorted(set(kinds))), "now": now.text}
-        ((leases, jobs),) = self._session.read("maintenance_due", given)
-        return MaintenanceDue(now.at, bool(leases), bool(jobs))
+        ((leases, jobs, flow),) = self._session.read("maintenance_due", given)
+        return MaintenanceDue(now.at, bool(leases), bool(jobs), bool(flow))
 
     def stuck(self, limit: int) -> list[Execution]:
         now = self._session.timestamp()
@@ -105,8 +96,10 @@ class SqliteInspect:
     def depths(self) -> list[Depth]:
         now = self._session.timestamp()
         return [
-            Depth(kind, queue, due, later, held, running, (now.at - (when(since) or now.at)).total_seconds())
-            for kind, queue, due, later, held, running, since in self._session.read("depths", {"now": now.text})
+            Depth(kind, queue, due, later, held, running, (now.at - (when(since) or now.at)).total_seconds(), blocked)
+            for kind, queue, due, later, held, running, since, blocked in self._session.read(
+                "depths", {"now": now.text}
+            )
         ]
 
     def held_jobs(self, places: Sequence[tuple[str, str]], limit: int) -> list[Job]:

@@ -1,7 +1,7 @@
 """Migrations on SQLite: the schema, and the registered lifecycles and kinds as rows, which the triggers look up."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -9,14 +9,15 @@ from ...core.lifecycle import Lifecycle
 from ..codec import kind_columns
 from ..commit_boundary import Run
 from ..enqueue_plan import Statement
+from ..limit_columns import declared_columns
 from ..queryfile import PARAMETER
 from ..schema_version import VERSION, check_version
-from ..types import KindFacts, Migrated
+from ..types import Declared, Migrated
 from . import rows
 
 
 def schema_text(schema: str) -> str:
-    return _text("schema.sql", schema) + "\n" + _text("triggers.sql", schema)
+    return "\n".join(_text(file, schema) for file in ("schema.sql", "triggers.sql", "flow.sql"))
 
 
 def _text(file: str, schema: str) -> str:
@@ -32,7 +33,10 @@ def version_in(run: Run, queries: Mapping[str, str], schema: str) -> int | None:
 
 
 def migrate(
-    run: Run, queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]
+    run: Run,
+    queries: Mapping[str, str],
+    schema: str,
+    declared: Declared,
 ) -> Migrated:
     notes: list[str] = []
     found = version_in(run, queries, schema)
@@ -43,9 +47,12 @@ def migrate(
         notes.append(f"created the tables {schema}_…, version {VERSION}")
     else:
         check_version(f"tables {schema}_…", found)
-    versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in lifecycles}
-    for kind in kinds:
+    versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in declared.lifecycles}
+    for kind in declared.kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
+    for limit in declared.limits:
+        run(Statement(queries["limits.declare"], declared_columns(limit), answers=False))
+    run(Statement(queries["limits.drop_unused"], {}, answers=False))
     return Migrated(versions, tuple(notes))
 
 
@@ -98,14 +105,17 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def as_text(
-    queries: Mapping[str, str], schema: str, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]
+    queries: Mapping[str, str],
+    schema: str,
+    declared: Declared,
 ) -> str:
     """The same migration as SQL to read, or to run on an empty database by other means."""
     parts = ["BEGIN IMMEDIATE;", schema_text(schema), _inlined(queries["instance.first"], {"version": VERSION})]
-    for lifecycle in lifecycles:
+    for lifecycle in declared.lifecycles:
         parts.append(_inlined(queries["register"], _given(lifecycle)))
         parts += [_inlined(queries[name], row) for name, batch in registration(lifecycle, 1).items() for row in batch]
-    parts += [_inlined(queries["register_kind"], kind_columns(kind, 1)) for kind in kinds]
+    parts += [_inlined(queries["register_kind"], kind_columns(kind, 1)) for kind in declared.kinds]
+    parts += [_inlined(queries["limits.declare"], declared_columns(limit)) for limit in declared.limits]
     return "\n".join([*parts, "COMMIT;", ""])
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from ...core.lifecycle import Lifecycle
 from .. import codec
 from ..enqueue_plan import Statement
+from ..flow_types import DeclaredLimit
 from ..lifecycle_cache import LifecycleCache
-from ..types import KindFacts, Migrated
+from ..types import Declared, KindFacts, Migrated
 from . import migrations
 from .file import runner
 from .session import SqliteSession
@@ -17,12 +18,17 @@ class SqliteRegistry:
         self._session = session
         self._cache = LifecycleCache(session.read)
 
-    def migrate(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> Migrated:
+    def migrate(
+        self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts], limits: Sequence[DeclaredLimit] = ()
+    ) -> Migrated:
         with self._session.file.write() as conn:
-            return migrations.migrate(runner(conn), self._session.queries, self._session.schema, lifecycles, kinds)
+            declared = Declared(lifecycles, kinds, limits)
+            return migrations.migrate(runner(conn), self._session.queries, self._session.schema, declared)
 
-    def migration_sql(self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts]) -> str:
-        return migrations.as_text(self._session.queries, self._session.schema, lifecycles, kinds)
+    def migration_sql(
+        self, lifecycles: Sequence[Lifecycle], kinds: Sequence[KindFacts], limits: Sequence[DeclaredLimit] = ()
+    ) -> str:
+        return migrations.as_text(self._session.queries, self._session.schema, Declared(lifecycles, kinds, limits))
 
     def is_empty(self) -> bool:
         return self._session.schema_version() is None

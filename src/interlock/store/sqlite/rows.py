@@ -31,8 +31,8 @@ def heartbeat(heartbeat: Heartbeat, now: Timestamp) -> dict[str, Any]:
     }
 
 
-def new_jobs(jobs: Sequence[NewJob], now: Timestamp) -> Iterator[str]:
-    """The jobs as the query `enqueue` reads them, in lists of a bounded length."""
+def new_jobs(jobs: Sequence[NewJob], now: Timestamp, *, plain: bool) -> Iterator[str]:
+    """The jobs as the queries `enqueue` and `enqueue.flow` read them, in lists of a bounded length."""
     batch: list[tuple[Any, ...]] = []
     length = 0
     for job in jobs:
@@ -40,7 +40,8 @@ def new_jobs(jobs: Sequence[NewJob], now: Timestamp) -> Iterator[str]:
         if batch and length > LONGEST:
             yield array(batch)
             batch, length = [], len(job.payload)
-        batch.append(_new_job(job, now))
+        more = () if plain else (job.concurrency_key, job.batch, bool(job.after), job.awaited)
+        batch.append(_new_job(job, now) + more)
     yield array(batch)
 
 
@@ -111,19 +112,27 @@ def plain_lease(row: Sequence[Any], rule: ClaimRule, owner: str) -> Lease:
         *(None, None, None, None, None),
         *row[18:20],
     ]
-    return Lease(Job(*fields), 1, rule.status, owner, rule.lease)
+    job = Job(*fields)
+    job.batch = row[20]
+    return Lease(job, 1, rule.status, owner, rule.lease)
 
 
 def keys(jobs: Sequence[NewJob]) -> str:
     return array((job.kind, job.idempotency_key, job.unique_key) for job in jobs)
 
 
-def kinds(claim_rules: Sequence[ClaimRule]) -> str:
-    """Each kind with its states as one text, which `instr` searches.
+def states(claim_rules: Sequence[ClaimRule]) -> dict[str, str]:
+    """For each kind its states as one text, which `instr` searches.
 
     Each entry is `lifecycle/state`, with a space on both sides, which no name contains.
     """
-    states: dict[str, str] = {}
+    found: dict[str, str] = {}
     for rule in claim_rules:
-        states[rule.kind] = states.get(rule.kind, " ") + f"{rule.lifecycle}/{rule.state} "
-    return array(sorted(states.items()))
+        found[rule.kind] = found.get(rule.kind, " ") + f"{rule.lifecycle}/{rule.state} "
+    return found
+
+
+def pairs(claim_rules: Sequence[ClaimRule], queues: Sequence[str]) -> str:
+    """Each queue with each kind and its states."""
+    known = sorted(states(claim_rules).items())
+    return array((queue, kind, text) for queue in sorted(set(queues)) for kind, text in known)

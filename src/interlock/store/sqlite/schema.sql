@@ -4,6 +4,8 @@
 -- executions  one row per attempt, the durable truth; fenced by (job_id, attempt, holder)
 -- audit       one row per transition (n = 0) and per note (n > 0); insert only, until it is archived
 -- receipts    saved results of steps and effects
+-- limits      limits and pauses of queues, kinds and concurrency keys
+-- batches     named sets of jobs; `dependencies` has what each job waits for
 --
 -- Times are texts of one width, in UTC, so that they sort; booleans are 0 and 1; JSON is text.
 --
@@ -71,15 +73,7 @@ CREATE TABLE interlock_kinds (
   external_failures INTEGER NOT NULL DEFAULT 0,
   external_error    TEXT,
   external_down_at  TEXT,
-  max_running       INTEGER CHECK (max_running >= 0),
   registered_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE interlock_queues (
-  name        TEXT NOT NULL PRIMARY KEY,
-  paused_at   TEXT,
-  paused_by   TEXT,
-  max_running INTEGER CHECK (max_running >= 0)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE interlock_schedules (
@@ -127,9 +121,13 @@ CREATE TABLE interlock_jobs (
   created_at          TEXT NOT NULL CHECK (created_at GLOB '????-??-??T??:??:??.??????Z'),
   updated_at          TEXT NOT NULL CHECK (updated_at GLOB '????-??-??T??:??:??.??????Z'),
   finished_at         TEXT CHECK (finished_at GLOB '????-??-??T??:??:??.??????Z'),
+  blocked_at          TEXT CHECK (blocked_at GLOB '????-??-??T??:??:??.??????Z'),
   key_freed           INTEGER NOT NULL DEFAULT 0 CHECK (key_freed IN (0, 1)),
+  awaited             INTEGER CHECK (awaited IN (0, 1)),
   idempotency_key     TEXT,
   unique_key          TEXT,
+  concurrency_key     TEXT,
+  batch               TEXT CHECK (length(batch) = 36),
   cancel_requested_at TEXT CHECK (cancel_requested_at GLOB '????-??-??T??:??:??.??????Z'),
   cancel_requested_by TEXT,
   cancel_reason       TEXT,
@@ -146,23 +144,31 @@ CREATE TABLE interlock_jobs (
   CONSTRAINT jobs_phase    CHECK (phase IN ('pending', 'running', 'succeeded', 'failed')),
   CONSTRAINT jobs_finished CHECK ((finished_at IS NOT NULL) = (phase IN ('succeeded', 'failed'))),
   CONSTRAINT jobs_tries    CHECK (tries >= 1 AND tries_left BETWEEN 0 AND tries),
-  CONSTRAINT jobs_held     CHECK (held_at IS NULL OR phase = 'pending'),
-  CONSTRAINT jobs_keys     CHECK (length(idempotency_key) <= 255 AND length(unique_key) <= 255)
+  CONSTRAINT jobs_held     CHECK (coalesce(held_at, blocked_at) IS NULL OR phase = 'pending'),
+  CONSTRAINT jobs_keys     CHECK (length(idempotency_key) <= 255 AND length(unique_key) <= 255
+    AND length(concurrency_key) <= 255)
 ) STRICT, WITHOUT ROWID;
 
 -- The indexes that a claim walks. Jobs with a TTL have their own, ordered by expiry, so that a claim skips all expired
 -- ones at once. Suspects, which have lost a lease, have their own too, so that a claim can limit their number without
--- scanning them.
+-- scanning them. Blocked jobs, which wait for other jobs, are in none of them, and jobs with a concurrency key have
+-- their own.
 CREATE INDEX interlock_jobs_ready ON interlock_jobs (queue, kind, priority DESC, due_at, id)
   WHERE phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL
-    AND lease_losses = 0;
+    AND lease_losses = 0 AND blocked_at IS NULL AND concurrency_key IS NULL;
 CREATE INDEX interlock_jobs_ready_expiring ON interlock_jobs (queue, kind, priority DESC, expires_at, id)
   WHERE phase = 'pending' AND expires_at IS NOT NULL AND held_at IS NULL AND cancel_requested_at IS NULL
-    AND lease_losses = 0;
+    AND lease_losses = 0 AND blocked_at IS NULL AND concurrency_key IS NULL;
 CREATE INDEX interlock_jobs_suspect ON interlock_jobs (queue, kind, priority DESC, expires_at, due_at, id)
-  WHERE phase = 'pending' AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses > 0;
--- Jobs that wait for an operator.
-CREATE INDEX interlock_jobs_held ON interlock_jobs (kind, queue) WHERE held_at IS NOT NULL;
+  WHERE phase = 'pending' AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses > 0
+    AND blocked_at IS NULL AND concurrency_key IS NULL;
+-- Waiting and running jobs by their concurrency key.
+CREATE INDEX interlock_jobs_by_key ON interlock_jobs (kind, concurrency_key, phase, queue, priority DESC, due_at, id)
+  WHERE concurrency_key IS NOT NULL AND finished_at IS NULL AND held_at IS NULL AND blocked_at IS NULL;
+-- The jobs of a batch.
+CREATE INDEX interlock_jobs_batch ON interlock_jobs (batch, phase, id) WHERE batch IS NOT NULL;
+-- Jobs that wait for an operator, or for other jobs.
+CREATE INDEX interlock_jobs_aside ON interlock_jobs (kind, queue) WHERE held_at IS NOT NULL OR blocked_at IS NOT NULL;
 -- Jobs that maintenance expires.
 CREATE INDEX interlock_jobs_expiring ON interlock_jobs (kind, expires_at)
   WHERE phase = 'pending' AND expires_at IS NOT NULL;
@@ -172,9 +178,9 @@ CREATE UNIQUE INDEX interlock_jobs_idempotency ON interlock_jobs (kind, idempote
 -- One active job per key.
 CREATE UNIQUE INDEX interlock_jobs_unique ON interlock_jobs (kind, unique_key)
   WHERE unique_key IS NOT NULL AND phase IN ('pending', 'running');
--- Running jobs with a cancel request.
-CREATE INDEX interlock_jobs_stopping ON interlock_jobs (kind, cancel_requested_at) WHERE cancel_requested_at IS NOT NULL
-  AND phase = 'running';
+-- Jobs with a cancel request: running ones, and those that a failed dependency cancels.
+CREATE INDEX interlock_jobs_stopping ON interlock_jobs (kind, phase, cancel_requested_at)
+  WHERE cancel_requested_at IS NOT NULL AND finished_at IS NULL;
 -- Jobs that retention deletes.
 CREATE INDEX interlock_jobs_finished ON interlock_jobs (phase, finished_at) WHERE finished_at IS NOT NULL;
 

@@ -7,12 +7,15 @@ from ...core.clock import Clock
 from ..listener import Listeners
 from ..open_transactions import OpenTransaction
 from ..tx import Tx
+from .bulk import SqliteBulk
 from .control import SqliteControl
 from .external import SqliteExternal
 from .file import File
+from .flow import SqliteFlow
 from .inspect import SqliteInspect
 from .leases import SqliteLeases
 from .library import Library, locate
+from .limits import SqliteLimits
 from .queue import SqliteQueue
 from .receipts import SqliteReceipts
 from .registry import SqliteRegistry
@@ -30,9 +33,12 @@ class SqliteStore:
         self.listeners = Listeners()
         self.registry = SqliteRegistry(session)
         self.control = SqliteControl(session)
-        self.queue = SqliteQueue(session, self.control, self.listeners)
-        self.transitions = SqliteTransitions(session)
+        self.limits = SqliteLimits(session)
+        self.flow = SqliteFlow(session)
+        self.queue = SqliteQueue(session, self.control, self.flow, self.listeners)
+        self.transitions = SqliteTransitions(session, self.flow)
         self.leases = SqliteLeases(session)
+        self.bulk = SqliteBulk(session)
         self.receipts = SqliteReceipts(session)
         self.inspect = SqliteInspect(session)
         self.external = SqliteExternal(session)

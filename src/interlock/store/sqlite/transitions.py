@@ -15,6 +15,7 @@ from ..codec import MoveStep, each_once, move_steps, refusal, take_columns
 from ..codec import job as job_of
 from ..commit_boundary import FenceRefused, Run, committing
 from ..commit_group import CommitGroup, GroupBody
+from ..dependents import Ended, resolving
 from ..plain_path import Fallbacks, plain_finish
 from ..retry import COMMIT_TRIES, retry
 from ..tx import PlainTx
@@ -22,6 +23,7 @@ from ..types import GroupCommit, Refusal
 from . import rows
 from .commit_group import commit_group
 from .file import runner
+from .flow import SqliteFlow
 from .session import SqliteSession
 from .timestamps import Timestamp, when
 
@@ -35,8 +37,9 @@ _FINISH = ("attempt", "holder", "source", "target", "tries_left", "actor")
 
 
 class SqliteTransitions:
-    def __init__(self, session: SqliteSession) -> None:
+    def __init__(self, session: SqliteSession, flow: SqliteFlow) -> None:
         self.session = session
+        self._flow = flow
         self.plain = True
         """Whether successes by one transition take the statement `finish`. It changes no result."""
         self.fallbacks = Fallbacks("finish")
@@ -61,14 +64,16 @@ class SqliteTransitions:
         def once() -> None:
             if transaction is not None:
                 file.check_place()
-                caller_connection.commit(self.session, self, transaction, move, body, timeout)
+                caller_connection.commit(self.session, self, transaction, move, ended.watch(body), timeout)
                 file.check_place()
                 return
             with file.write_with_caller_code() as conn:
-                committing(self, file.converting_runner(conn), move, body, PlainTx(conn, file.converting), timeout)
+                tx = PlainTx(conn, file.converting)
+                committing(self, file.converting_runner(conn), move, ended.watch(body), tx, timeout)
 
         try:
-            retry(once, file.library.should_retry, tries=COMMIT_TRIES)
+            with resolving(self._flow.resolve_ended) as ended:
+                retry(once, file.library.should_retry, tries=COMMIT_TRIES)
         except FenceRefused as refused:
             return refused.refusal
         return None
@@ -81,7 +86,8 @@ class SqliteTransitions:
         together: bool = False,
         timeout: float = 60.0,
     ) -> GroupCommit:
-        return commit_group(self, CommitGroup(moves, body, together, timeout))
+        with resolving(self._flow.resolve_ended) as ended:
+            return commit_group(self, CommitGroup(moves, ended.watch_group(body), together, timeout))
 
     # ------------------------------------------------------------ one, inside a transaction
     def lock(self, run: Run, move: Move | Take) -> Job | None:
@@ -129,27 +135,27 @@ class SqliteTransitions:
         self.session.check()
         each_once(moves)
         refusals: list[Refusal] = []
-        culprits = bisect(
-            list[Move | Take](moves),
-            lambda batch: refusals.extend(self._write_batch(batch)),
-            self.session.file.library.is_database_error,
-        )
+        with resolving(self._flow.resolve_ended) as ended:
+            culprits = bisect(
+                list[Move | Take](moves),
+                lambda batch: refusals.extend(self._write_batch(batch, ended)),
+                self.session.file.library.is_database_error,
+            )
         return refusals + [self._unstorable(move, error) for move, error in culprits]
 
-    def _write_batch(self, batch: Sequence[Move | Take]) -> list[Refusal]:
+    def _write_batch(self, batch: Sequence[Move | Take], ended: Ended) -> list[Refusal]:
         """Write the batch in one transaction; a refused move does not affect the others."""
         with self.session.file.write() as conn:
-            run = runner(conn)
-            missing = self._carry_out(run, batch, self.session.timestamp())
+            run, now = runner(conn), self.session.timestamp()
+            missing = self._carry_out(run, batch, now)
+            ended.note(run(self.session.statement("flow.due", {"now": now.text}))[0][0])
             if not missing:
                 return []
             return [refused for refused in self._find_refusals(run, missing) if refused is not None]
 
     def _carry_out(self, run: Run, batch: Sequence[Move | Take], now: Timestamp) -> list[Move | Take]:
         """Write each move; returns those whose rows have changed since they were decided."""
-        missing: list[Move | Take] = [
-            take for take in batch if isinstance(take, Take) and not self._take(run, take, now)
-        ]
+        missing: list[Move | Take] = list(self._take(run, [take for take in batch if isinstance(take, Take)], now))
         moves = [move for move in batch if isinstance(move, Move)]
         pending = [(move, move_steps(move)) for move in (self._finish(run, moves, now) if self.plain else moves)]
         number = 0
@@ -166,13 +172,21 @@ class SqliteTransitions:
             pending = [(move, steps) for move, steps in pending if len(steps) > number and move.job_id in written]
         return missing
 
-    def _take(self, run: Run, take: Take, now: Timestamp) -> bool:
-        row = take_columns(take) | {"now": now.text}
-        if not run(self.session.statement("take", row)):
-            return False
-        run(self.session.statement("take.execution", row, answers=False))
-        run(self.session.statement("take.audit", row, answers=False))
-        return True
+    def _take(self, run: Run, takes: Sequence[Take], now: Timestamp) -> list[Take]:
+        """Write the takes, all that differ only in the job at once; returns those that did not match."""
+        groups: dict[tuple[tuple[str, Any], ...], dict[str, Take]] = {}
+        for take in takes:
+            groups.setdefault(tuple(take_columns(take).items()), {})[take.job_id] = take
+        missing: list[Take] = []
+        for common, group in groups.items():
+            given: Row = dict(common) | {"now": now.text, "ids": rows.array(group)}
+            taken = {row[0] for row in run(self.session.statement("take", given))}
+            missing += [take for id, take in group.items() if id not in taken]
+            if taken:
+                given["ids"] = rows.array(sorted(taken))
+                run(self.session.statement("take.execution", given, answers=False))
+                run(self.session.statement("take.audit", given, answers=False))
+        return missing
 
     def _finish(self, run: Run, moves: Sequence[Move], now: Timestamp) -> list[Move]:
         """Write the plain successes; returns the other moves, and those that did not match."""

@@ -44,6 +44,7 @@ CREATE TRIGGER interlock_jobs_update AFTER UPDATE ON interlock_jobs WHEN (
     AND NEW.id = OLD.id AND NEW.kind = OLD.kind AND NEW.lifecycle = OLD.lifecycle AND NEW.created_at = OLD.created_at
     AND NEW.idempotency_key IS OLD.idempotency_key AND NEW.unique_key IS OLD.unique_key AND NEW.root IS OLD.root
       AND NEW.redrive_of IS OLD.redrive_of
+    AND NEW.concurrency_key IS OLD.concurrency_key AND NEW.batch IS OLD.batch
     AND NEW.key_freed >= OLD.key_freed
   ) IS NOT TRUE
 BEGIN

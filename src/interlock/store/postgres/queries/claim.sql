@@ -1,24 +1,16 @@
 -- Claim, and when the next job is due, on PostgreSQL.
 
--- name: limits
--- Claims of a limited kind or queue run one after the other: they must count from a snapshot that is newer than this
--- lock.
-WITH k AS MATERIALIZED (SELECT 1 FROM interlock.kinds WHERE name = ANY(:kinds::text::text[]) AND max_running IS NOT NULL
-  ORDER BY name FOR NO KEY UPDATE),
-q AS MATERIALIZED (SELECT 1 FROM interlock.queues WHERE name = ANY(:queues::text::text[]) AND max_running IS NOT NULL
-  ORDER BY name FOR NO KEY UPDATE)
-SELECT (SELECT count(*) FROM k) + (SELECT count(*) FROM q)
-
 -- fragment: ready
 j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-  AND j.lease_losses = 0
+  AND j.lease_losses = 0 AND j.blocked_at IS NULL AND j.concurrency_key IS NULL
 
 -- fragment: expiring
 j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-  AND j.lease_losses = 0
+  AND j.lease_losses = 0 AND j.blocked_at IS NULL AND j.concurrency_key IS NULL
 
 -- fragment: suspect
 j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses > 0
+  AND j.blocked_at IS NULL AND j.concurrency_key IS NULL
 
 -- fragment: may_share
 -- If the worker has no room for jobs that must run alone, only those that may share a process are claimed.
@@ -57,129 +49,149 @@ suspect_heads AS (
     SELECT j.priority FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority < g.priority
       AND {suspect} ORDER BY j.priority DESC LIMIT 1) h)
 
--- fragment: wanted
-{known} AND (:only::text IS NULL OR j.id = ANY(:only::text::uuid[]))
+-- fragment: all_pairs
+SELECT q.queue, k.kind FROM unnest(:queues::text::text[]) AS q(queue) CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)
+
+-- fragment: unlimited
+-- Neither the queue nor the kind has a limit or a pause.
+NOT EXISTS (SELECT FROM interlock.limits l WHERE (l.scope = 'queue' AND l.name = q.queue)
+  OR (l.scope = 'kind' AND l.name = k.kind))
+
+-- fragment: rules
+rules AS MATERIALIZED (
+  SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[],
+    :lifecycle_version::text::int[], :target::text::text[], :status::text::text[], :lease::text::float8[],
+    :first_event::text::text[], :first_target::text::text[], :second_event::text::text[], :arrows::text::int[])
+    WITH ORDINALITY
+  AS w(kind, lifecycle, state, lifecycle_version, target, status, lease, first_event, first_target, second_event,
+    arrows, ord))
 
 -- fragment: candidates
 -- Walks the ready index by queue, kind and priority, so that it never scans delayed, foreign, held or expired jobs.
 -- Suspects are found by a separate walk. Each pair of queue and kind yields at most the wanted number, so the limit
 -- below includes the first jobs of all pairs.
-WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
-rules AS MATERIALIZED (
-  SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[],
-    :lifecycle_version::text::int[], :target::text::text[], :status::text::text[], :lease::text::float8[],
-    :first_event::text::text[], :first_target::text::text[], :second_event::text::text[], :arrows::text::int[])
-  AS w(kind, lifecycle, state, lifecycle_version, target, status, lease, first_event, first_target, second_event,
-    arrows)),
-kind_limits AS MATERIALIZED (
-  SELECT k.name AS kind, k.max_running - (SELECT count(*) FROM interlock.executions r
-    WHERE r.kind = k.name AND r.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED')
-    AND (r.external_id IS NULL OR r.status = 'COMMITTED')) - (SELECT count(*) FROM interlock.executions r
-      WHERE r.kind = k.name
-    AND r.status IN ('LEASED', 'IN_PROGRESS') AND r.external_id IS NOT NULL) AS free
-  FROM interlock.kinds k WHERE k.max_running IS NOT NULL AND k.name = ANY(:kinds::text::text[])),
-queue_limits AS MATERIALIZED (
-  SELECT q.name AS queue, q.max_running - (SELECT count(*) FROM interlock.executions r
-    JOIN interlock.jobs j ON j.id = ANY (ARRAY[r.job_id, r.job_id])
-    WHERE r.status IN ('LEASED', 'IN_PROGRESS', 'COMMITTED') AND (r.external_id IS NULL OR r.status = 'COMMITTED')
-      AND j.queue = q.name)
-    - (SELECT count(*) FROM interlock.executions r JOIN interlock.jobs j ON j.id = ANY (ARRAY[r.job_id, r.job_id])
-    WHERE r.status IN ('LEASED', 'IN_PROGRESS') AND r.external_id IS NOT NULL AND j.queue = q.name) AS free
-  FROM interlock.queues q WHERE q.max_running IS NOT NULL AND q.name = ANY(:queues::text::text[])),
-pairs AS MATERIALIZED (
-  SELECT q.queue, k.kind, least(:limit::int, r.free, s.free) AS free
-  FROM unnest(:queues::text::text[]) AS q(queue) CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)
-  LEFT JOIN kind_limits r ON r.kind = k.kind LEFT JOIN queue_limits s ON s.queue = q.queue
-  WHERE NOT EXISTS (SELECT FROM interlock.queues p WHERE p.name = q.queue AND p.paused_at IS NOT NULL)),
 {heads},
 non_expiring AS MATERIALIZED (
-  SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM heads h WHERE h.due_at <= (SELECT now FROM clock)
+  SELECT p.* FROM (SELECT * FROM heads h WHERE h.due_at <= (SELECT now FROM clock)
     ORDER BY h.priority DESC, h.due_at, h.queue, h.kind) g CROSS JOIN LATERAL (
-    SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
+    SELECT j.id, j.kind, j.queue, j.priority, j.due_at, false AS suspect FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock)
-      AND {ready} AND {wanted}
+      AND {ready} AND {known}
     ORDER BY j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT :limit::int),
 expiring AS MATERIALIZED (
-  SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM expiring_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
-    SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
+  SELECT p.* FROM (SELECT * FROM expiring_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
+    SELECT j.id, j.kind, j.queue, j.priority, j.due_at, false AS suspect FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.due_at <= (SELECT now FROM clock)
       AND j.expires_at > (SELECT now FROM clock)
-      AND {expiring} AND {wanted}
+      AND {expiring} AND {known}
     ORDER BY j.expires_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT :limit::int),
 enough AS MATERIALIZED (SELECT :suspects::int * (1 + count(*)) AS most FROM pairs),
 non_expiring_suspects AS MATERIALIZED (
-  SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
-    SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
+  SELECT p.* FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
+    SELECT j.id, j.kind, j.queue, j.priority, j.due_at, true AS suspect FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at IS NULL
       AND j.due_at <= (SELECT now FROM clock)
-      AND {suspect} AND {may_share} AND {wanted}
+      AND {suspect} AND {may_share} AND {known}
     ORDER BY j.expires_at, j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT (SELECT m.most FROM enough m)),
 expiring_suspects AS MATERIALIZED (
-  SELECT p.id, p.priority, p.due_at, p.queue, p.kind
-  FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
-    SELECT j.id, j.priority, j.due_at, j.queue, j.kind FROM interlock.jobs j
+  SELECT p.* FROM (SELECT * FROM suspect_heads h ORDER BY h.priority DESC, h.queue, h.kind) g CROSS JOIN LATERAL (
+    SELECT j.id, j.kind, j.queue, j.priority, j.due_at, true AS suspect FROM interlock.jobs j
     WHERE j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority AND j.expires_at > (SELECT now FROM clock)
       AND j.due_at <= (SELECT now FROM clock)
-      AND {suspect} AND {may_share} AND {wanted}
+      AND {suspect} AND {may_share} AND {known}
     ORDER BY j.expires_at, j.due_at, j.id LIMIT g.free FOR NO KEY UPDATE SKIP LOCKED) p
   LIMIT (SELECT m.most FROM enough m)),
 suspects AS MATERIALIZED (
   SELECT * FROM (SELECT * FROM non_expiring_suspects UNION ALL SELECT * FROM expiring_suspects) s
     ORDER BY s.priority DESC, s.due_at, s.id LIMIT :suspects::int),
-found AS MATERIALIZED (SELECT * FROM non_expiring UNION ALL SELECT * FROM expiring UNION ALL SELECT * FROM suspects),
-numbered AS MATERIALIZED (
-  SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.priority DESC, f.due_at, f.id) AS of_kind,
-    row_number() OVER (PARTITION BY f.queue ORDER BY f.priority DESC, f.due_at, f.id) AS of_queue
-  FROM found f WHERE EXISTS (SELECT FROM kind_limits) OR EXISTS (SELECT FROM queue_limits)),
-chosen AS MATERIALIZED (
-  SELECT p.id, p.priority, p.due_at FROM found p WHERE NOT EXISTS (SELECT FROM kind_limits)
-    AND NOT EXISTS (SELECT FROM queue_limits)
-  UNION ALL
-  SELECT p.id, p.priority, p.due_at FROM numbered p LEFT JOIN kind_limits r ON r.kind = p.kind LEFT
-    JOIN queue_limits s ON s.queue = p.queue
-  WHERE p.of_kind <= coalesce(r.free, p.of_kind) AND p.of_queue <= coalesce(s.free, p.of_queue)
-  ORDER BY 2 DESC, 3, 1 LIMIT :limit::int)
+found AS MATERIALIZED (SELECT * FROM non_expiring UNION ALL SELECT * FROM expiring UNION ALL SELECT * FROM suspects)
 
--- name: pick
--- The jobs that a claim would lease, in order. Used only if a row of the batch cannot be claimed.
-{candidates}
-SELECT id::text FROM chosen
+-- fragment: of_claimed
+-- What a claim needs of a job that it leases: no column that the rule decides.
+j.id, w.ord, j.queue, j.priority, j.version, j.attempt, j.tries, j.tries_left, j.payload, j.tags, j.trace,
+    j.last_error, j.due_at, j.scheduled_for, j.created_at, j.updated_at, j.idempotency_key, j.key_freed, j.unique_key,
+    j.redrive_of, j.root, j.batch, j.kind, w.status, w.state AS waited, j.state, w.lease
 
--- name: claim
-{candidates},
+-- fragment: claimed_job
+x.id::text, x.ord::int, x.queue, x.priority, x.version, x.attempt, x.tries, x.tries_left,
+  x.payload::text, x.tags::text, x.trace::text, x.last_error, x.due_at, x.scheduled_for, x.created_at, x.updated_at,
+  x.idempotency_key, x.key_freed, x.unique_key, x.redrive_of::text, x.root::text, x.batch::text
+
+-- fragment: of_special
+-- Further columns of a job that the plain claim leaves to the others.
+x.lease_losses, x.expires_at, x.concurrency_key
+
+-- fragment: new_execution
+  SELECT x.id, x.attempt, 1, x.kind, :by::text, x.now + x.lease * interval '1 second', x.now, x.status,
+    x.state, x.now, CASE WHEN x.status = 'IN_PROGRESS' THEN x.now END
+  FROM claimed x
+
+-- fragment: leasing
+-- Leases the jobs in `chosen`.
 claimed AS (
   UPDATE interlock.jobs j SET state = w.target, phase = 'running', version = j.version + w.arrows,
-    attempt = j.attempt + 1,
+    attempt = j.attempt + 1, limited = p.limited,
     lifecycle_version = w.lifecycle_version, updated_at = {refreshed}
   FROM chosen p, clock c, rules w WHERE j.id = ANY (ARRAY[p.id, p.id]) AND w.kind = j.kind AND w.state = j.state
     AND w.lifecycle = j.lifecycle
-  RETURNING {job}, w.status AS first_status, w.lease, j.id AS job_id, w.state AS waited, w.first_event, w.first_target,
+  RETURNING {of_claimed}, j.lease_losses, j.expires_at, j.concurrency_key, w.first_event, w.first_target,
     w.second_event, w.arrows, c.now),
 leased AS (
   INSERT INTO interlock.executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status,
     state, leased_at, started_at)
-  SELECT x.job_id, x.attempt, 1, x.kind, :by::text, x.now + x.lease * interval '1 second', x.now, x.first_status,
-    x.state, x.now,
-    CASE WHEN x.first_status = 'IN_PROGRESS' THEN x.now END
-  FROM claimed x),
+{new_execution}),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
-  SELECT x.job_id, x.version - x.arrows + 1, 0, x.attempt, x.now, x.first_event, x.waited, x.first_target, :by::text
+  SELECT x.id, x.version - x.arrows + 1, 0, x.attempt, x.now, x.first_event, x.waited, x.first_target, :by::text
     FROM claimed x WHERE x.arrows >= 1
   UNION ALL
-  SELECT x.job_id, x.version, 0, x.attempt, x.now, x.second_event, x.first_target, x.state, :by::text
+  SELECT x.id, x.version, 0, x.attempt, x.now, x.second_event, x.first_target, x.state, :by::text
   FROM claimed x WHERE x.arrows = 2)
-SELECT * FROM claimed
+
+-- fragment: limit_or_flow
+CASE WHEN {has_flow_checks} THEN 'flow' WHEN NOT :past_limits::bool AND {has_limits} THEN 'limit' END
+
+-- name: claim
+-- Jobs without limits, of any form. If there are limits, or dependencies to resolve, it leases none and says so.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+{rules},
+special AS MATERIALIZED (SELECT {limit_or_flow} AS found),
+pairs AS MATERIALIZED (SELECT p.queue, p.kind, :limit::int AS free FROM (
+  {all_pairs} WHERE (SELECT s.found FROM special s) IS NULL AND (NOT :past_limits::bool OR {unlimited})) p),
+{candidates},
+chosen AS MATERIALIZED (
+  SELECT p.id, NULL::boolean AS limited FROM found p ORDER BY p.priority DESC, p.due_at, p.id LIMIT :limit::int),
+{leasing}
+SELECT s.found, {claimed_job}, {of_special} FROM special s LEFT JOIN claimed x ON true
+
+-- name: pick
+-- The jobs that a claim may choose from, of pairs of queue and kind with room for so many more.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+{rules},
+pairs AS MATERIALIZED (SELECT * FROM unnest(:pair_queue::text::text[], :pair_kind::text::text[],
+  :pair_free::text::int[]) AS p(queue, kind, free)),
+{candidates}
+SELECT f.id::text, f.kind, f.queue, f.priority, f.due_at, f.suspect FROM found f
+
+-- name: claim.picked
+-- Leases the chosen jobs that still wait.
+WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+{rules},
+chosen AS MATERIALIZED (
+  SELECT j.id, p.limited FROM unnest(:id::text::uuid[], :limited::text::boolean[]) AS p(id, limited)
+    JOIN interlock.jobs j ON j.id = ANY (ARRAY[p.id, p.id])
+  WHERE j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.blocked_at IS NULL
+    AND {known}
+  ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED),
+{leasing}
+SELECT NULL::text, {claimed_job}, {of_special} FROM claimed x
 
 -- name: claim.plain
--- The common claim: rules of one transition, and no job with a TTL, no suspect, no limit and no paused queue. It leases
--- the jobs that `claim` would lease. If there is anything else, it leases none and says so in `special`.
+-- The common claim: rules of one transition, and no job with a TTL and no suspect. It leases the jobs without limits
+-- that `claim` would lease. If there is anything else, it leases none and says in `special` what there is.
 -- A bound is the due time at which recent claims of a queue, kind and priority ended. The walk starts there, because
 -- PostgreSQL would visit every entry of a claimed job again until the next vacuum.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
@@ -188,17 +200,14 @@ rules AS MATERIALIZED (
     :lifecycle_version::text::int[], :target::text::text[], :status::text::text[], :lease::text::float8[],
     :first_event::text::text[]) WITH ORDINALITY
   AS w(kind, lifecycle, state, lifecycle_version, target, status, lease, event, ord)),
-pairs AS MATERIALIZED (
-  SELECT q.queue, k.kind FROM unnest(:queues::text::text[]) AS q(queue)
-    CROSS JOIN unnest(:kinds::text::text[]) AS k(kind)),
+pairs AS MATERIALIZED ({all_pairs} WHERE NOT :past_limits::bool OR {unlimited}),
 special AS MATERIALIZED (
-  SELECT EXISTS (SELECT FROM interlock.kinds k WHERE k.name = ANY(:kinds::text::text[]) AND k.max_running IS NOT NULL)
-    OR EXISTS (SELECT FROM interlock.queues q WHERE q.name = ANY(:queues::text::text[])
-      AND (q.max_running IS NOT NULL OR q.paused_at IS NOT NULL))
-    OR EXISTS (SELECT FROM pairs g CROSS JOIN LATERAL (
+  SELECT coalesce({limit_or_flow}, CASE
+    WHEN EXISTS (SELECT FROM pairs g CROSS JOIN LATERAL (
       SELECT FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND {expiring} LIMIT 1) x)
     OR EXISTS (SELECT FROM pairs g CROSS JOIN LATERAL (
-      SELECT FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND {suspect} LIMIT 1) x) AS found),
+      SELECT FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind AND {suspect} LIMIT 1) x)
+    THEN 'other' END) AS found),
 bounds AS MATERIALIZED (
   SELECT * FROM unnest(:bound_queue::text::text[], :bound_kind::text::text[], :bound_priority::text::int[],
     :bound_due_at::text::timestamptz[]) AS b(queue, kind, priority, due_at)),
@@ -212,7 +221,7 @@ heads AS (
     SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = l.queue AND j.kind = l.kind
       AND j.priority > coalesce(l.above::bigint, -2147483649) AND j.priority < coalesce(l.below::bigint, 2147483648)
       AND {ready}
-    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h WHERE NOT (SELECT s.found FROM special s)
+    ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) h WHERE (SELECT s.found FROM special s) IS NULL
   UNION ALL
   SELECT g.queue, g.kind, g.above, h.priority, h.due_at FROM heads g CROSS JOIN LATERAL (
     SELECT j.priority, j.due_at FROM interlock.jobs j WHERE j.queue = g.queue AND j.kind = g.kind
@@ -222,7 +231,7 @@ bounded_heads AS (
   SELECT b.queue, b.kind, b.priority, h.due_at FROM bounds b CROSS JOIN LATERAL (
     SELECT j.due_at FROM interlock.jobs j WHERE j.queue = b.queue AND j.kind = b.kind AND j.priority = b.priority
       AND j.due_at >= b.due_at AND {ready}
-    ORDER BY j.due_at, j.id LIMIT 1) h WHERE NOT (SELECT s.found FROM special s)),
+    ORDER BY j.due_at, j.id LIMIT 1) h WHERE (SELECT s.found FROM special s) IS NULL),
 chosen AS MATERIALIZED (
   SELECT p.place FROM (
     SELECT * FROM (SELECT h.queue, h.kind, h.priority, h.due_at FROM heads h UNION ALL SELECT * FROM bounded_heads) h
@@ -236,24 +245,18 @@ chosen AS MATERIALIZED (
   LIMIT :limit::int),
 claimed AS (
   UPDATE interlock.jobs j SET state = w.target, phase = 'running', version = j.version + 1, attempt = j.attempt + 1,
-    lifecycle_version = w.lifecycle_version, updated_at = {refreshed}
+    limited = NULL, lifecycle_version = w.lifecycle_version, updated_at = {refreshed}
   FROM chosen p CROSS JOIN clock c CROSS JOIN rules w
   WHERE j.ctid = p.place AND w.kind = j.kind AND w.state = j.state AND w.lifecycle = j.lifecycle
-  RETURNING j.id, w.ord, j.queue, j.priority, j.version, j.attempt, j.tries, j.tries_left, j.payload, j.tags, j.trace,
-    j.last_error, j.due_at, j.scheduled_for, j.created_at, j.updated_at, j.idempotency_key, j.key_freed, j.unique_key,
-    j.redrive_of, j.root, j.kind, w.status, w.state AS waited, j.state, w.event, w.lease, c.now),
+  RETURNING {of_claimed}, w.event, c.now),
 leased AS (
   INSERT INTO interlock.executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status,
     state, leased_at, started_at)
-  SELECT x.id, x.attempt, 1, x.kind, :by::text, x.now + x.lease * interval '1 second', x.now, x.status,
-    x.state, x.now, CASE WHEN x.status = 'IN_PROGRESS' THEN x.now END
-  FROM claimed x),
+{new_execution}),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
   SELECT x.id, x.version, 0, x.attempt, x.now, x.event, x.waited, x.state, :by::text FROM claimed x)
-SELECT s.found, x.id::text, x.ord::int, x.queue, x.priority, x.version, x.attempt, x.tries, x.tries_left,
-  x.payload::text, x.tags::text, x.trace::text, x.last_error, x.due_at, x.scheduled_for, x.created_at, x.updated_at,
-  x.idempotency_key, x.key_freed, x.unique_key, x.redrive_of::text, x.root::text
+SELECT s.found, {claimed_job}
 FROM special s LEFT JOIN claimed x ON true
 
 -- name: claim.note
@@ -269,45 +272,46 @@ WHERE j.id = ANY(:id::text::uuid[])
 -- fragment: here
 j.queue = g.queue AND j.kind = g.kind AND j.priority = g.priority
 
--- name: due_in
--- Due jobs are searched first, and one is enough. Jobs with a TTL are sorted by their expiry: all of them are scanned
--- only if no job is due.
-WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
-rules AS MATERIALIZED (SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[])
-  AS w(kind, lifecycle, state)),
-pairs AS MATERIALIZED (
-  SELECT q.queue, k.kind, 1 AS free FROM unnest(:queues::text::text[]) AS q(queue) CROSS
-    JOIN unnest(:kinds::text::text[]) AS k(kind)
-  WHERE NOT EXISTS (SELECT FROM interlock.queues p WHERE p.name = q.queue AND p.paused_at IS NOT NULL)),
+-- fragment: due_dates
+-- When the next job of each pair is due. Jobs with a TTL are sorted by their expiry: all of them are scanned only if no
+-- job is due.
 {heads},
 soonest AS (
-  SELECT p.due_at FROM heads g CROSS JOIN LATERAL (
+  SELECT g.queue, g.kind, p.due_at FROM heads g CROSS JOIN LATERAL (
     SELECT j.due_at FROM interlock.jobs j WHERE {here} AND {ready} AND {known} ORDER BY j.due_at, j.id LIMIT 1) p
   UNION ALL
-  SELECT p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
+  SELECT g.queue, g.kind, p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
     SELECT j.due_at FROM interlock.jobs j WHERE {here} AND j.expires_at IS NULL AND {suspect} AND {known}
       ORDER BY j.expires_at, j.due_at, j.id LIMIT 1) p),
 due AS (
-  SELECT s.due_at FROM soonest s WHERE s.due_at <= (SELECT now FROM clock)
+  SELECT s.queue, s.kind FROM soonest s WHERE s.due_at <= (SELECT now FROM clock)
   UNION ALL
-  SELECT p.due_at FROM expiring_heads g CROSS JOIN LATERAL (
-    SELECT j.due_at FROM interlock.jobs j WHERE {here} AND j.expires_at > (SELECT now FROM clock)
+  SELECT g.queue, g.kind FROM expiring_heads g CROSS JOIN LATERAL (
+    SELECT FROM interlock.jobs j WHERE {here} AND j.expires_at > (SELECT now FROM clock)
       AND j.due_at <= (SELECT now FROM clock) AND {expiring} AND {known}
     ORDER BY j.expires_at, j.id LIMIT 1) p
   UNION ALL
-  SELECT p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
-    SELECT j.due_at FROM interlock.jobs j WHERE {here} AND j.expires_at > (SELECT now FROM clock)
+  SELECT g.queue, g.kind FROM suspect_heads g CROSS JOIN LATERAL (
+    SELECT FROM interlock.jobs j WHERE {here} AND j.expires_at > (SELECT now FROM clock)
       AND j.due_at <= (SELECT now FROM clock) AND {suspect} AND {known}
     ORDER BY j.expires_at, j.due_at, j.id LIMIT 1) p),
 later AS (
-  SELECT s.due_at FROM soonest s
+  SELECT s.queue, s.kind, s.due_at FROM soonest s
   UNION ALL
-  SELECT p.due_at FROM expiring_heads g CROSS JOIN LATERAL (
+  SELECT g.queue, g.kind, p.due_at FROM expiring_heads g CROSS JOIN LATERAL (
     SELECT min(j.due_at) AS due_at FROM interlock.jobs j
     WHERE {here} AND j.expires_at > (SELECT now FROM clock) AND j.due_at < j.expires_at AND {expiring} AND {known}) p
   UNION ALL
-  SELECT p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
+  SELECT g.queue, g.kind, p.due_at FROM suspect_heads g CROSS JOIN LATERAL (
     SELECT min(j.due_at) AS due_at FROM interlock.jobs j
     WHERE {here} AND j.expires_at > (SELECT now FROM clock) AND j.due_at < j.expires_at AND {suspect} AND {known}) p)
-SELECT CASE WHEN EXISTS (SELECT FROM due) THEN 0 ELSE extract(epoch
-  FROM (SELECT min(l.due_at) FROM later l) - (SELECT now FROM clock))::float8 END
+
+-- name: due_in
+-- For jobs without limits, and whether there are limits. Due jobs are searched first, and one is enough.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
+rules AS MATERIALIZED (SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[])
+  AS w(kind, lifecycle, state)),
+pairs AS MATERIALIZED (SELECT p.queue, p.kind, 1 AS free FROM ({all_pairs} WHERE {unlimited}) p),
+{due_dates}
+SELECT CASE WHEN {has_flow_checks} OR EXISTS (SELECT FROM due) THEN 0 ELSE extract(epoch
+  FROM (SELECT min(l.due_at) FROM later l) - (SELECT now FROM clock))::float8 END, {has_limits}

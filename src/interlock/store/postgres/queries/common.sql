@@ -13,7 +13,7 @@ j.payload::text, j.tags::text, j.trace::text, j.result::text, j.last_error, j.du
   j.created_at, j.updated_at, j.finished_at,
 j.idempotency_key, j.key_freed, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at,
   j.held_reason, j.redrive_of::text,
-j.root::text
+j.root::text, j.concurrency_key, j.batch::text, j.blocked_at, j.awaited
 
 -- fragment: summary
 -- The same without payload and result, which may be a megabyte each.
@@ -22,7 +22,7 @@ j.id::text, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.sta
 j.tries_left, j.lease_losses, '{}'::text, j.tags::text, j.trace::text, NULL::text, j.last_error, j.due_at, j.expires_at,
 j.scheduled_for, j.created_at, j.updated_at, j.finished_at, j.idempotency_key, j.key_freed, j.unique_key,
 j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of::text,
-  j.root::text
+  j.root::text, j.concurrency_key, j.batch::text, j.blocked_at, j.awaited
 
 -- fragment: execution
 e.job_id::text, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state,
@@ -50,3 +50,24 @@ e.lease_owner = 'external:' || e.kind
 -- fragment: cancellable
 EXISTS (SELECT 1 FROM interlock.lifecycle_edges d WHERE d.lifecycle = j.lifecycle AND d.version = j.lifecycle_version
   AND d.source = j.state AND d.event = 'cancel')
+
+-- fragment: matching
+-- The filters of lists and of operations on many jobs. The collation "C" compares bytes, and lower() then converts only
+-- A to Z, as on SQLite.
+(:kind::text IS NULL OR j.kind = :kind::text) AND (:state::text IS NULL OR j.state = :state::text)
+  AND (:phase::text IS NULL OR j.phase = :phase::text) AND (:queue::text IS NULL OR j.queue = :queue::text)
+  AND (:tags::text IS NULL OR j.tags @> :tags::text::jsonb)
+  AND (:since::text IS NULL OR coalesce(j.finished_at, j.created_at) >= :since::text::timestamptz)
+  AND (:until::text IS NULL OR coalesce(j.finished_at, j.created_at) < :until::text::timestamptz)
+  AND (:error_like::text IS NULL
+    OR strpos(lower(j.last_error COLLATE "C"), :error_like::text COLLATE "C") > 0)
+
+-- fragment: ended_by_failure
+-- The job failed by itself: it was not rejected or cancelled, and did not expire.
+EXISTS (SELECT 1 FROM interlock.executions x
+  WHERE x.job_id = j.id AND x.attempt = j.attempt AND x.ended_by NOT IN ('reject', 'cancel', 'expire'))
+
+-- fragment: redriven
+-- An audit note, which is stored together with the new job, shows that the job was redriven.
+EXISTS (SELECT 1 FROM interlock.audit a
+  WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive')

@@ -1,23 +1,23 @@
 -- Cancel requests, holds and audit notes, on PostgreSQL.
 
 -- name: request_cancel
--- Both rows are locked, so that a running commit ends first.
+-- Both rows of each job are locked, so that a running commit ends first.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 matched AS MATERIALIZED (
   SELECT j.id, j.version, j.attempt, j.cancel_requested_at IS NULL AS fresh FROM interlock.jobs j
-    JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
-  WHERE j.id = :id::text::uuid AND (j.phase, e.status IN ('LEASED', 'IN_PROGRESS')) IS NOT DISTINCT
-    FROM ('running', true) FOR NO KEY UPDATE OF e, j),
+    JOIN interlock.executions e ON e.job_id = ANY (ARRAY[j.id, j.id]) AND e.attempt = j.attempt
+  WHERE j.id = ANY(:ids::text::uuid[]) AND (j.phase, e.status IN ('LEASED', 'IN_PROGRESS')) IS NOT DISTINCT
+    FROM ('running', true) ORDER BY j.id, j.attempt FOR NO KEY UPDATE OF e, j),
 asked AS (
   UPDATE interlock.jobs j SET cancel_requested_at = c.now, cancel_requested_by = :by::text,
     cancel_reason = :reason::text, updated_at = {refreshed}
-  FROM matched h, clock c WHERE j.id = h.id AND h.fresh),
+  FROM matched h, clock c WHERE j.id = ANY (ARRAY[h.id, h.id]) AND h.fresh),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, actor, reason)
   SELECT h.id, h.version, 1 + coalesce((SELECT max(a.n) FROM interlock.audit a
     WHERE a.job_id = h.id AND a.version = h.version), 0),
     h.attempt, c.now, 'cancel_requested', :by::text, :reason::text FROM matched h, clock c WHERE h.fresh)
-SELECT count(*) FROM matched
+SELECT h.id::text, h.fresh FROM matched h
 
 -- name: add_note
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),

@@ -10,18 +10,20 @@ asked AS MATERIALIZED (
       :ttl::text::float8[], :idempotency_key::text::text[],
     :unique_key::text::text[], :payload::text::text[], :tags::text::text[], :trace::text::text[],
       :scheduled_for::text::timestamptz[], :redrive_of::text::uuid[],
-    :root::text::uuid[], :actor::text::text[])
+    :root::text::uuid[], :actor::text::text[], :concurrency_key::text::text[], :batch::text::uuid[],
+    :blocked::text::bool[], :awaited::text::bool[])
   AS a(id, kind, queue, priority, lifecycle, lifecycle_version, state, tries, delay, run_at, ttl, idempotency_key,
     unique_key, payload, tags, trace, scheduled_for,
-    redrive_of, root, actor)),
+    redrive_of, root, actor, concurrency_key, batch, blocked, awaited)),
 stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
     due_at, expires_at, created_at, updated_at,
-    idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
+    idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root, concurrency_key, batch,
+    blocked_at, awaited)
   SELECT a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries,
     coalesce(a.run_at, c.now) + a.delay * interval '1 second', c.now + a.ttl * interval '1 second', c.now, c.now,
     a.idempotency_key, a.unique_key, a.payload::json, a.tags::jsonb, a.trace::json, a.scheduled_for, a.redrive_of,
-      a.root
+      a.root, a.concurrency_key, a.batch, CASE WHEN a.blocked THEN c.now END, nullif(a.awaited, false)
   FROM asked a, clock c ORDER BY a.kind COLLATE "C", coalesce(a.idempotency_key, '') COLLATE "C",
     coalesce(a.unique_key, '') COLLATE "C", a.id
   ON CONFLICT DO NOTHING RETURNING id, state, created_at),
@@ -32,7 +34,7 @@ notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
 SELECT s.id::text FROM stored s CROSS JOIN notified
 
 -- name: enqueue.one
--- One job, with plain parameters instead of arrays. It stores the same rows as `enqueue`.
+-- One plain job, with plain parameters instead of arrays. It stores the same rows as `enqueue`.
 WITH stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
     due_at, expires_at, created_at, updated_at,
@@ -61,13 +63,17 @@ WITH given AS MATERIALIZED (
     coalesce(:run_at::text::timestamptz, c.now) + :delay::text::float8 * interval '1 second' AS due_at,
     c.now + :ttl::text::float8 * interval '1 second' AS expires_at, :tags::text::jsonb AS tags,
     :trace::text::json AS trace, :scheduled_for::text::timestamptz AS scheduled_for,
-    :redrive_of::text::uuid AS redrive_of, :root::text::uuid AS root
+    :redrive_of::text::uuid AS redrive_of, :root::text::uuid AS root, :concurrency_key::text AS concurrency_key,
+    :batch::text::uuid AS batch, CASE WHEN :blocked::text::bool THEN c.now END AS blocked_at,
+    nullif(:awaited::text::bool, false) AS awaited
   FROM (SELECT interlock.clock() AS now) c),
 stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
-    due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root)
+    due_at, expires_at, created_at, updated_at, payload, tags, trace, scheduled_for, redrive_of, root, concurrency_key,
+    batch, blocked_at, awaited)
   SELECT a.id, g.kind, g.queue, g.priority, g.lifecycle, g.lifecycle_version, g.state, 'pending', g.tries, g.tries,
-    g.due_at, g.expires_at, g.now, g.now, a.payload::json, g.tags, g.trace, g.scheduled_for, g.redrive_of, g.root
+    g.due_at, g.expires_at, g.now, g.now, a.payload::json, g.tags, g.trace, g.scheduled_for, g.redrive_of, g.root,
+    g.concurrency_key, g.batch, g.blocked_at, g.awaited
   FROM given g, unnest(:id::text::uuid[], :payload::text::text[]) AS a(id, payload)
   RETURNING id, state, created_at),
 noted AS (

@@ -26,10 +26,7 @@ FROM unnest(:ids::text::uuid[]) AS i(id)
 
 -- fragment: filtered
 FROM interlock.jobs j LEFT JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
-WHERE (:kind::text IS NULL OR j.kind = :kind::text) AND (:state::text IS NULL OR j.state = :state::text)
-  AND (:phase::text IS NULL OR j.phase = :phase::text)
-  AND (:queue::text IS NULL OR j.queue = :queue::text) AND (:tags::text IS NULL OR j.tags @> :tags::text::jsonb)
-    AND (:after::text IS NULL OR j.id < :after::text::uuid)
+WHERE {matching} AND (:after::text IS NULL OR j.id < :after::text::uuid)
 ORDER BY j.id DESC LIMIT :limit::int
 
 -- name: jobs
@@ -69,7 +66,10 @@ SELECT c.now,
     WHERE e.kind = k.kind AND e.lease_expires_at <= (SELECT now FROM clock) AND {leased} LIMIT 1) x),
   EXISTS (SELECT FROM kinds k CROSS JOIN LATERAL (SELECT 1 FROM interlock.jobs j
     WHERE j.kind = k.kind AND j.phase = 'pending' AND j.expires_at IS NOT NULL
-      AND j.expires_at <= (SELECT now FROM clock) LIMIT 1) x)
+      AND j.expires_at <= (SELECT now FROM clock) LIMIT 1) x),
+  {has_flow_checks} OR EXISTS (SELECT FROM kinds k CROSS JOIN LATERAL (SELECT 1 FROM interlock.jobs j
+    WHERE j.kind = k.kind AND j.phase = 'pending' AND j.cancel_requested_at IS NOT NULL AND j.finished_at IS NULL
+    LIMIT 1) x)
 FROM clock c
 
 -- name: stuck
@@ -89,39 +89,46 @@ SELECT {execution} FROM kinds k CROSS JOIN LATERAL (
   ORDER BY s.heartbeat_at, s.job_id LIMIT :limit::int) e
 ORDER BY e.heartbeat_at, e.job_id
 
+-- fragment: waiting_counts
+count(*) FILTER (WHERE j.due_at <= c.now) AS due, count(*) FILTER (WHERE j.due_at > c.now) AS later,
+  min(j.due_at) AS since
+
 -- name: depths
--- Each part uses an index without ended jobs. Jobs in a paused queue count as later; jobs past their TTL are not
+-- Each part uses an index without ended jobs. Jobs of a paused queue or kind count as later; jobs past their TTL are not
 -- counted.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 waiting AS (
-  SELECT j.kind, j.queue, count(*) FILTER (WHERE j.due_at <= c.now) AS due,
-    count(*) FILTER (WHERE j.due_at > c.now) AS later, min(j.due_at) AS since
-  FROM interlock.jobs j, clock c WHERE {ready} GROUP BY j.kind, j.queue
+  SELECT j.kind, j.queue, {waiting_counts} FROM interlock.jobs j, clock c WHERE {ready} GROUP BY j.kind, j.queue
   UNION ALL
-  SELECT j.kind, j.queue, count(*) FILTER (WHERE j.due_at <= c.now), count(*) FILTER (WHERE j.due_at > c.now),
-    min(j.due_at)
-  FROM interlock.jobs j, clock c WHERE {expiring} AND j.expires_at > c.now GROUP BY j.kind, j.queue
-  UNION ALL
-  SELECT j.kind, j.queue, count(*) FILTER (WHERE j.due_at <= c.now), count(*) FILTER (WHERE j.due_at > c.now),
-    min(j.due_at)
-  FROM interlock.jobs j, clock c WHERE {suspect} AND (j.expires_at IS NULL OR j.expires_at > c.now)
-    GROUP BY j.kind, j.queue),
-parts AS (
-  SELECT w.kind, w.queue, CASE WHEN p.name IS NULL THEN w.due ELSE 0 END AS due, CASE WHEN p.name IS NULL
-    THEN w.later ELSE w.due + w.later END AS later,
-    0 AS held, 0 AS running, CASE WHEN p.name IS NULL THEN least(w.since, c.now) END AS since
-  FROM waiting w CROSS JOIN clock c LEFT JOIN interlock.queues p ON p.name = w.queue AND p.paused_at IS NOT NULL
-  UNION ALL
-  SELECT j.kind, j.queue, 0, 0, count(*), 0, NULL FROM interlock.jobs j WHERE j.held_at IS NOT NULL
+  SELECT j.kind, j.queue, {waiting_counts} FROM interlock.jobs j, clock c WHERE {expiring} AND j.expires_at > c.now
     GROUP BY j.kind, j.queue
   UNION ALL
-  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id
-    WHERE {leased} GROUP BY e.kind, j.queue
+  SELECT j.kind, j.queue, {waiting_counts} FROM interlock.jobs j, clock c WHERE {suspect}
+    AND (j.expires_at IS NULL OR j.expires_at > c.now) GROUP BY j.kind, j.queue
   UNION ALL
-  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock.executions e JOIN interlock.jobs j ON j.id = e.job_id
-    WHERE {handed_over} GROUP BY e.kind, j.queue)
+  SELECT j.kind, j.queue, {waiting_counts} FROM interlock.jobs j, clock c WHERE {waiting}
+    AND (j.expires_at IS NULL OR j.expires_at > c.now) GROUP BY j.kind, j.queue),
+parts AS (
+  SELECT w.kind, w.queue, CASE WHEN p.paused THEN 0 ELSE w.due END AS due,
+    CASE WHEN p.paused THEN w.due + w.later ELSE w.later END AS later, 0 AS held, 0 AS running,
+    CASE WHEN NOT p.paused THEN least(w.since, c.now) END AS since, 0 AS blocked
+  FROM waiting w CROSS JOIN clock c CROSS JOIN LATERAL (
+    SELECT EXISTS (SELECT FROM interlock.limits l WHERE l.paused_at IS NOT NULL AND ((l.scope = 'queue'
+      AND l.name = w.queue) OR (l.scope = 'kind' AND l.name = w.kind))) AS paused) p
+  UNION ALL
+  SELECT j.kind, j.queue, 0, 0, count(*), 0, NULL, 0 FROM interlock.jobs j WHERE j.held_at IS NOT NULL
+    GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT j.kind, j.queue, 0, 0, 0, 0, NULL, count(*) FROM interlock.jobs j WHERE j.blocked_at IS NOT NULL
+    GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL, 0 FROM interlock.executions e
+    JOIN interlock.jobs j ON j.id = e.job_id WHERE {leased} GROUP BY e.kind, j.queue
+  UNION ALL
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL, 0 FROM interlock.executions e
+    JOIN interlock.jobs j ON j.id = e.job_id WHERE {handed_over} GROUP BY e.kind, j.queue)
 SELECT d.kind, d.queue, sum(d.due)::int, sum(d.later)::int, sum(d.held)::int, sum(d.running)::int,
-  coalesce(extract(epoch FROM (SELECT now FROM clock) - min(d.since))::float8, 0)
+  coalesce(extract(epoch FROM (SELECT now FROM clock) - min(d.since))::float8, 0), sum(d.blocked)::int
 FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind COLLATE "C", d.queue COLLATE "C"
 
 -- name: held_jobs
@@ -132,18 +139,14 @@ SELECT {job}, NULL FROM unnest(:kinds::text::text[], :queues::text::text[]) AS p
 ORDER BY j.held_at, j.id
 
 -- name: recent_failures
--- The index has the jobs that ended in this phase. The execution has the event that ended the job,
--- and an audit note shows a redrive.
+-- The index has the jobs that ended in this phase.
 WITH failed AS (
   SELECT j.id, j.kind, count(*) OVER (PARTITION BY j.kind) AS number,
     row_number() OVER (PARTITION BY j.kind ORDER BY j.finished_at DESC, j.id DESC) AS place
   FROM interlock.jobs j
   WHERE j.phase = 'failed' AND j.finished_at IS NOT NULL
     AND j.finished_at > (SELECT interlock.clock()) - :age::float8 * interval '1 second'
-    AND EXISTS (SELECT 1 FROM interlock.executions e
-      WHERE e.job_id = j.id AND e.attempt = j.attempt AND e.ended_by NOT IN ('reject', 'cancel', 'expire'))
-    AND NOT EXISTS (SELECT 1 FROM interlock.audit a
-      WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'))
+    AND {ended_by_failure} AND NOT {redriven})
 SELECT f.kind, f.number::int, j.id::text, j.state, j.attempt, j.finished_at, j.last_error
 FROM failed f JOIN interlock.jobs j ON j.id = f.id WHERE f.place <= :newest::int ORDER BY f.kind COLLATE "C", f.place
 

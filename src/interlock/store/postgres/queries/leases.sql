@@ -87,7 +87,8 @@ ended AS MATERIALIZED (
   SELECT x.* FROM unnest(:kinds::text::text[]) AS k(kind) CROSS JOIN LATERAL (
     SELECT e.job_id, e.attempt, e.holder, e.lease_expires_at, j.cancel_requested_at AS since FROM interlock.jobs j
       JOIN interlock.executions e ON e.job_id = j.id AND e.attempt = j.attempt
-    WHERE j.kind = k.kind AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over} AND {unowned}
+    WHERE j.kind = k.kind AND j.phase = 'running' AND j.finished_at IS NULL AND j.cancel_requested_at IS NOT NULL
+      AND {handed_over} AND {unowned}
       AND {cancellable}
     ORDER BY j.cancel_requested_at LIMIT 2 * :limit::int + 100) x),
 {adopting}

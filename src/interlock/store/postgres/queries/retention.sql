@@ -1,10 +1,19 @@
 -- Deletion of old jobs and their audit, on PostgreSQL.
 
+-- fragment: needed
+-- Whether a job that has not ended waits for this one, or for a batch that contains it.
+((j.batch IS NOT NULL OR j.awaited IS TRUE) AND EXISTS (
+  SELECT FROM interlock.dependencies d JOIN interlock.jobs w ON w.id = ANY (ARRAY[d.job_id, d.job_id])
+    AND w.finished_at IS NULL
+  WHERE d.needs IN (j.id, j.batch, (SELECT b.parent FROM interlock.batches b WHERE b.id = j.batch))))
+
 -- name: prune
+-- Jobs that another job still waits for, or whose results it may still read, are kept.
 DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
   SELECT j.id FROM interlock.jobs j WHERE j.phase = :phase::text
     AND j.finished_at < (SELECT interlock.clock()) - :age::float8 * interval '1 second' AND j.finished_at IS NOT NULL
     AND (:kinds::text IS NULL OR j.kind = ANY(:kinds::text::text[]))
+    AND NOT {needed}
   ORDER BY j.finished_at LIMIT :limit::int FOR UPDATE SKIP LOCKED))
 
 -- name: lock_archive

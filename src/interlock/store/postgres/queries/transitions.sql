@@ -94,7 +94,7 @@ asked AS MATERIALIZED (
     error, result, frees_key, held_reason,
     external_id, check_in, missing, actor, reason, moves_job, refuse_if_cancel_requested, progress, usage, ord)),
 matched AS MATERIALIZED (
-  SELECT a.*, j.version, e.result AS kept_result, c.now
+  SELECT a.*, j.version, e.result AS kept_result, c.now, j.batch IS NOT NULL OR j.awaited AS awaited
   FROM asked a CROSS JOIN clock c
   JOIN interlock.executions e ON e.job_id = ANY (ARRAY[a.job_id, a.job_id]) AND e.attempt = a.attempt
   JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
@@ -149,8 +149,8 @@ noted AS (
     1 + coalesce((SELECT max(a.n) FROM interlock.audit a WHERE a.job_id = h.job_id AND a.version = CASE
       WHEN h.event IS NULL THEN h.version ELSE h.version + 1 END), 0),
     h.attempt, h.now, 'hold', NULL, NULL, h.actor, h.held_reason FROM matched h WHERE h.held_reason IS NOT NULL)
-SELECT array_agg(h.ord::int), (SELECT {notify} FROM matched w WHERE w.moves_job AND w.phase = 'pending'
-  AND w.held_reason IS NULL LIMIT 1) FROM matched h
+SELECT array_agg(h.ord::int), bool_or(h.awaited AND h.phase IN ('succeeded', 'failed')), (SELECT {notify} FROM matched w
+  WHERE w.moves_job AND w.phase = 'pending' AND w.held_reason IS NULL LIMIT 1) FROM matched h
 
 -- name: finish
 -- The common move: executions succeed by one transition, with nothing else to store. It writes what `move` would write,
@@ -173,11 +173,11 @@ moved AS (
     updated_at = greatest(s.now, j.updated_at + interval '1 microsecond')
   FROM settled s
   WHERE j.id = ANY (ARRAY[s.job_id, s.job_id]) AND (j.state, j.attempt) IS NOT DISTINCT FROM (:source::text, s.attempt)
-  RETURNING j.id, j.version, j.attempt, s.now, s.ord),
+  RETURNING j.id, j.version, j.attempt, s.now, s.ord, j.batch IS NOT NULL OR j.awaited AS awaited),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
   SELECT m.id, m.version, 0, m.attempt, m.now, 'succeed', :source::text, :target::text, :actor::text FROM moved m)
-SELECT array_agg(m.ord::int),
+SELECT array_agg(m.ord::int), bool_or(m.awaited),
   interlock.check_in_step((SELECT count(*) FROM settled), count(*)) FROM moved m
 
 -- name: require_moved
@@ -202,14 +202,14 @@ asked AS MATERIALIZED (
     :frees_key::text::bool[], :actor::text::text[], :reason::text::text[]) WITH ORDINALITY
   AS a(job_id, version, source, target, event, phase, frees_key, actor, reason, ord)),
 matched AS MATERIALIZED (
-  SELECT a.*, j.attempt, j.kind, c.now FROM asked a CROSS JOIN clock c
+  SELECT a.*, j.attempt, j.kind, c.now, j.batch IS NOT NULL OR j.awaited AS awaited FROM asked a CROSS JOIN clock c
   JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
   WHERE (j.version, j.state, j.phase) IS NOT DISTINCT FROM (a.version, a.source, 'pending')
   ORDER BY a.job_id FOR NO KEY UPDATE OF j),
 taken AS (
   UPDATE interlock.jobs j SET state = h.target, phase = h.phase, version = j.version + 1, attempt = j.attempt + 1,
     finished_at = h.now,
-    key_freed = j.key_freed OR h.frees_key, held_at = NULL, held_reason = NULL,
+    key_freed = j.key_freed OR h.frees_key, held_at = NULL, held_reason = NULL, blocked_at = NULL,
       last_error = coalesce(h.reason, j.last_error),
     updated_at = greatest(h.now, j.updated_at + interval '1 microsecond')
   FROM matched h WHERE j.id = ANY (ARRAY[h.job_id, h.job_id])),
@@ -222,4 +222,4 @@ noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor, reason)
   SELECT h.job_id, h.version + 1, 0, h.attempt + 1, h.now, h.event, h.source, h.target, h.actor, h.reason
     FROM matched h)
-SELECT array_agg(h.ord::int) FROM matched h
+SELECT array_agg(h.ord::int), bool_or(h.awaited) FROM matched h

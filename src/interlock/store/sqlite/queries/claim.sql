@@ -7,18 +7,19 @@ id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, version, 
 payload, tags, trace, result, last_error, due_at, expires_at, scheduled_for, created_at, updated_at, finished_at,
 idempotency_key, key_freed, unique_key, cancel_requested_at, cancel_requested_by, cancel_reason, held_at, held_reason,
   redrive_of,
-root
+root, concurrency_key, batch, blocked_at, awaited
 
 -- fragment: ready
 j.phase = 'pending' AND j.expires_at IS NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-  AND j.lease_losses = 0
+  AND j.lease_losses = 0 AND j.blocked_at IS NULL AND j.concurrency_key IS NULL
 
 -- fragment: expiring
 j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.held_at IS NULL AND j.cancel_requested_at IS NULL
-  AND j.lease_losses = 0
+  AND j.lease_losses = 0 AND j.blocked_at IS NULL AND j.concurrency_key IS NULL
 
 -- fragment: suspect
 j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.lease_losses > 0
+  AND j.blocked_at IS NULL AND j.concurrency_key IS NULL
 
 -- fragment: may_share
 -- If the worker has no room for jobs that must run alone, only those that may share a process are claimed.
@@ -27,29 +28,14 @@ j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND 
 -- fragment: known
 instr(h.states, ' ' || j.lifecycle || '/' || j.state || ' ') > 0 AND j.id NOT IN (SELECT value FROM json_each(:skipped))
 
--- name: limits
--- How many more jobs of a limited kind, or in a limited queue, may run, counted by the indexes of leases.
--- differs: read inside the writer's own transaction, so that no lock is needed.
-SELECT 'kind', k.name, k.max_running
-  - (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_leases
-    WHERE e.kind = k.name AND {leased})
-  - (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external
-    WHERE e.kind = k.name AND {handed_over})
-FROM interlock_kinds k WHERE k.max_running IS NOT NULL
-UNION ALL
-SELECT 'queue', q.name, q.max_running
-  - (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_leases CROSS
-    JOIN interlock_jobs j ON j.id = e.job_id WHERE j.queue = q.name AND {leased})
-  - (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external CROSS
-    JOIN interlock_jobs j ON j.id = e.job_id WHERE j.queue = q.name AND {handed_over})
-FROM interlock_queues q WHERE q.max_running IS NOT NULL
-
 -- fragment: heads
 -- The first job of each queue, kind and priority, each found by one index lookup.
 pairs(queue, kind, states) AS MATERIALIZED (
-  SELECT q.value, json_extract(k.value, '$[0]'), json_extract(k.value, '$[1]') FROM json_each(:queues) q CROSS
-    JOIN json_each(:kinds) k
-  WHERE NOT EXISTS (SELECT 1 FROM interlock_queues p WHERE p.name = q.value AND p.paused_at IS NOT NULL)),
+  SELECT json_extract(p.value, '$[0]'), json_extract(p.value, '$[1]'), json_extract(p.value, '$[2]')
+  FROM json_each(:pairs) p
+  WHERE :limited OR NOT EXISTS (SELECT 1 FROM interlock_limits l
+    WHERE (l.scope = 'queue' AND l.name = json_extract(p.value, '$[0]'))
+      OR (l.scope = 'kind' AND l.name = json_extract(p.value, '$[1]')))),
 heads(queue, kind, states, priority) AS (
   SELECT l.queue, l.kind, l.states, (
     SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_ready WHERE j.queue = l.queue AND j.kind = l.kind
@@ -80,8 +66,8 @@ suspect_heads(queue, kind, states, priority) AS (
       ORDER BY j.priority DESC LIMIT 1) FROM suspect_heads h WHERE h.priority IS NOT NULL)
 
 -- name: pick
--- The jobs that a claim would lease, in order, without limits; `plain` marks those that `claim.plain` may take. It
--- walks the ready index by queue, kind and priority, so that it never scans delayed, foreign, held or expired jobs.
+-- The jobs that a claim would lease, in order, of pairs of queue and kind without limits or, if `:limited`, of the given
+-- pairs; `plain` marks those that `claim.plain` may take. It walks the ready index by queue, kind and priority, so that it never scans delayed, foreign, held or expired jobs.
 -- Suspects are found by a separate walk: at most
 -- `:suspects` of each queue, kind and priority, with and without a TTL, and `:most_suspects` in all.
 WITH RECURSIVE
@@ -116,14 +102,14 @@ picked(queue, kind, priority, place, suspect, plain) AS (
   UNION ALL
   SELECT s.queue, s.kind, s.priority, s.place, 1, 0 FROM (SELECT * FROM suspects
     ORDER BY priority DESC, place LIMIT :most_suspects + 0) s)
-SELECT substr(place, 28, 36), kind, substr(place, 64), queue, suspect, plain FROM picked
+SELECT substr(place, 28, 36), kind, substr(place, 64), queue, suspect, plain, priority, substr(place, 1, 27) FROM picked
   ORDER BY priority DESC, place LIMIT :most + 0
 
 -- fragment: here
 j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority
 
 -- name: due_in
--- The time at which the next job is due. Due jobs are searched first, and one is enough. Jobs with a TTL are sorted by
+-- The time at which the next of the jobs that `pick` may choose from is due. Due jobs are searched first, and one is enough. Jobs with a TTL are sorted by
 -- their expiry: all of them are scanned only if no job is due.
 WITH RECURSIVE
 {heads},
@@ -160,6 +146,15 @@ later(due_at) AS (
   FROM suspect_heads h WHERE h.priority IS NOT NULL)
 SELECT CASE WHEN EXISTS (SELECT 1 FROM due) THEN :now ELSE (SELECT min(l.due_at) FROM later l) END
 
+-- name: claim.special
+-- Whether dependencies must be resolved, and whether there are limits.
+-- differs: `pick` finds all other jobs, so there is nothing else to say.
+SELECT {has_flow_checks}, {has_limits}
+
+-- name: claim.states
+-- The states of jobs that were chosen within limits.
+SELECT j.id, j.state FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value
+
 -- name: claim
 -- The jobs of one claim rule.
 -- differs: SQLite has no writing CTE, so each table has its own statement, and each claim rule too.
@@ -178,8 +173,9 @@ UPDATE interlock_jobs SET state = :target, phase = 'running', version = version 
   lifecycle_version = :lifecycle_version, updated_at = {refreshed}
 WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = :kind AND lifecycle = :lifecycle AND state = :state
   AND phase = 'pending' AND expires_at IS NULL AND held_at IS NULL AND cancel_requested_at IS NULL AND lease_losses = 0
+  AND blocked_at IS NULL AND concurrency_key IS NULL
 RETURNING id, queue, priority, version, attempt, tries, tries_left, payload, tags, trace, last_error, due_at,
-  scheduled_for, created_at, updated_at, idempotency_key, key_freed, unique_key, redrive_of, root
+  scheduled_for, created_at, updated_at, idempotency_key, key_freed, unique_key, redrive_of, root, batch
 
 -- name: claim.execution
 INSERT INTO interlock_executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status,

@@ -22,14 +22,15 @@ j.payload, j.tags, j.trace, j.result, j.last_error, j.due_at, j.expires_at, j.sc
   j.finished_at,
 j.idempotency_key, j.key_freed, j.unique_key, j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at,
   j.held_reason, j.redrive_of,
-j.root
+j.root, j.concurrency_key, j.batch, j.blocked_at, j.awaited
 
 -- fragment: summary
 -- The same without payload and result, which may be a megabyte each.
 j.id, j.kind, j.queue, j.priority, j.lifecycle, j.lifecycle_version, j.state, j.phase, j.version, j.attempt, j.tries,
 j.tries_left, j.lease_losses, '{}', j.tags, j.trace, NULL, j.last_error, j.due_at, j.expires_at,
 j.scheduled_for, j.created_at, j.updated_at, j.finished_at, j.idempotency_key, j.key_freed, j.unique_key,
-j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of, j.root
+j.cancel_requested_at, j.cancel_requested_by, j.cancel_reason, j.held_at, j.held_reason, j.redrive_of, j.root,
+j.concurrency_key, j.batch, j.blocked_at, j.awaited
 
 -- fragment: execution
 e.job_id, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status, e.state, e.ended_by,
@@ -57,3 +58,23 @@ e.lease_owner = 'external:' || e.kind
 -- fragment: cancellable
 EXISTS (SELECT 1 FROM interlock_lifecycle_edges d WHERE d.lifecycle = j.lifecycle AND d.version = j.lifecycle_version
   AND d.source = j.state AND d.event = 'cancel')
+
+-- fragment: matching
+-- The filters of lists and of operations on many jobs. The function lower() converts only A to Z.
+(:kind IS NULL OR j.kind = :kind) AND (:state IS NULL OR j.state = :state) AND (:phase IS NULL OR j.phase = :phase)
+  AND (:queue IS NULL OR j.queue = :queue)
+  AND (:since IS NULL OR coalesce(j.finished_at, j.created_at) >= :since)
+  AND (:until IS NULL OR coalesce(j.finished_at, j.created_at) < :until)
+  AND (:error_like IS NULL OR instr(lower(j.last_error), :error_like) > 0)
+  AND (:tags IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(:tags) t
+    WHERE NOT EXISTS (SELECT 1 FROM json_each(j.tags) h WHERE h.key = t.key AND h.value = t.value)))
+
+-- fragment: ended_by_failure
+-- The job failed by itself: it was not rejected or cancelled, and did not expire.
+EXISTS (SELECT 1 FROM interlock_executions x
+  WHERE x.job_id = j.id AND x.attempt = j.attempt AND x.ended_by NOT IN ('reject', 'cancel', 'expire'))
+
+-- fragment: redriven
+-- An audit note, which is stored together with the new job, shows that the job was redriven.
+EXISTS (SELECT 1 FROM interlock_audit a
+  WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive')

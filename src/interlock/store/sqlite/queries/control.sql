@@ -1,14 +1,21 @@
 -- Cancel requests, holds and audit notes, on SQLite.
 
 -- name: request_cancel
-SELECT j.attempt, j.cancel_requested_at IS NULL FROM interlock_jobs j CROSS
+-- differs: the request and the audit note have statements of their own, in the same transaction.
+SELECT j.id, j.cancel_requested_at IS NULL FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value CROSS
   JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
-WHERE j.id = :id AND j.phase = 'running' AND e.status IN ('LEASED', 'IN_PROGRESS')
+WHERE j.phase = 'running' AND e.status IN ('LEASED', 'IN_PROGRESS')
 
 -- name: request_cancel.job
 UPDATE interlock_jobs SET cancel_requested_at = :now, cancel_requested_by = :by, cancel_reason = :reason,
   updated_at = {refreshed}
-WHERE id = :id AND cancel_requested_at IS NULL
+WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: request_cancel.audit
+INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, actor, reason)
+SELECT j.id, j.version, 1 + coalesce((SELECT max(a.n) FROM interlock_audit a
+  WHERE a.job_id = j.id AND a.version = j.version), 0), j.attempt, :now, 'cancel_requested', :by, :reason
+FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value
 
 -- name: add_note
 -- differs: moves use it too.

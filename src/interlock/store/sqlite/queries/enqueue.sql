@@ -1,27 +1,27 @@
 -- Enqueue, on SQLite.
 
--- name: enqueue
--- differs: taken keys are looked up first, because the trigger that refuses REPLACE would refuse the conflict too;
---   the stored ids are read afterwards, so that the result does not depend on the number of statements.
-INSERT INTO interlock_jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
-  due_at, expires_at, created_at, updated_at,
-  idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root)
-SELECT a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries,
-  a.due_at, a.expires_at, :now, :now,
-  a.idempotency_key, a.unique_key, a.payload, a.tags, a.trace, a.scheduled_for, a.redrive_of, a.root
-FROM (
-  SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS kind, json_extract(value, '$[2]') AS queue,
-    json_extract(value, '$[3]') AS priority, json_extract(value, '$[4]') AS lifecycle,
-      json_extract(value, '$[5]') AS lifecycle_version,
-    json_extract(value, '$[6]') AS state, json_extract(value, '$[7]') AS tries, json_extract(value, '$[8]') AS due_at,
-    json_extract(value, '$[9]') AS expires_at, json_extract(value, '$[10]') AS idempotency_key,
-      json_extract(value, '$[11]') AS unique_key,
-    json_extract(value, '$[12]') AS payload, json_extract(value, '$[13]') AS tags,
-      json_extract(value, '$[14]') AS trace,
-    json_extract(value, '$[15]') AS scheduled_for, json_extract(value, '$[16]') AS redrive_of,
-      json_extract(value, '$[17]') AS root
-  FROM json_each(:jobs)) a
-WHERE (a.idempotency_key IS NULL OR NOT EXISTS (
+-- fragment: asked
+json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS kind, json_extract(value, '$[2]') AS queue,
+json_extract(value, '$[3]') AS priority, json_extract(value, '$[4]') AS lifecycle,
+  json_extract(value, '$[5]') AS lifecycle_version,
+json_extract(value, '$[6]') AS state, json_extract(value, '$[7]') AS tries, json_extract(value, '$[8]') AS due_at,
+json_extract(value, '$[9]') AS expires_at, json_extract(value, '$[10]') AS idempotency_key,
+  json_extract(value, '$[11]') AS unique_key,
+json_extract(value, '$[12]') AS payload, json_extract(value, '$[13]') AS tags, json_extract(value, '$[14]') AS trace,
+json_extract(value, '$[15]') AS scheduled_for, json_extract(value, '$[16]') AS redrive_of,
+  json_extract(value, '$[17]') AS root
+
+-- fragment: columns_of_new
+id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left, due_at, expires_at,
+  created_at, updated_at, idempotency_key, unique_key, payload, tags, trace, scheduled_for, redrive_of, root
+
+-- fragment: values_of_new
+a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'pending', a.tries, a.tries, a.due_at,
+  a.expires_at, :now, :now, a.idempotency_key, a.unique_key, a.payload, a.tags, a.trace, a.scheduled_for, a.redrive_of,
+  a.root
+
+-- fragment: keys_are_free
+(a.idempotency_key IS NULL OR NOT EXISTS (
     SELECT 1 FROM interlock_jobs h INDEXED BY interlock_jobs_idempotency
     WHERE h.kind = a.kind AND h.idempotency_key = a.idempotency_key AND h.idempotency_key IS NOT NULL
       AND h.key_freed = 0))
@@ -29,6 +29,23 @@ WHERE (a.idempotency_key IS NULL OR NOT EXISTS (
     SELECT 1 FROM interlock_jobs h INDEXED BY interlock_jobs_unique
     WHERE h.kind = a.kind AND h.unique_key = a.unique_key AND h.unique_key IS NOT NULL
       AND h.phase IN ('pending', 'running')))
+
+-- name: enqueue
+-- differs: taken keys are looked up first, because the trigger that refuses REPLACE would refuse the conflict too;
+--   the stored ids are read afterwards, so that the result does not depend on the number of statements.
+INSERT INTO interlock_jobs ({columns_of_new}) SELECT {values_of_new} FROM (SELECT {asked} FROM json_each(:jobs)) a
+WHERE {keys_are_free}
+
+-- name: enqueue.flow
+-- The same for jobs with a concurrency key, in a batch, or with dependencies.
+-- differs: each more column of the list costs a plain job time.
+INSERT INTO interlock_jobs ({columns_of_new}, concurrency_key, batch, blocked_at, awaited)
+SELECT {values_of_new}, a.concurrency_key, a.batch, CASE WHEN a.blocked THEN :now END, CASE WHEN a.awaited THEN 1 END
+FROM (
+  SELECT {asked}, json_extract(value, '$[18]') AS concurrency_key, json_extract(value, '$[19]') AS batch,
+    json_extract(value, '$[20]') AS blocked, json_extract(value, '$[21]') AS awaited
+  FROM json_each(:jobs)) a
+WHERE {keys_are_free}
 
 -- name: enqueue.one
 -- One job without keys. No other job can have its key, so the insert either stores it or fails.

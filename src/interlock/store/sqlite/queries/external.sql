@@ -4,6 +4,10 @@
 SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external_id
   WHERE e.kind = :kind AND e.external_id = :external_id AND {handed_over}
 
+-- name: last_external
+SELECT e.job_id FROM interlock_executions e INDEXED BY interlock_executions_external_id
+WHERE e.kind = :kind AND e.external_id = :external_id ORDER BY e.leased_at DESC, e.job_id DESC LIMIT 1
+
 -- name: external_work
 SELECT k.name, (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external
   WHERE e.kind = k.name AND {handed_over}),

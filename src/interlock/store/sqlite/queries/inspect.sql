@@ -18,11 +18,7 @@ FROM json_each(:ids) i
 
 -- fragment: filtered
 FROM interlock_jobs j LEFT JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
-WHERE (:kind IS NULL OR j.kind = :kind) AND (:state IS NULL OR j.state = :state)
-  AND (:phase IS NULL OR j.phase = :phase)
-  AND (:queue IS NULL OR j.queue = :queue) AND (:after IS NULL OR j.id < :after)
-  AND (:tags IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(:tags) t
-    WHERE NOT EXISTS (SELECT 1 FROM json_each(j.tags) h WHERE h.key = t.key AND h.value = t.value)))
+WHERE {matching} AND (:after IS NULL OR j.id < :after)
 ORDER BY j.id DESC LIMIT :limit + 0
 
 -- name: jobs
@@ -54,7 +50,10 @@ SELECT EXISTS (SELECT 1 FROM json_each(:kinds) k
     CROSS JOIN interlock_executions e INDEXED BY interlock_executions_leases
     WHERE e.kind = k.value AND e.lease_expires_at <= :now AND {leased}),
   EXISTS (SELECT 1 FROM json_each(:kinds) k CROSS JOIN interlock_jobs j INDEXED BY interlock_jobs_expiring
-    WHERE j.kind = k.value AND j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= :now)
+    WHERE j.kind = k.value AND j.phase = 'pending' AND j.expires_at IS NOT NULL AND j.expires_at <= :now),
+  {has_flow_checks} OR EXISTS (SELECT 1 FROM json_each(:kinds) k CROSS JOIN interlock_jobs j
+      INDEXED BY interlock_jobs_stopping
+    WHERE j.kind = k.value AND j.phase = 'pending' AND j.cancel_requested_at IS NOT NULL AND j.finished_at IS NULL)
 
 -- name: stuck
 -- Twice the lease after the last heartbeat is later than the lease's end, by which the index is sorted. It is walked
@@ -75,60 +74,67 @@ stuck AS (
 SELECT {execution} FROM stuck s CROSS JOIN interlock_executions e ON e.job_id = s.job_id AND e.attempt = s.attempt
 WHERE s.place <= :limit ORDER BY e.heartbeat_at, e.job_id
 
+-- fragment: aside
+(j.held_at IS NOT NULL OR j.blocked_at IS NOT NULL)
+
+-- fragment: waiting_counts
+j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at)
+
 -- name: depths
--- Each part uses an index without ended jobs. Jobs in a paused queue count as later; jobs past their TTL are not
+-- Each part uses an index without ended jobs. Jobs of a paused queue or kind count as later; jobs past their TTL are not
 -- counted.
 WITH waiting(kind, queue, due, later, since) AS (
-  SELECT j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at)
-    FROM interlock_jobs j INDEXED BY interlock_jobs_ready
-  WHERE {ready} GROUP BY j.queue, j.kind
+  SELECT {waiting_counts} FROM interlock_jobs j INDEXED BY interlock_jobs_ready WHERE {ready} GROUP BY j.queue, j.kind
   UNION ALL
-  SELECT j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at)
-    FROM interlock_jobs j INDEXED BY interlock_jobs_ready_expiring
-  WHERE {expiring} AND j.expires_at > :now GROUP BY j.queue, j.kind
+  SELECT {waiting_counts} FROM interlock_jobs j INDEXED BY interlock_jobs_ready_expiring
+    WHERE {expiring} AND j.expires_at > :now GROUP BY j.queue, j.kind
   UNION ALL
-  SELECT j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at)
-    FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
-  WHERE {suspect} AND (j.expires_at IS NULL OR j.expires_at > :now) GROUP BY j.queue, j.kind),
-parts(kind, queue, due, later, held, running, since) AS (
-  SELECT w.kind, w.queue, CASE WHEN p.name IS NULL THEN w.due ELSE 0 END, CASE WHEN p.name IS NULL
-    THEN w.later ELSE w.due + w.later END, 0, 0,
-    CASE WHEN p.name IS NULL THEN min(w.since, :now) END
-  FROM waiting w LEFT JOIN interlock_queues p ON p.name = w.queue AND p.paused_at IS NOT NULL
+  SELECT {waiting_counts} FROM interlock_jobs j INDEXED BY interlock_jobs_suspect
+    WHERE {suspect} AND (j.expires_at IS NULL OR j.expires_at > :now) GROUP BY j.queue, j.kind
   UNION ALL
-  SELECT j.kind, j.queue, 0, 0, count(*), 0, NULL FROM interlock_jobs j INDEXED BY interlock_jobs_held
-    WHERE j.held_at IS NOT NULL GROUP BY j.kind, j.queue
+  SELECT {waiting_counts} FROM interlock_jobs j INDEXED BY interlock_jobs_by_key
+    WHERE {waiting} AND (j.expires_at IS NULL OR j.expires_at > :now) GROUP BY j.kind, j.queue),
+judged(kind, queue, due, later, since, paused) AS (
+  SELECT w.*, EXISTS (SELECT 1 FROM interlock_limits l WHERE l.paused_at IS NOT NULL AND ((l.scope = 'queue'
+    AND l.name = w.queue) OR (l.scope = 'kind' AND l.name = w.kind))) FROM waiting w),
+parts(kind, queue, due, later, held, running, since, blocked) AS (
+  SELECT w.kind, w.queue, CASE WHEN w.paused THEN 0 ELSE w.due END, CASE WHEN w.paused
+    THEN w.due + w.later ELSE w.later END, 0, 0, CASE WHEN NOT w.paused THEN min(w.since, :now) END, 0
+  FROM judged w
   UNION ALL
-  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock_executions e INDEXED BY interlock_executions_leases
+  SELECT j.kind, j.queue, 0, 0, count(*), 0, NULL, 0 FROM interlock_jobs j INDEXED BY interlock_jobs_aside
+    WHERE {aside} AND j.held_at IS NOT NULL GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT j.kind, j.queue, 0, 0, 0, 0, NULL, count(*) FROM interlock_jobs j INDEXED BY interlock_jobs_aside
+    WHERE {aside} AND j.blocked_at IS NOT NULL GROUP BY j.kind, j.queue
+  UNION ALL
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL, 0 FROM interlock_executions e INDEXED BY interlock_executions_leases
     CROSS JOIN interlock_jobs j ON j.id = e.job_id
   WHERE {leased} GROUP BY e.kind, j.queue
   UNION ALL
-  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL FROM interlock_executions e INDEXED BY interlock_executions_external
-    CROSS JOIN interlock_jobs j ON j.id = e.job_id
+  SELECT e.kind, j.queue, 0, 0, 0, count(*), NULL, 0
+  FROM interlock_executions e INDEXED BY interlock_executions_external CROSS JOIN interlock_jobs j ON j.id = e.job_id
   WHERE {handed_over} GROUP BY e.kind, j.queue)
-SELECT d.kind, d.queue, sum(d.due), sum(d.later), sum(d.held), sum(d.running), min(d.since) FROM parts d
-  GROUP BY d.kind, d.queue ORDER BY d.kind, d.queue
+SELECT d.kind, d.queue, sum(d.due), sum(d.later), sum(d.held), sum(d.running), min(d.since), sum(d.blocked)
+FROM parts d GROUP BY d.kind, d.queue ORDER BY d.kind, d.queue
 
 -- name: held_jobs
 -- A few of each kind and queue, so that many of one do not hide another.
 SELECT {job}, NULL FROM json_each(:places) p CROSS JOIN json_each((SELECT json_group_array(c.id) FROM (
-  SELECT x.id FROM interlock_jobs x INDEXED BY interlock_jobs_held
-  WHERE x.kind = json_extract(p.value, '$[0]') AND x.queue = json_extract(p.value, '$[1]') AND x.held_at IS NOT NULL
+  SELECT x.id FROM interlock_jobs x INDEXED BY interlock_jobs_aside
+  WHERE x.kind = json_extract(p.value, '$[0]') AND x.queue = json_extract(p.value, '$[1]')
+    AND (x.held_at IS NOT NULL OR x.blocked_at IS NOT NULL) AND x.held_at IS NOT NULL
   LIMIT :limit + 0) c)) h
 CROSS JOIN interlock_jobs j ON j.id = h.value ORDER BY j.held_at, j.id
 
 -- name: recent_failures
--- The index has the jobs that ended in this phase. The execution has the event that ended the job,
--- and an audit note shows a redrive.
+-- The index has the jobs that ended in this phase.
 WITH failed AS (
   SELECT j.id, j.kind, count(*) OVER (PARTITION BY j.kind) AS number,
     row_number() OVER (PARTITION BY j.kind ORDER BY j.finished_at DESC, j.id DESC) AS place
   FROM interlock_jobs j INDEXED BY interlock_jobs_finished
   WHERE j.phase = 'failed' AND j.finished_at IS NOT NULL AND j.finished_at > :since
-    AND EXISTS (SELECT 1 FROM interlock_executions e
-      WHERE e.job_id = j.id AND e.attempt = j.attempt AND e.ended_by NOT IN ('reject', 'cancel', 'expire'))
-    AND NOT EXISTS (SELECT 1 FROM interlock_audit a
-      WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'))
+    AND {ended_by_failure} AND NOT {redriven})
 SELECT f.kind, f.number, j.id, j.state, j.attempt, j.finished_at, j.last_error
 FROM failed f CROSS JOIN interlock_jobs j ON j.id = f.id WHERE f.place <= :newest ORDER BY f.kind, f.place
 

@@ -67,7 +67,8 @@ SELECT substr(p.value, 28, 36), CAST(substr(p.value, 64) AS INTEGER) FROM json_e
   SELECT j.cancel_requested_at || e.job_id || e.attempt AS place
     FROM interlock_jobs j INDEXED BY interlock_jobs_stopping
   CROSS JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = j.attempt
-  WHERE j.kind = k.value AND j.phase = 'running' AND j.cancel_requested_at IS NOT NULL AND {handed_over} AND {unowned}
+  WHERE j.kind = k.value AND j.phase = 'running' AND j.finished_at IS NULL AND j.cancel_requested_at IS NOT NULL
+      AND {handed_over} AND {unowned}
     AND {cancellable}
   ORDER BY j.cancel_requested_at LIMIT :limit + 0) c)) p
 ORDER BY p.value LIMIT :limit + 0

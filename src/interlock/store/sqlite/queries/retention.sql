@@ -3,12 +3,20 @@
 -- differs: SQLite has no partitions, so there are no `partition_audit`, `add_partitions`, `droppable`,
 -- differs: `read_committed`, `drop_partition`, `delete_archived`.
 
+-- fragment: needed
+-- Whether a job that has not ended waits for this one, or for a batch that contains it.
+((j.batch IS NOT NULL OR j.awaited IS NOT NULL) AND EXISTS (
+  SELECT 1 FROM interlock_dependencies d CROSS JOIN interlock_jobs w ON w.id = d.job_id AND w.finished_at IS NULL
+  WHERE d.needs IN (j.id, j.batch, (SELECT b.parent FROM interlock_batches b WHERE b.id = j.batch))))
+
 -- name: prune
+-- Jobs that another job still waits for, or whose results it may still read, are kept.
 -- differs: a trigger deletes executions and receipts.
 DELETE FROM interlock_jobs WHERE id IN (
   SELECT j.id FROM interlock_jobs j INDEXED BY interlock_jobs_finished
     WHERE j.phase = :phase AND j.finished_at < :before AND j.finished_at IS NOT NULL
     AND (:kinds IS NULL OR j.kind IN (SELECT value FROM json_each(:kinds)))
+    AND NOT {needed}
   ORDER BY j.finished_at LIMIT :limit + 0)
 
 -- name: archivable

@@ -94,19 +94,22 @@ FROM json_each(:asked) a CROSS JOIN interlock_jobs j ON j.id = json_extract(a.va
 LEFT JOIN interlock_executions e ON e.job_id = j.id AND e.attempt = json_extract(a.value, '$[1]')
 
 -- name: take
+-- Takes that differ only in the job.
+-- differs: SQLite has no writing CTE, so each table has its own statement, and each group of equal takes too.
 UPDATE interlock_jobs SET state = :target, phase = :phase, version = version + 1, attempt = attempt + 1,
   finished_at = :now,
-  key_freed = max(key_freed, :frees_key), held_at = NULL, held_reason = NULL,
+  key_freed = max(key_freed, :frees_key), held_at = NULL, held_reason = NULL, blocked_at = NULL,
     last_error = coalesce(:reason, last_error), updated_at = {refreshed}
-WHERE id = :job_id AND version = :version AND state = :source AND phase = 'pending' RETURNING id
+WHERE id IN (SELECT value FROM json_each(:ids)) AND version = :version AND state = :source AND phase = 'pending'
+RETURNING id
 
 -- name: take.execution
 INSERT INTO interlock_executions (job_id, attempt, holder, kind, lease_owner, lease_expires_at, heartbeat_at, status,
   state, ended_by, error, leased_at, finished_at)
 SELECT j.id, j.attempt, 1, j.kind, :actor, :now, :now, 'ABORTED', :source, :event, :reason, :now, :now
-  FROM interlock_jobs j WHERE j.id = :job_id
+  FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value
 
 -- name: take.audit
 INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, from_state, to_state, actor, reason)
-SELECT j.id, j.version, 0, j.attempt, :now, :event, :source, :target, :actor, :reason FROM interlock_jobs j
-  WHERE j.id = :job_id
+SELECT j.id, j.version, 0, j.attempt, :now, :event, :source, :target, :actor, :reason
+  FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value

@@ -1,22 +1,18 @@
-"""The plain claim on PostgreSQL: its parameters, its rows, and where its walk over the ready jobs starts."""
+"""Where the plain claim on PostgreSQL starts to walk over the ready jobs."""
 
-import json
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from ...core.job import Job
 from ..codec import array, text_array, time_array
 from ..enqueue_plan import Rows
-from ..types import ClaimRule, Lease
+from ..types import ClaimRule
+from .claimed_rows import DUE_AT
 
 LOOK_FROM_START_EVERY = 1.0
 """Seconds after which a claim walks from the first ready job again, whatever recent claims have seen."""
 REMEMBER_AFTER = 1000
 """How many jobs are claimed within that time before their due times are worth remembering."""
-DUE_AT = 13
-"""The column of the due time in a row of `claim.plain`."""
 
 
 class ClaimBounds:
@@ -63,53 +59,3 @@ class ClaimBounds:
     def _forget(self, looked_at: float) -> None:
         self._bounds.clear()
         self._claimed, self._looked_at = 0, looked_at
-
-
-_decoder = json.JSONDecoder()
-
-
-def _read_json(text: str) -> Any:
-    """`json.loads` without its checks, which take longer than a small payload. PostgreSQL stores only valid JSON."""
-    return _decoder.raw_decode(text.lstrip())[0]
-
-
-def read_lease(row: Any, rule: ClaimRule, by: str) -> Lease:
-    """Return the lease of a row of `claim.plain`. The row has no column that the rule or the claim decides."""
-    payload, tags, trace = row[9], row[10], row[11]
-    job = Job(
-        row[1],
-        rule.kind,
-        row[3],
-        row[4],
-        rule.lifecycle,
-        rule.version,
-        rule.target,
-        "running",
-        row[5],
-        row[6],
-        row[7],
-        row[8],
-        0,
-        _read_json(payload),
-        _read_json(tags) if tags else {},
-        _read_json(trace) if trace else None,
-        None,
-        row[12],
-        row[DUE_AT],
-        None,
-        row[14],
-        row[15],
-        row[16],
-        None,
-        row[17],
-        row[18],
-        row[19],
-        None,
-        None,
-        None,
-        None,
-        None,
-        row[20],
-        row[21],
-    )
-    return Lease(job, 1, rule.status, by, rule.lease)
