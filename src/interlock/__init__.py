@@ -5,10 +5,12 @@ from .core.backoff import Backoff
 from .core.error_policy import RetryDecision
 from .core.job import AuditEntry, Execution, Job
 from .core.lifecycle import Lifecycle
+from .core.limits import Limit
 from .errors import (
     Cancelled,
     CommitTimeout,
     InterlockError,
+    InvalidToken,
     JobFailed,
     KeyReused,
     LeaseLost,
@@ -22,15 +24,21 @@ from .errors import (
     Unavailable,
     UsageError,
 )
+from .jobs.batch import Batch
+from .jobs.flow import Flow
 from .jobs.handle import JobHandle
 from .jobs.kind import Kind
+from .jobs.question import Question
 from .jobs.request import JobRequest
 from .jobs.results import Answer, Completed, External, Fail, Failed, Gone, InProgress, Reject, Retry, Snooze
 from .jobs.run import Run, SyncRun
+from .operate.bulk import Bulk
+from .operate.bulk_result import BulkResult
 from .operate.explain import Explanation
 from .operate.status import Status
 from .operate.verify import Report, Violation
 from .store.contract import Cursor, Tx
+from .store.flow_types import BatchProgress, LimitSeen, Operation
 from .store.types import Enqueued
 from .worker.worker import Worker
 
@@ -39,6 +47,10 @@ __all__ = [
     "App",
     "AuditEntry",
     "Backoff",
+    "Batch",
+    "BatchProgress",
+    "Bulk",
+    "BulkResult",
     "Cancelled",
     "CommitTimeout",
     "Completed",
@@ -49,9 +61,11 @@ __all__ = [
     "External",
     "Fail",
     "Failed",
+    "Flow",
     "Gone",
     "InProgress",
     "InterlockError",
+    "InvalidToken",
     "Job",
     "JobFailed",
     "JobHandle",
@@ -61,10 +75,14 @@ __all__ = [
     "LeaseLost",
     "Lifecycle",
     "LifecycleError",
+    "Limit",
+    "LimitSeen",
     "NotApplied",
     "NotFound",
     "NotMigrated",
+    "Operation",
     "PayloadError",
+    "Question",
     "Refused",
     "Reject",
     "Report",

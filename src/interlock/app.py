@@ -3,41 +3,43 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
 from .core.clock import Seconds, SystemClock, seconds
 from .core.ids import uuid7
-from .core.job import AuditEntry, Execution, Job, Phase
+from .core.job import Job
+from .core.limits import Limit
 from .core.payload import check_name, clean
 from .engine.context import SettleContext
-from .errors import UsageError
+from .errors import TransitionRefused, UsageError
 from .jobs.async_twin import async_twin
 from .jobs.backend import Backend
-from .jobs.declarations import Declarations
 from .jobs.enqueue import aenqueue, current_connection, enqueue, enqueue_foreign
+from .jobs.flow import Flow, FlowStore, Part
+from .jobs.flow_store import aenqueue_flow, enqueue_flow
 from .jobs.handle import JobHandle
+from .jobs.kind import Kind
 from .jobs.request import JobRequest
 from .jobs.spec import KindSpec
+from .jobs.tokens import Tokens
 from .jobs.user_code import run
-from .maintenance.audit_retention import Archive, AuditRetention
-from .maintenance.prune import RETENTION
-from .operate.explain import Explanation
-from .operate.explain import explain as explain_job
-from .operate.operator import Operator, decision_of, operator_name
-from .operate.status import Status
-from .operate.status import status as status_of
-from .operate.verify import Report, verify
+from .maintenance.audit_retention import Archive
+from .maintenance.retention_options import Retained, audit_retention_of, retention_of
+from .operate.operated_app import OperatedApp
+from .operate.operator import operator_name
+from .reconcile.answer import answer
 from .reconcile.callback import complete
-from .store import OpenStore
 from .store.contract import Tx
 from .store.database import Database
-from .store.open_transactions import open_transactions, refuse_inside
+from .store.flow_types import NewBatch
+from .store.open_transactions import open_transactions
 from .store.types import Enqueued
 from .telemetry.events import Events
-from .worker.assembly import run_until_idle, run_worker, target_of
-from .worker.plan import Plan
+from .worker.app_loader import target_of
+from .worker.assembly import run_until_idle, run_worker
+from .worker.plan import DRAIN, Plan
 from .worker.worker import Worker
 
 R = TypeVar("R")
@@ -45,33 +47,7 @@ TxT = DefaultTypeVar("TxT", default=Tx)
 Lifespan = Callable[[], AbstractAsyncContextManager[None]]
 
 
-Retained = Literal["succeeded", "failed", "audit"]
-
-
-def _retention(given: Mapping[Retained, Seconds | None]) -> dict[Phase, float]:
-    jobs: dict[Phase, Seconds | None] = {
-        **RETENTION,
-        **{name: age for name, age in given.items() if name != "audit"},
-    }
-    for phase in jobs:
-        if phase not in ("succeeded", "failed"):
-            raise UsageError(
-                f"retention has an unknown key {phase!r}. The keys are succeeded and failed (the age at which jobs are "
-                "deleted) and audit (the age at which the history of deleted jobs is archived)."
-            )
-    return {phase: seconds(age, f"retention of {phase}") for phase, age in jobs.items() if age is not None}
-
-
-def _audit_retention(age: Seconds | None, archive: Archive | None) -> AuditRetention | None:
-    if (age is None) != (archive is None):
-        raise UsageError(
-            "retention['audit'] and archive= belong together: history is deleted only after archive= has stored it "
-            "elsewhere. Give both, or run: interlock audit archive."
-        )
-    return None if age is None or archive is None else AuditRetention(seconds(age, "retention of audit"), archive)
-
-
-class App(Declarations[TxT], Generic[TxT]):
+class App(OperatedApp[TxT], Generic[TxT]):
     """A database and the kinds of job in it. The first method that needs the database opens it."""
 
     @overload
@@ -84,6 +60,8 @@ class App(Declarations[TxT], Generic[TxT]):
         lifespan: Lifespan | None = None,
         retention: Mapping[Retained, Seconds | None] | None = None,
         archive: Archive | None = None,
+        queues: Mapping[str, Limit] | None = None,
+        secret: str | Sequence[str] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -96,6 +74,8 @@ class App(Declarations[TxT], Generic[TxT]):
         lifespan: Lifespan | None = None,
         retention: Mapping[Retained, Seconds | None] | None = None,
         archive: Archive | None = None,
+        queues: Mapping[str, Limit] | None = None,
+        secret: str | Sequence[str] | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -107,32 +87,40 @@ class App(Declarations[TxT], Generic[TxT]):
         lifespan: Lifespan | None = None,
         retention: Mapping[Retained, Seconds | None] | None = None,
         archive: Archive | None = None,
+        queues: Mapping[str, Limit] | None = None,
+        secret: str | Sequence[str] | None = None,
     ) -> None:
         """`url` falls back to INTERLOCK_DATABASE_URL, DATABASE_URL, then sqlite:///interlock.db.
 
         `transaction` opens a transaction of your own library on that database; commit functions, hooks and `admit`
         receive its handle. `retention` sets how long ended jobs are kept, by phase; None keeps them forever. By
         default, succeeded jobs are kept for seven days and failed jobs forever. With an age for `audit`, workers pass
-        the history of deleted jobs to `archive` and then delete it.
+        the history of deleted jobs to `archive` and then delete it. `queues` declares the limits of queues. `secret`
+        signs the tokens of questions; of several, the first one signs and all are accepted. It falls back to
+        INTERLOCK_SECRET.
         """
         self.imports = tuple(imports)
         self.lifespan = lifespan
         self.events = Events()
         self.target: str | None = None
         """The app as `module:app`, if it was loaded by that name."""
-        self.retention = _retention(retention or {})
-        self.audit_retention = _audit_retention((retention or {}).get("audit"), archive)
-        self.database = Database(url, check_name("schema", schema), SystemClock(), self._declared)
-        self._transaction = transaction
-        backend = Backend(self.database.store, self._find_spec, self._complete, self.cancel, transaction)
-        super().__init__(backend, lambda: self.database.clock.now().timestamp())
+        self.retention = retention_of(retention or {})
+        self.audit_retention = audit_retention_of((retention or {}).get("audit"), archive)
+        self.database = Database(url, check_name("schema", schema), SystemClock(), self.declared)
+        backend = Backend(
+            self.database.store, self._find_spec, self._complete, self._answer, self.cancel, Tokens(secret), transaction
+        )
+        super().__init__(backend, lambda: self.database.clock.now().timestamp(), queues or {}, transaction)
 
     def _complete(self, spec: KindSpec, external_id: str, value: Any) -> bool:
-        backend, owner = self._backend, f"callback#{uuid7()}"
-        context = SettleContext(
-            owner, backend.store, {spec.name: spec}, backend.transaction, self.events, backend.sleeper
-        )
-        return complete(context, spec, external_id, value)
+        return complete(self._acting(f"callback#{uuid7()}", spec), spec, external_id, value)
+
+    def _answer(self, spec: KindSpec, root: str, value: Any, by: str) -> bool:
+        return answer(self._acting(f"answer:{by}" if by else "answer", spec), spec, root, value)
+
+    def _acting(self, actor: str, spec: KindSpec) -> SettleContext:
+        backend, kinds = self._backend, {spec.name: spec}
+        return SettleContext(clean(actor, 255), backend.store, kinds, backend.transaction, self.events, backend.sleeper)
 
     # ------------------------------------------------------------ enqueue
     def enqueue_many(self, requests: Iterable[JobRequest[R]], /, *, conn: Any = None) -> list[JobHandle[R]]:
@@ -159,8 +147,21 @@ class App(Declarations[TxT], Generic[TxT]):
             return self.enqueue_many([self.kinds[kind].request_from_payload(payload)])[0]
         return self._handle(enqueue_foreign(self.database.store(), kind, payload))
 
-    def _handle(self, stored: Enqueued) -> JobHandle[Any]:
-        return JobHandle(stored, self._backend)
+    def flow(self, name: str, /, *, conn: Any = None) -> Flow:
+        """Build a graph of jobs: `with app.flow("import") as flow:`. The end of the block stores it in one transaction.
+
+        With `conn`, that is the caller's own transaction.
+        """
+        return Flow(name, FlowStore(self._backend, self._check_request, self._store_flow, self._astore_flow), conn)
+
+    def _store_flow(self, parts: Sequence[Part], batches: Sequence[NewBatch], conn: Any) -> list[Enqueued]:
+        return enqueue_flow(self.database.store(), parts, batches, conn=conn, transaction=self._transaction)
+
+    async def _astore_flow(self, parts: Sequence[Part], batches: Sequence[NewBatch], conn: Any) -> list[Enqueued]:
+        conn = current_connection(self.database.store) if conn is None else conn
+        if conn is None:
+            return await asyncio.to_thread(self._store_flow, parts, batches, None)
+        return await aenqueue_flow(await asyncio.to_thread(self.database.store), parts, batches, conn)
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open a transaction on the app's database. It commits at the end of the block.
@@ -169,101 +170,46 @@ class App(Declarations[TxT], Generic[TxT]):
         """
         return self._store_outside("app.transaction()", "use the one that is open").transaction()
 
-    def _store_outside(self, verb: str, instead: str | None = None) -> OpenStore:
-        """Return the store, for a method that needs its own transaction. `UsageError` inside an open one."""
-        store = self.database.store()
-        refuse_inside(store, verb, *([instead] if instead else []))
-        return store
+    # ------------------------------------------------------------ answer
+    def answer(self, token: str, value: object, /, *, by: str = "") -> bool:
+        """Answer the question with this token, whatever its kind. `kind.answer` checks the type of the value, too."""
+        return self._find_kind(self._backend.tokens.read(token)[0]).answer(token, value, by=by)
 
-    # ------------------------------------------------------------ read
-    def get(self, id: str, /) -> Job:
-        """Read the job as it is now. `NotFound` if no job has this id."""
-        return self.database.store().inspect.get(id)
+    def answer_job(self, id: str, value: object, /, *, by: str, reason: str = "") -> Job:
+        """Answer the question of a job by its id, as an operator who has no token."""
+        job = self._store_outside("app.answer_job").inspect.get(id)
+        spec = self._find_kind(job.kind).spec
+        context = self._acting(operator_name(by), spec)
+        if job.ended or not answer(context, spec, job.root or id, value, clean(reason) or None):
+            raise TransitionRefused(f"Job {id} takes no answer: it has its answer, or has ended in {job.state}.")
+        return self.get(id)
 
-    def jobs(
-        self,
-        *,
-        kind: str | None = None,
-        state: str | None = None,
-        phase: str | None = None,
-        queue: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> list[Job]:
-        """Return the jobs that match every given filter, newest first. `after` is the last id of the previous page."""
-        return self.database.store().inspect.jobs(
-            kind=kind, state=state, phase=phase, queue=queue, tags=tags, limit=limit, after=after
-        )
-
-    def executions(self, id: str, /) -> list[Execution]:
-        """Return all executions of a job, by attempt."""
-        return self.database.store().inspect.executions(id)
-
-    def history(self, id: str, /) -> list[AuditEntry]:
-        """Return the audit entries of a job, in order. They remain after retention has deleted the job."""
-        return self.database.store().inspect.history(id)
-
-    def verify(self) -> Report:
-        """Recompute every job's state from its executions and check every rule on the whole database."""
-        return verify(self._store_outside("app.verify"))
-
-    # ------------------------------------------------------------ operate
-    def cancel(self, id: str, /, *, by: str, reason: str = "") -> Job:
-        """End a waiting job, or ask a running one to stop; the job's phase says which.
-
-        A running job may still succeed.
-        """
-        return self._operator(by, "app.cancel").cancel(id, clean(reason) or None)
-
-    def reject(self, id: str, /, *, by: str, reason: str) -> Job:
-        """Reject a waiting job, if its lifecycle has a `reject` transition from its state."""
-        return self._operator(by, "app.reject").reject(id, clean(reason))
-
-    def release(
-        self,
-        id: str,
-        /,
-        *,
-        by: str,
-        reason: str,
-        effect: Literal["happened", "did_not"] | None = None,
-        receipt: Any = None,
-    ) -> Job:
-        """End a job's hold.
-
-        `effect` says whether the external call in doubt happened, and `receipt` what it returned.
-        """
-        return self._operator(by, "app.release").release(id, clean(reason), decision_of(effect, receipt))
-
-    def redrive(self, id: str, /, *, by: str, reason: str = "", fresh: bool = False) -> JobHandle[object]:
-        """Enqueue a failed job again, as a new job.
-
-        It keeps the results of steps and effects, unless it starts `fresh`.
-        """
-        return self._handle(self._operator(by, "app.redrive").redrive(id, clean(reason) or None, fresh=fresh))
-
-    def explain(self, id: str, /) -> Explanation:
-        """Explain why the job is in its state, and what happens next."""
-        return explain_job(self.database.store(), id)
-
-    def status(self) -> Status:
-        """Return the number of jobs per state, the stuck and held ones, and the kinds that no worker serves."""
-        return status_of(self.database.store())
-
-    def _operator(self, by: str, verb: str) -> Operator:
-        store, kinds = self._store_outside(verb), {name: kind.spec for name, kind in self.kinds.items()}
-        return Operator(SettleContext(operator_name(by), lambda: store, kinds, self._transaction, self.events))
+    def _find_kind(self, name: str) -> Kind[..., Any, TxT]:
+        if name not in self.kinds:
+            raise UsageError(f"This app has no kind {name}, which asked. Answer in the app that declares it.")
+        return self.kinds[name]
 
     # ------------------------------------------------------------ work
     @asynccontextmanager
     async def worker(
-        self, *, queues: Sequence[str] = (), slots: int = 100, listen: bool = True
+        self,
+        *,
+        queues: Sequence[str] = (),
+        slots: int = 100,
+        child_processes: int | None = None,
+        listen: bool = True,
+        drain: Seconds = DRAIN,
     ) -> AsyncGenerator[Worker]:
-        """Run a worker in this event loop until the block ends; then it drains. With `listen=False` it only polls."""
+        """Run a worker in this event loop until the block ends. With `listen=False` it only polls.
+
+        At the end of the block, running jobs have `drain` seconds to end; the rest returns to the queue. At most
+        `child_processes` jobs of kinds with `process=True` run at once; by default one for each core.
+        """
         if open_transactions():
             self._store_outside("app.worker")
-        async with run_worker(self.plan(queues=queues, slots=slots, listen=listen)) as worker:
+        wait = seconds(drain, "drain")
+        plan = self.plan(queues=queues, slots=slots, child_processes=child_processes, listen=listen, drain=wait)
+        async with run_worker(plan) as worker:
             yield worker
 
     def run_until_idle(self, *, timeout: Seconds = 60.0) -> int:
@@ -318,16 +264,7 @@ class App(Declarations[TxT], Generic[TxT]):
             yield self
 
     aenqueue_named = async_twin(enqueue_named)
-    aget = async_twin(get)
-    ajobs = async_twin(jobs)
-    aexecutions = async_twin(executions)
-    ahistory = async_twin(history)
-    averify = async_twin(verify)
-    acancel = async_twin(cancel)
-    areject = async_twin(reject)
-    arelease = async_twin(release)
-    aredrive = async_twin(redrive)
-    aexplain = async_twin(explain)
-    astatus = async_twin(status)
+    aanswer = async_twin(answer)
+    aanswer_job = async_twin(answer_job)
     amigrate = async_twin(migrate)
     aclose = async_twin(close)

@@ -8,6 +8,7 @@ InterlockError
 ├── LeaseLost           the attempt must stop: its worker lost the lease, or is stopping
 ├── JobFailed           the job whose result was requested did not succeed: `.job`
 ├── NotMigrated         the database lacks this version's schema or a lifecycle
+├── InvalidToken        this app did not sign the token of a question
 ├── KeyReused           the idempotency key belongs to a job with another payload
 ├── Cancelled           someone asked the job to stop
 ├── LifecycleError      a lifecycle can never work
@@ -66,6 +67,10 @@ class JobFailed(InterlockError):
 
 class NotMigrated(InterlockError):
     """The database lacks the schema of this version, or a lifecycle that the app declares."""
+
+
+class InvalidToken(InterlockError):
+    """A token names no question of this app: it is incomplete, was changed, or is signed with another secret."""
 
 
 class KeyReused(InterlockError):

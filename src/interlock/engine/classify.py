@@ -22,6 +22,7 @@ from ..core.outcome import (
 )
 from ..core.payload import check_external_id, clean
 from ..errors import Cancelled, InterlockError, LeaseLost, PayloadError, UsageError
+from ..jobs.question import Question
 from ..jobs.results import External, Fail, Reject, Retry, Snooze
 from .held_execution import WHY, HeldExecution
 
@@ -105,6 +106,9 @@ def outcome_of_stop(execution: HeldExecution, *, started: bool = True) -> Outcom
 def outcome_of_value(execution: HeldExecution, value: Any) -> tuple[Outcome, Any]:
     """Return the outcome for a handler's return value, and the value for the commit function."""
     spec = execution.spec
+    if isinstance(value, Question):
+        terms = value.terms
+        return Handed(value.external_id, terms.timeout, terms.dump()), None
     if isinstance(value, External):
         if spec.reconcile is None:
             return FailedFinally(

@@ -155,6 +155,12 @@ class HeldExecution:
         """
         return self.asked_at + self.seconds - min(1.0, self.seconds / 8)
 
+    @property
+    def must_cancel(self) -> bool:
+        """Whether the job has a cancel request, and its lifecycle allows `cancel` from its state."""
+        requested = self.job.cancel_requested_at is not None
+        return requested and self.lifecycle.arrow(self.job.state, "cancel") is not None
+
     def check(self) -> None:
         """Raise `Cancelled` or `LeaseLost` if the handler must stop."""
         if self.stop is None:

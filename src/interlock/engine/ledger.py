@@ -30,6 +30,10 @@ class Ledger(Protocol):
 
     def receipts(self) -> list[Receipt]: ...
 
+    def results(self, kind: str) -> list[str | None]:
+        """Return the results, as JSON, of the jobs of this kind that the job has waited for."""
+        ...
+
     def record_step(self, name: str, args_hash: str, value: str) -> None: ...
 
     def begin_effect(self, name: str, args_hash: str) -> None: ...
@@ -63,6 +67,11 @@ class StoreLedger:
     def receipts(self) -> list[Receipt]:
         return self._context.retry_while_unavailable(
             lambda: self._context.store.receipts.for_job(self._execution.job.id), "receipts"
+        )
+
+    def results(self, kind: str) -> list[str | None]:
+        return self._context.retry_while_unavailable(
+            lambda: self._context.store.flow.results(self._execution.job.id, kind), "results"
         )
 
     def record_step(self, name: str, args_hash: str, value: str) -> None:

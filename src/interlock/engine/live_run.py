@@ -1,12 +1,16 @@
 """The `Run` and `SyncRun` objects that a handler receives."""
 
+import json
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from ..core.clock import seconds
+from ..core.clock import Seconds, seconds
 from ..core.payload import check_name
 from ..errors import UsageError
+from ..jobs.asking import NO_DEFAULT, ask
+from ..jobs.question import Question
+from ..jobs.run import ResultOf
 from ..telemetry.events import Measured
 from .effects import DOUBTS, AttemptReceipts, Called, InThread, OnDoubt, adrive, drive, effect, step
 from .held_execution import HeldExecution
@@ -64,6 +68,13 @@ class BaseRun:
     def _receipts(self) -> AttemptReceipts:
         return AttemptReceipts(self._ledger, self._execution.job.root or self.job_id)
 
+    def ask(self, *, timeout: Seconds, default: object = NO_DEFAULT) -> Question[Any]:
+        execution = self._execution
+        execution.check()
+        if execution.status == "COMMITTED":
+            raise UsageError(f"The finish function of {execution.spec.name} asks a question. Ask in the handler.")
+        return ask(execution.spec, execution.job, timeout, default)
+
     def measure(self, name: str, value: float) -> None:
         self._execution.measure(check_name("The name of a measure", name), value)
         self._host.measured(Measured(self.job_id, self._execution.job.kind, name, float(value)))
@@ -87,6 +98,10 @@ class _Done:
 
 
 _DONE = _Done()
+
+
+def _read(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
 
 
 def _max_age(name: str, given: Mapping[str, Any]) -> float:
@@ -119,6 +134,11 @@ class LiveRun(BaseRun):
     def progress(self, done: float, total: float | None = None, note: str = "") -> Awaitable[None]:
         self._execution.progress(done, total, note)
         return _DONE
+
+    async def results(self, kind: ResultOf[T], /) -> list[T]:
+        self._ledger.refuse_open_transaction("run.results")
+        found: list[str | None] = await self._host.write(lambda: self._ledger.results(kind.name))
+        return [kind.load_result(_read(text)) for text in found]
 
     async def advance(self, stage: str, /) -> None:
         self._ledger.refuse_open_transaction("run.advance")
@@ -170,6 +190,10 @@ class LiveSyncRun(BaseRun):
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         self._execution.progress(done, total, note)
+
+    def results(self, kind: ResultOf[T], /) -> list[T]:
+        self._ledger.refuse_open_transaction("run.results")
+        return [kind.load_result(_read(text)) for text in self._ledger.results(kind.name)]
 
     def advance(self, stage: str, /) -> None:
         self._ledger.refuse_open_transaction("run.advance")

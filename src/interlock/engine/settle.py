@@ -19,7 +19,7 @@ from ..errors import InterlockError, LeaseLost, TransitionRefused, Unavailable
 from ..jobs.spec import KindSpec
 from ..jobs.user_code import CallScope, call_within, context_of
 from ..store.types import Refusal
-from ..telemetry.events import Batch
+from ..telemetry.events import DatabaseCall
 from .classify import as_unrecorded, outcome_of
 from .context import SettleContext
 from .failpoints import Failpoint, no_failpoints
@@ -66,7 +66,7 @@ class Settler:
                 _log.error("The store refused a move of job %s, which was not in the batch. Ignored.", refusal.job_id)
         for settlement, move in moves.values():
             _keep_error(settlement, self._handle_stored, settlement, move)
-        self.context.events.emit(Batch("settle", len(settlements), self.context.sleeper.monotonic() - began))
+        self.context.events.emit(DatabaseCall("settle", len(settlements), self.context.sleeper.monotonic() - began))
 
     def _decide_all(self, settlements: Sequence[Settlement]) -> dict[str, tuple[Settlement, Move]]:
         """Return the move of each settlement by its job; keep the errors in the others."""
@@ -122,7 +122,7 @@ class Settler:
                 continue
             if refusal is None:
                 self._handle_stored(settlement, move)
-                self.context.events.emit(Batch("settle", 1, self.context.sleeper.monotonic() - began))
+                self.context.events.emit(DatabaseCall("settle", 1, self.context.sleeper.monotonic() - began))
             else:
                 self._handle_refusal(settlement, move, refusal)
             return

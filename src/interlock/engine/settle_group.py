@@ -12,7 +12,7 @@ from ..core.transition import Move
 from ..jobs.user_code import CallScope, context_of
 from ..store.commit_group import AbandonGroup, GroupBody
 from ..store.types import GroupCommit
-from ..telemetry.events import Batch
+from ..telemetry.events import DatabaseCall
 from .failpoints import Failpoint
 from .settle import Settler
 from .settlement import Settlement
@@ -66,7 +66,7 @@ class GroupSettler(Settler):
                 (left_out.late if job_id in result.late else left_out.alone).append(settlement)
         if result.stored:
             elapsed = self.context.sleeper.monotonic() - began
-            self.context.events.emit(Batch("commit", len(result.stored), elapsed))
+            self.context.events.emit(DatabaseCall("commit", len(result.stored), elapsed))
         return left_out
 
     def _plain_commit(self, settlement: Settlement) -> Move | None:

@@ -9,6 +9,7 @@ from ..core.job import Job
 from ..core.transition import Policy, Take
 from ..errors import InterlockError, TransitionRefused, Unavailable
 from ..jobs.spec import KindSpec
+from ..store.types import KindFacts
 from .context import SettleContext
 from .settle import Body, commit
 from .settle_events import report_hook_failure, report_take
@@ -33,6 +34,8 @@ class WaitingSettler:
     def __init__(self, context: SettleContext, actor: str) -> None:
         self._context = context
         self._actor = actor
+        self._foreign: dict[str, KindFacts | None] = {}
+        """The facts about kinds that this process does not declare, each read once."""
 
     def settle(self, job: Job, event: WaitingEvent, reason: str | None) -> bool:
         """End one waiting job. Returns False if another process has moved it since it was read.
@@ -49,7 +52,7 @@ class WaitingSettler:
         report_take(self._context, job, take)
         return True
 
-    def settle_all(self, jobs: Sequence[Job], event: WaitingEvent, reason: str) -> list[WaitingResult]:
+    def settle_all(self, jobs: Sequence[Job], event: WaitingEvent, reason: str | None) -> list[WaitingResult]:
         """End many waiting jobs. Jobs without hooks share one statement; one job's error does not stop the others."""
         results, batch = list[WaitingResult](), list[tuple[WaitingResult, Take]]()
         for job in jobs:
@@ -112,7 +115,9 @@ class WaitingSettler:
         """Return the transition. If this process does not declare the kind, read the kind from the database."""
         store, spec = self._context.store, self._context.kinds.get(job.kind)
         lifecycle = store.registry.lifecycle(job.lifecycle, job.lifecycle_version)
-        foreign = store.registry.kind(job.kind) if spec is None else None
+        if spec is None and job.kind not in self._foreign:
+            self._foreign[job.kind] = store.registry.kind(job.kind)
+        foreign = self._foreign.get(job.kind)
         policy = spec.policy if spec else Policy(key_until=foreign.key_until if foreign else ())
         take = decide_take(lifecycle, job, event, policy, actor=self._actor, reason=reason)
         state = take.arrow.target

@@ -9,10 +9,12 @@ from ..core.backoff import Backoff
 from ..core.clock import Seconds, seconds
 from ..core.error_policy import ErrorPolicy
 from ..core.lifecycle import Lifecycle, builtin
+from ..core.limits import Limit
 from ..core.payload import check_name
 from ..errors import UsageError
 from ..store.contract import Tx
-from ..store.types import KindFacts
+from ..store.flow_types import DeclaredLimit
+from ..store.types import Declared
 from .backend import Backend
 from .decorator import JobDecorator, NeedsSyncRun
 from .kind import Kind
@@ -41,7 +43,8 @@ _BACKOFF = Backoff()
 class Declarations(Generic[TxT]):
     """The declarations of an app. A declaration that can never work raises `UsageError`."""
 
-    def __init__(self, backend: Backend, now: Callable[[], float]) -> None:
+    def __init__(self, backend: Backend, now: Callable[[], float], queues: Mapping[str, Limit]) -> None:
+        self.queues = dict(queues)
         self.kinds: dict[str, Kind[..., Any, TxT]] = {}
         self.schedules: dict[str, Schedule] = {}
         self._backend = backend
@@ -53,21 +56,21 @@ class Declarations(Generic[TxT]):
     @overload
     def job(self, fn: Callable[Concatenate[Run, P], Awaitable[External[R]]], /) -> Kind[P, R, TxT]: ...  # type: ignore[overload-overlap]
     @overload
-    def job(self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /) -> Kind[P, R, TxT]: ...  # type: ignore[overload-overlap]
+    def job(self, fn: Callable[Concatenate[Run, P], Awaitable[External[R] | R]], /) -> Kind[P, R, TxT]: ...  # type: ignore[overload-overlap]
     @overload
     def job(self, fn: Callable[Concatenate[SyncRun, P], External[R]], /) -> Kind[P, R, TxT]: ...
     @overload
-    def job(self, fn: Callable[Concatenate[SyncRun, P], R], /) -> Kind[P, R, TxT]: ...
+    def job(self, fn: Callable[Concatenate[SyncRun, P], External[R] | R], /) -> Kind[P, R, TxT]: ...
     @overload
     def job(self, fn: Callable[Concatenate[Run, P], object], /) -> NeedsSyncRun: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def job(self, fn: Callable[P, Awaitable[External[R]]], /) -> Kind[P, R, TxT]: ...
     @overload
-    def job(self, fn: Callable[P, Awaitable[R]], /) -> Kind[P, R, TxT]: ...
+    def job(self, fn: Callable[P, Awaitable[External[R] | R]], /) -> Kind[P, R, TxT]: ...
     @overload
     def job(self, fn: Callable[P, External[R]], /) -> Kind[P, R, TxT]: ...
     @overload
-    def job(self, fn: Callable[P, R], /) -> Kind[P, R, TxT]: ...
+    def job(self, fn: Callable[P, External[R] | R], /) -> Kind[P, R, TxT]: ...
     @overload
     def job(
         self,
@@ -86,6 +89,12 @@ class Declarations(Generic[TxT]):
         commit_timeout: Seconds | None = None,
         commit_batch: int = 25,
         error_policy: ErrorPolicy | None = None,
+        max_running: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        max_running_per_key: int | None = None,
+        rate_per_key: str | None = None,
+        burst_per_key: int | None = None,
     ) -> JobDecorator[TxT]: ...
     def job(
         self,
@@ -105,11 +114,18 @@ class Declarations(Generic[TxT]):
         commit_timeout: Seconds | None = None,
         commit_batch: int = 25,
         error_policy: ErrorPolicy | None = None,
+        max_running: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        max_running_per_key: int | None = None,
+        rate_per_key: str | None = None,
+        burst_per_key: int | None = None,
     ) -> Any:
         """Make a function a kind of job: `@app.job`, or `@app.job(…)` with options.
 
         The handler may take a run first: a `Run` for async def, a `SyncRun` for def. `lifecycle` is a `Lifecycle`, or
-        the name of a built-in one.
+        the name of a built-in one. `max_running`, `rate` and `burst` limit the kind over all workers, and the options
+        with `_per_key` limit each concurrency key: see `Limit`.
         """
 
         def declare(fn: Callable[..., Any], /) -> Kind[..., Any, TxT]:
@@ -117,11 +133,14 @@ class Declarations(Generic[TxT]):
             _check_job_options(queue, process, backoff, key_until, error_policy)
             signature, states = Signature(name, fn), [key_until] if isinstance(key_until, str) else key_until
             durations = _check_durations(lease, max_runtime, commit_timeout)
+            key_limit = Limit(max_running_per_key, rate_per_key, burst_per_key)
             return self._add(
                 KindSpec(
                     name, signature, _find_lifecycle(lifecycle), tries=tries, queue=check_name("queue", queue),
                     process=process, backoff=backoff, on_lost_lease=on_lost_lease, key_until=frozenset(states),
-                    commit_batch=commit_batch, error_policy=error_policy, around=self._around, **durations,
+                    commit_batch=commit_batch, error_policy=error_policy, tokens=self._backend.tokens,
+                    around=self._around, **durations,
+                    limit=Limit(max_running, rate, burst), key_limit=None if key_limit.unlimited else key_limit,
                 )
             )  # fmt: skip
 
@@ -151,8 +170,11 @@ class Declarations(Generic[TxT]):
         every = [builtin("standard"), *(kind.spec.lifecycle for kind in self.kinds.values())]
         return list({lifecycle.name: lifecycle for lifecycle in every}.values())
 
-    def _declared(self) -> tuple[list[Lifecycle], list[KindFacts]]:
-        return self._lifecycles(), [kind.facts() for kind in self.kinds.values()]
+    def declared(self) -> Declared:
+        """Return the lifecycles, kinds and limits that `migrate` registers."""
+        of_kinds = [limit for kind in self.kinds.values() for limit in kind.spec.declared_limits()]
+        of_queues = [DeclaredLimit("queue", name, limit) for name, limit in self.queues.items()]
+        return Declared(self._lifecycles(), [kind.facts() for kind in self.kinds.values()], [*of_kinds, *of_queues])
 
     # ------------------------------------------------------------ around attempts, schedules, webhooks
     def around_attempt(self, fn: AroundT, /) -> AroundT:

@@ -9,8 +9,9 @@ from ..core.ids import uuid7
 from ..core.payload import encode
 from ..errors import NotFound, Refused, UsageError
 from ..store import OpenStore
+from ..store.flow_types import NewBatch
 from ..store.open_transactions import handle_here, open_transactions
-from ..store.types import Enqueued, NewJob
+from ..store.types import Enqueued, KindFacts, NewJob
 from .request import JobRequest, new_jobs
 
 Transaction = Callable[[], AbstractContextManager[Any]]
@@ -23,13 +24,25 @@ def enqueue(store: OpenStore, requests: Requests, *, conn: Any, transaction: Tra
     Without a `conn`, code that runs inside a transaction of the app enqueues in that transaction. If the app has its
     own `transaction`, `admit` receives its handle: the caller's `conn`, or one opened here.
     """
+    return enqueue_jobs(store, requests, new_jobs(store, requests), conn=conn, transaction=transaction)
+
+
+def enqueue_jobs(
+    store: OpenStore,
+    requests: Requests,
+    jobs: Sequence[NewJob],
+    *,
+    conn: Any,
+    transaction: Transaction | None,
+    batches: Sequence[NewBatch] = (),
+) -> list[Enqueued]:
+    """`enqueue` for jobs that were made from these requests, and batches."""
     conn = handle_here(store) if conn is None else conn
-    jobs = new_jobs(store, requests)
-    admit = _admission(requests, jobs)
+    admit = admission(requests, jobs)
     if admit is None or transaction is None or conn is not None:
-        return store.queue.enqueue(jobs, conn=conn, admit=admit)
+        return store.queue.enqueue(jobs, conn=conn, admit=admit, batches=batches)
     with transaction() as handle:
-        return store.queue.enqueue(jobs, conn=handle, admit=admit)
+        return store.queue.enqueue(jobs, conn=handle, admit=admit, batches=batches)
 
 
 def current_connection(find_store: Callable[[], OpenStore]) -> Any | None:
@@ -37,28 +50,14 @@ def current_connection(find_store: Callable[[], OpenStore]) -> Any | None:
     return handle_here(find_store()) if open_transactions() else None
 
 
-def enqueue_job(
-    store: OpenStore, job: NewJob, request: JobRequest[Any] | None, *, transaction: Transaction | None
-) -> Enqueued:
-    """Store one prepared job. Its kind's `admit` may refuse it.
-
-    `request` is None if another program declares the kind.
-    """
-    admit = None if request is None else _admission([request], [job])
-    if admit is None or transaction is None:
-        return store.queue.enqueue([job], admit=admit)[0]
-    with transaction() as handle:
-        return store.queue.enqueue([job], conn=handle, admit=admit)[0]
-
-
 def enqueue_foreign(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> Enqueued:
     """Store a job of a kind that another program declares, as that program last migrated it."""
-    return store.queue.enqueue([foreign_job(store, kind, payload)], conn=handle_here(store))[0]
+    job = foreign_job(store, kind, payload, store.registry.kind(kind))
+    return store.queue.enqueue([job], conn=handle_here(store))[0]
 
 
-def foreign_job(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> NewJob:
-    """Build a job of a kind that another program declares, as that program last migrated it."""
-    facts = store.registry.kind(kind)
+def foreign_job(store: OpenStore, kind: str, payload: Mapping[str, Any], facts: KindFacts | None) -> NewJob:
+    """Build a job of a kind that another program declares, from the facts that this program last migrated."""
     if facts is None or facts.lifecycle_version is None:
         raise NotFound(
             f"This database knows no kind {kind!r}: import the module that declares it, "
@@ -86,10 +85,10 @@ def foreign_job(store: OpenStore, kind: str, payload: Mapping[str, Any]) -> NewJ
 async def aenqueue(store: OpenStore, requests: Requests, conn: Any) -> list[Enqueued]:
     """`enqueue` inside the caller's transaction. An async connection is used in its own thread and event loop."""
     jobs = new_jobs(store, requests)
-    return await store.queue.aenqueue(jobs, conn=conn, admit=_admission(requests, jobs))
+    return await store.queue.aenqueue(jobs, conn=conn, admit=admission(requests, jobs))
 
 
-def _admission(requests: Requests, jobs: Sequence[NewJob]) -> Callable[[Any, NewJob], None] | None:
+def admission(requests: Requests, jobs: Sequence[NewJob]) -> Callable[[Any, NewJob], None] | None:
     """Return a function that calls `admit` for each new job; None if no kind has one."""
     admitted = {job.id: request for request, job in zip(requests, jobs, strict=True) if request.spec.admit}
     return (lambda tx, job: _call_admit(admitted.get(job.id), tx, Enqueued(job.id, True))) if admitted else None

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.clock import Seconds, seconds
 from ..core.payload import check_key, check_name, encode_tags
 from ..errors import UsageError
+from ..store.flow_types import Dependency
 from .spec import KindSpec
 
 
@@ -26,6 +27,8 @@ class Options:
     tags: str | None = None
     conn: Any = None
     scheduled_for: datetime | None = None
+    concurrency_key: str | None = None
+    after: tuple[Dependency, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.delay is not None and self.run_at is not None:
@@ -49,10 +52,17 @@ def check_options(
     ttl: Seconds | None,
     tags: Mapping[str, str] | None,
     conn: Any,
+    concurrency_key: str | None,
+    after: tuple[Dependency, ...] | None,
 ) -> Options:
     """Return the options that a caller gave. `UsageError` for one of a wrong type or value."""
-    for name, text in (("idempotency_key", idempotency_key), ("unique_key", unique_key), ("queue", queue)):
+    texts = {"idempotency_key": idempotency_key, "unique_key": unique_key, "queue": queue}
+    for name, text in (texts | {"concurrency_key": concurrency_key}).items():
         check_type(name, text, str, "a string")
+    if concurrency_key is not None and spec.key_limit is None:
+        raise UsageError(
+            f"{spec.name} has no limit per concurrency key: declare one, such as @app.job(max_running_per_key=2)."
+        )
     check_type("tags", tags, Mapping, "a dict of strings, such as {'user': '7'}")
     if ttl is not None:
         _check_expiry(spec)
@@ -66,6 +76,8 @@ def check_options(
         ttl=None if ttl is None else seconds(ttl, "ttl"),
         tags=None if tags is None else _check_tags(tags),
         conn=conn,
+        concurrency_key=None if concurrency_key is None else check_key("concurrency_key", concurrency_key),
+        after=after,
     )
 
 

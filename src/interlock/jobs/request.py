@@ -74,6 +74,8 @@ def _job_maker(spec: KindSpec, chosen: Options, version: int, trace: str | None)
             trace,
             chosen.scheduled_for,
             resting=resting,
+            concurrency_key=chosen.concurrency_key,
+            after=chosen.after or (),
         )
 
     return make

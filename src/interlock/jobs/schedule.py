@@ -32,6 +32,10 @@ class Schedule:
             raise UsageError(
                 f"catch_up of {self.name} is {self.catch_up!r}: give one of {', '.join(get_args(CatchUp))}."
             )
+        if self.request.options.after:
+            raise UsageError(
+                f"The request of the schedule {self.name} waits for other jobs, which end only once: leave after out."
+            )
         if self.request.options.idempotency_key is not None:
             raise UsageError(
                 f"The request of the schedule {self.name} has an idempotency_key, but a schedule makes its own key "

@@ -4,18 +4,21 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 from ..core.backoff import Backoff
 from ..core.error_policy import ErrorPolicy
 from ..core.job import Job
 from ..core.lifecycle import Lifecycle
+from ..core.limits import Limit
 from ..core.machine import Arrow
 from ..core.transition import Move, Policy, Take
 from ..errors import UsageError
 from ..store.contract import Store
+from ..store.flow_types import DeclaredLimit
 from ..store.types import ClaimRule, KindFacts
 from .signature import Signature
+from .tokens import Tokens
 from .user_code import Around
 
 LostLease = Literal["rerun", "fail", "hold"]
@@ -30,6 +33,14 @@ class Reconcile:
     every: float
     batch: int
     grace: float
+
+
+async def _know_nothing(ids: Sequence[str]) -> NoReturn:
+    raise UsageError(f"No reconcile function can ask about the work {ids[0]!r}: add one, or cancel the job.")
+
+
+QUESTIONS = Reconcile(_know_nothing, every=5.0, batch=100, grace=0.0)
+"""For a kind that only asks: how often a reconciler looks for questions whose deadline has passed."""
 
 
 @dataclass(eq=False)
@@ -51,6 +62,9 @@ class KindSpec:
     error_policy: ErrorPolicy | None = None
     commit_batch: int = 25
     """The most jobs whose commit functions run in one transaction."""
+    limit: Limit | None = None
+    key_limit: Limit | None = None
+    """The limit of each concurrency key; None if jobs of this kind have no such keys."""
     commit: Callable[..., Any] | None = None
     commit_many: Callable[..., Any] | None = None
     """A commit function that takes all jobs of such a transaction."""
@@ -62,6 +76,8 @@ class KindSpec:
     hooks: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Callable[..., Any]])
     notify: Callable[[Any, Job], None] | None = None
     """A hook that runs in the transaction of every move into a final state, and enqueues webhook messages."""
+    tokens: Tokens = field(default_factory=Tokens)
+    """Signs the tokens of its questions."""
     around: list[Around] = field(default_factory=list[Around])
     """The app's list of context managers that workers enter around every function of this kind."""
     _pinned: tuple[Store, int] | None = None
@@ -94,6 +110,11 @@ class KindSpec:
     def policy(self) -> Policy:
         """The part of the declaration that `decide` needs."""
         return Policy(self.tries, self.backoff, self.on_lost_lease, tuple(sorted(self.key_until)))
+
+    @property
+    def checks(self) -> Reconcile | None:
+        """How reconcilers check the work that this kind hands over; None if it hands nothing over."""
+        return QUESTIONS if self.reconcile is None and self.signature.asks else self.reconcile
 
     @property
     def settles_alone(self) -> bool:
@@ -181,9 +202,14 @@ class KindSpec:
             tries=self.tries,
             key_until=tuple(sorted(self.key_until)),
             admits=self.admit is not None,
-            every=self.reconcile.every if self.reconcile else None,
-            batch=self.reconcile.batch if self.reconcile else None,
+            every=self.checks.every if self.checks else None,
+            batch=self.checks.batch if self.checks else None,
         )
+
+    def declared_limits(self) -> list[DeclaredLimit]:
+        """Return the limits that `migrate` stores."""
+        of_keys = [] if self.key_limit is None else [DeclaredLimit("key", self.name, self.key_limit)]
+        return [DeclaredLimit("kind", self.name, self.limit or Limit()), *of_keys]
 
     def claim_rules(self, version: int) -> list[ClaimRule]:
         """Return how a worker claims jobs of this kind, for each waiting state of this lifecycle version."""

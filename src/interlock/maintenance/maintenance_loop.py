@@ -12,6 +12,7 @@ from ..jobs.schedule import Schedule
 from ..telemetry import events
 from .audit_retention import Archiving, AuditRetention, Partitioning
 from .expire import Expiry
+from .failed_dependencies import Dependents
 from .prune import Pruning
 from .recover import Finish, FreeSlots, Recovery
 from .recovery_grace import RecoveryGrace
@@ -41,11 +42,13 @@ class Maintenance:
         self._grace = RecoveryGrace(context)
         self._recovery = Recovery(context, settler, self.owner, lease, finish, free_slots)
         self._expiry = Expiry(context, self.owner)
+        self._waiting = Dependents(context, self.owner)
         self._scheduler = Scheduler(context, schedules, self.owner)
         # The sweep comes first: it asks what is due, in one statement.
         self._parts: dict[str, Callable[[], int]] = {
             "recover": self._sweep,
             "expire": self._expire,
+            "dependents": self._dependents,
             "schedule": self._schedule,
             "prune": Pruning(context, retention).run,
             "partition": Partitioning(context).run,
@@ -109,6 +112,10 @@ class Maintenance:
     def _expire(self) -> int:
         due = self._grace.due
         return self._expiry.run() if due is None or due.jobs else 0
+
+    def _dependents(self) -> int:
+        due = self._grace.due
+        return self._waiting.run() if due is None or due.flow else 0
 
     def _schedule(self) -> int:
         due = self._grace.due

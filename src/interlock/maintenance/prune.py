@@ -28,6 +28,7 @@ class Pruning:
             return 0
         results = [self._prune(phase, age) for phase, age in self._retention.items()]
         self._context.store.workers.forget(DAY)
+        self._context.store.limits.forget_keys()
         if all(complete for _, complete in results):
             self._next = self._context.sleeper.monotonic() + EVERY
         return sum(deleted for deleted, _ in results)

@@ -6,7 +6,9 @@ from datetime import datetime
 
 from ..core.job import AuditEntry, Execution, Job
 from ..core.suspects import runs_grouped
+from ..jobs.question import is_question
 from ..store.contract import Store
+from .explain_waiting import dependencies_reason, limit_reasons, pause_reason
 
 
 @dataclass(slots=True)
@@ -44,12 +46,22 @@ def _waiting(store: Store, job: Job, now: datetime) -> str:
         return "It has a cancel request, and ends when its lifecycle allows it."
     if job.expires_at is not None and job.expires_at <= now:
         return "Its time to live is over: a worker expires it within about a second."
+    if job.blocked_at is not None:
+        return dependencies_reason(store, job)
     if job.due_at > now:
         return (
             f"It waits until {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {(job.due_at - now).total_seconds():.0f} s from now."
         )
+    return _due(store, job, now)
+
+
+def _due(store: Store, job: Job, now: datetime) -> str:
+    if (paused := pause_reason(store, job)) is not None:
+        return f"It is due. {paused}"
     if not _served(store, job):
         return f"It is due, and no live worker serves the kind {job.kind} in the queue {job.queue}: start one."
+    if limits := limit_reasons(store, job, now):
+        return f"It is due, and waits for its limits: {'; '.join(limits)}."
     return "It is due, and waits for a free slot."
 
 
@@ -85,6 +97,8 @@ def _progress(execution: Execution) -> str:
 
 
 def _external(store: Store, job: Job, execution: Execution, now: datetime) -> str:
+    if is_question(execution):
+        return _question(store, job, execution, now)
     sentence = f"The work runs in an external system as {execution.external_id}"
     if job.cancel_requested_at is not None:
         return f"{sentence}. It has a cancel request; a worker that serves {job.kind} stops it within about a second."
@@ -97,6 +111,21 @@ def _external(store: Store, job: Job, execution: Execution, now: datetime) -> st
         sentence += f". The external system failed to answer {down.failures} time(s) in a row: {error}"
     left = (execution.lease_expires_at - now).total_seconds()
     return f"{sentence}. A worker checks it in {max(left, 0):.0f} s."
+
+
+def _question(store: Store, job: Job, execution: Execution, now: datetime) -> str:
+    if job.cancel_requested_at is not None:
+        return f"It waited for an answer and has a cancel request; a worker that serves {job.kind} ends it."
+    deadline = execution.next_check_at or execution.lease_expires_at
+    until = f"{deadline:%Y-%m-%d %H:%M:%S} UTC"
+    if execution.error is not None:
+        error = execution.error.strip().rpartition("\n")[2].rstrip(".")
+        return f"Nobody answered in time, and its default was not committed: {error}. A worker retries it at {until}."
+    if deadline > now:
+        then = "succeeds with its default" if "default" in execution.result else "fails"
+        return f"It waits for an answer until {until}; nobody has answered yet. Without an answer it then {then}."
+    served = "" if _served(store, job) else f", but no live worker serves the kind {job.kind}: start one"
+    return f"It waited for an answer until {until}, and nobody answered. A worker ends it{served}."
 
 
 def _served(store: Store, job: Job) -> bool:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from ..core.job import Execution, Job
 from ..store.contract import Store
-from ..store.types import Depth, ExternalWork, Failures, WorkerSeen
+from ..store.report_types import Depth, ExternalWork, Failures
+from ..store.types import WorkerSeen
 
 STUCK = 100
 """The most stuck executions to name for each kind."""

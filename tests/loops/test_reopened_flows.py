@@ -1,0 +1,174 @@
+"""A redrive of a failed job re-opens what waits for it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from interlock import App, Fail, Run
+from interlock.core.blocked_jobs import OnFailed
+from tests.conftest import Places
+
+
+class Pipeline:
+    """An app whose parts fail as long as they are broken."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.app = App(url, schema=schema)
+        self.broken: set[int] = set()
+
+        @self.app.job(tries=1)
+        async def part(run: Run, n: int) -> int:
+            if n in self.broken:
+                raise Fail("broken")
+            return n
+
+        @self.app.job
+        async def total(run: Run) -> int:
+            return sum(await run.results(part))
+
+        @self.app.job
+        async def report(run: Run) -> int:
+            return sum(await run.results(total))
+
+        self.part, self.total, self.report = part, total, report
+        self.app.migrate()
+
+    def ends(self, kind: str) -> list[tuple[str, Any]]:
+        """Return the state and result of each job of the kind, in the order of creation."""
+        return [(job.state, job.result) for job in reversed(self.app.jobs(kind=kind))]
+
+    def failed_parts(self) -> list[str]:
+        return [job.id for job in reversed(self.app.jobs(kind="part", state="FAILED"))]
+
+
+@pytest.fixture
+def pipeline(empty_places: Places) -> Pipeline:
+    place = empty_places()
+    return Pipeline(place.url, place.schema)
+
+
+def test_cancelled_flow_continues_when_its_last_failed_part_is_redriven(pipeline: Pipeline) -> None:
+    """The final job and what waits for it run once, with the results of all parts."""
+    pipeline.broken = {1, 3}
+    with pipeline.app.flow("import") as flow:
+        parts = flow.batch("parts", [pipeline.part.request(n) for n in range(5)])
+        final = flow.add(pipeline.total.request(), after=[parts])
+        flow.add(pipeline.report.request(), after=[final])
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == pipeline.ends("report") == [("CANCELLED", None)]
+    first, second = pipeline.failed_parts()
+    pipeline.broken = set()
+    pipeline.app.redrive(first, by="ann")
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("CANCELLED", None)]
+    pipeline.app.redrive(second, by="ann")
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("CANCELLED", None), ("SUCCEEDED", 10)]
+    assert pipeline.ends("report") == [("CANCELLED", None), ("SUCCEEDED", 10)]
+    progress = parts.progress()
+    assert (progress.total, progress.succeeded, progress.failed) == (5, 5, 0)
+    again = pipeline.app.jobs(kind="total", state="SUCCEEDED")[0]
+    assert again.redrive_of == final.id
+    assert pipeline.app.verify().violations == []
+
+
+def test_bulk_redrive_reopens_the_flow_once(pipeline: Pipeline) -> None:
+    pipeline.broken = {0, 1, 2, 3}
+    with pipeline.app.flow("import") as flow:
+        parts = flow.batch("parts", [pipeline.part.request(n) for n in range(5)])
+        flow.add(pipeline.total.request(), after=[parts])
+    pipeline.app.run_until_idle()
+    pipeline.broken = set()
+    result = pipeline.app.bulk.redrive(kind="part", by="ann")
+    assert result.changed == 4
+    assert pipeline.app.bulk.redrive(kind="part", by="ann").changed == 0
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("CANCELLED", None), ("SUCCEEDED", 10)]
+
+
+def test_flow_that_fails_again_is_cancelled_again(pipeline: Pipeline) -> None:
+    pipeline.broken = {1}
+    with pipeline.app.flow("import") as flow:
+        bad = flow.add(pipeline.part.request(1))
+        flow.add(pipeline.total.request(), after=[bad])
+    pipeline.app.run_until_idle()
+    pipeline.app.redrive(bad.id, by="ann")
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("CANCELLED", None)] * 2
+    pipeline.broken = set()
+    pipeline.app.redrive(pipeline.failed_parts()[-1], by="ann")
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("CANCELLED", None)] * 2 + [("SUCCEEDED", 1)]
+
+
+@pytest.mark.parametrize("whole_batch", [False, True])
+def test_held_job_waits_again(pipeline: Pipeline, whole_batch: bool) -> None:
+    """It is the same job, and nobody has to release it."""
+    pipeline.broken = {1}
+    with pipeline.app.flow("import") as flow:
+        parts = flow.batch("parts", [pipeline.part.request(n) for n in range(3)])
+        needed = [parts] if whole_batch else [flow.add(pipeline.part.request(1))]
+        final = flow.add(pipeline.total.request(), after=needed, on_failed="hold")
+    pipeline.app.run_until_idle()
+    assert final.job().held_reason is not None
+    pipeline.broken = set()
+    for id in pipeline.failed_parts():
+        pipeline.app.redrive(id, by="ann")
+    assert (final.job().held_reason, final.job().blocked_at is None) == (None, False)
+    assert "block" in [entry.event for entry in pipeline.app.history(final.id)]
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("SUCCEEDED", 3 if whole_batch else 1)]
+
+
+@pytest.mark.parametrize("policy", ["cancel", "run"])
+def test_redriven_dependent_does_not_wait_for_what_has_failed(pipeline: Pipeline, policy: OnFailed) -> None:
+    """An operator who redrives it wants it to run, with the results that there are."""
+    pipeline.broken = {1}
+    with pipeline.app.flow("import") as flow:
+        parts = flow.batch("parts", [pipeline.part.request(n) for n in range(4)])
+        final = flow.add(pipeline.total.request(), after=[parts], on_failed=policy)
+    pipeline.app.run_until_idle()
+    if policy == "run":
+        assert pipeline.ends("total") == [("SUCCEEDED", 5)]
+        return
+    pipeline.app.redrive(final.id, by="ann", reason="go on without it")
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("CANCELLED", None), ("SUCCEEDED", 5)]
+
+
+def test_flow_that_an_operator_cancelled_stays_cancelled(pipeline: Pipeline) -> None:
+    pipeline.broken = {1}
+    with pipeline.app.flow("import") as flow:
+        bad = flow.add(pipeline.part.request(1))
+        final = flow.add(pipeline.total.request(), after=[bad], on_failed="hold")
+    pipeline.app.run_until_idle()
+    pipeline.app.cancel(final.id, by="ann", reason="not needed")
+    pipeline.broken = set()
+    pipeline.app.redrive(bad.id, by="ann")
+    pipeline.app.run_until_idle()
+    assert pipeline.ends("total") == [("CANCELLED", None)]
+
+
+def test_two_operators_reopen_a_flow_once(pipeline: Pipeline) -> None:
+    """Each redrives one of two failed parts at the same time; the second one sees the first."""
+    for _ in range(5):
+        pipeline.broken = {1, 3}
+        with pipeline.app.flow("import") as flow:
+            parts = flow.batch("parts", [pipeline.part.request(n) for n in range(5)])
+            final = flow.add(pipeline.total.request(), after=[parts])
+        pipeline.app.run_until_idle()
+        failed = [job.id for job in parts.jobs(phase="failed")]
+        pipeline.broken = set()
+        barrier = Barrier(len(failed))
+
+        def redrive(id: str, barrier: Barrier = barrier) -> None:
+            barrier.wait()
+            pipeline.app.redrive(id, by="ann")
+
+        with ThreadPoolExecutor(len(failed)) as threads:
+            list(threads.map(redrive, failed))
+        pipeline.app.run_until_idle()
+        again = [job for job in pipeline.app.jobs(kind="total") if job.redrive_of == final.id]
+        assert [(job.state, job.result) for job in again] == [("SUCCEEDED", 10)]
