@@ -120,6 +120,22 @@ def test_jobs_are_filtered_and_paged(call: Call, shop: str) -> None:
     assert "is not a phase: give pending" in call("jobs", "--phase", "asleep").sentence
 
 
+def test_jobs_are_filtered_by_time_and_error(call: Call, shop: str) -> None:
+    """An age counts back from now, a time without a zone is in UTC, and the hint repeats the options."""
+    ids = [enqueued(call, "greet", json.dumps({"name": str(n)})) for n in range(2)]
+    call("cancel", ids[0], "--reason", "100% LATE")
+
+    def found(*arguments: str) -> list[str]:
+        return [job["id"] for job in call("jobs", "--json", *arguments).json]
+
+    assert found("--since", "1h") == found("--until", "9999-01-01") == found("--since", "2020-01-01T12:00") == ids[::-1]
+    assert found("--until", "1h") == found("--since", "9999-01-01T00:00+02:00") == []
+    assert found("--error-like", "0% late") == ids[:1]
+    assert call("jobs", "--since", "1h", "--error-like", "100% L", "--limit", "1").err.endswith(
+        f" jobs --since 1h --error-like '100% L' --limit 1 --after {ids[0]}\n"
+    )
+
+
 def test_listing_jobs_holds_few_payloads_in_memory(call: Call, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table reads no payloads, and JSON is written a few jobs at a time: a thousand payloads may take a gigabyte."""
     ids = [enqueued(call, "greet", json.dumps({"name": str(n)})) for n in range(25)]
@@ -160,6 +176,9 @@ def test_hint_for_the_next_page_repeats_the_options(call: Call, here: Path) -> N
     ("arguments", "says"),
     [
         (("--after", "foo"), "--after 'foo' is not the id of a job"),
+        (("--since", "yesterday"), "--since 'yesterday' is not a time: write an age such as 90s"),
+        (("--until", "2026-02-30"), "--until '2026-02-30' is not a time"),
+        (("--error-like", ""), "error_like is ''"),
         (("--kind", "fly"), "--kind 'fly' is not a kind of this app, which has greet, send"),
         (
             ("--state", "pending"),

@@ -9,11 +9,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.clock import LONGEST
+from ..telemetry.endpoint import Address
 from .common_options import CommandError
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 UNITS = "a unit, s m h d or w, as in 90s, 15m, 12h, 7d, 2w"
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG])", re.IGNORECASE)
+_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_ADDRESS = re.compile(r"(?:(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+))?:)?([0-9]{1,5})")
+LAST_PORT = 65_535
+LOOPBACK = "127.0.0.1"
+"""The address of this machine, which no other machine can reach."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def is_duration(text: str) -> bool:
+    """Return whether the text has the form of a duration."""
+    return _AGE.fullmatch(text.strip()) is not None
 
 
 def duration(text: str | None, option: str) -> float | None:
@@ -27,6 +40,36 @@ def duration(text: str | None, option: str) -> float | None:
     if length > LONGEST:
         raise CommandError(f"{option} is longer than a hundred years: give a shorter duration.")
     return length
+
+
+def plain_seconds(text: str, option: str) -> float:
+    """Parse a number of seconds such as 25 or 0.5."""
+    if _NUMBER.fullmatch(text.strip()) is None or (length := float(text)) > LONGEST:
+        raise CommandError(f"{option} {text!r} is not a number of seconds: write it as in 25, 0.5 or 0.")
+    return length
+
+
+def size(text: str | None, option: str) -> int | None:
+    """Parse a number of bytes such as 512M or 2G; K, M and G are powers of 1,024."""
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or not (number := int(float(found[1]) * _BYTES[found[2].upper()])):
+        raise CommandError(f"{option} {text!r} is not a size: write a number and a unit, K, M or G, as in 512M or 2G.")
+    return number
+
+
+def address(text: str | None, option: str) -> Address | None:
+    """Parse an address to serve on, such as :8080 or 0.0.0.0:8080. Without a host, it is on this machine only."""
+    if text is None:
+        return None
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None or int(found[3]) > LAST_PORT:
+        raise CommandError(
+            f"{option} {text!r} is not an address: write :PORT, as in :8080 for this machine only, or HOST:PORT, as in "
+            "0.0.0.0:8080 for every address of this machine."
+        )
+    return Address(found[1] or found[2] or LOOPBACK, int(found[3]))
 
 
 def tags(given: Sequence[str] | None) -> dict[str, str] | None:

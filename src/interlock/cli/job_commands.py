@@ -1,28 +1,36 @@
-"""The commands `enqueue`, `jobs`, `show` and `cancel`."""
+"""The commands `enqueue`, `jobs` and `show`."""
 
 import json as json_module
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, cast
 
 import typer
 
 from ..app import App
-from ..core.job import Job
+from ..core.job import AuditEntry, Job
 from ..errors import NotFound
 from . import output
 from .arguments import UNITS, command_line, duration, tags
 from .common_options import (
     AppOption,
-    ByOption,
     CommandError,
     DatabaseOption,
     JsonOption,
-    lifecycles,
-    login_name,
     open_app,
     require_app,
+)
+from .filter_options import (
+    ErrorLikeOption,
+    FilterOptions,
+    KindOption,
+    PhaseOption,
+    QueueOption,
+    SinceOption,
+    StateOption,
+    TagOption,
+    UntilOption,
 )
 from .job_ids import display_ids, resolve_id, resolve_page_id
 from .job_views import print_executions, print_full_jobs, print_history, print_job, print_jobs
@@ -110,13 +118,14 @@ def list_jobs(
     *,
     app: AppOption = None,
     database: DatabaseOption = None,
-    kind: Annotated[str | None, typer.Option(help="Only this kind.")] = None,
-    state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
-    phase: Annotated[
-        str | None, typer.Option(help="Only in this phase: pending, running, succeeded or failed.")
-    ] = None,
-    queue: Annotated[str | None, typer.Option(help="Only in this queue.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only with this tag; repeatable.")] = None,
+    kind: KindOption = None,
+    state: StateOption = None,
+    phase: PhaseOption = None,
+    queue: QueueOption = None,
+    tag: TagOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    error_like: ErrorLikeOption = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The maximum number of jobs.")] = LIMIT,
     after: Annotated[
         str | None, typer.Option(metavar="ID", help="Continue after this id, the last one of the previous page.")
@@ -130,15 +139,14 @@ def list_jobs(
 
     Example: interlock jobs --kind greet --phase failed --limit 50
     """
-    if phase not in (None, "pending", "running", "succeeded", "failed"):
-        raise CommandError(f"--phase {phase!r} is not a phase: give pending, running, succeeded or failed.")
+    filters = FilterOptions(kind, state, phase, queue, tag, since, until, error_like)
     with open_app(app, database) as chosen:
         after = resolve_page_id(chosen, after, "--after")
         store = chosen.database.store()
-        ask = partial(store.inspect.jobs, kind=kind, state=state, phase=phase, queue=queue, tags=tags(tag))
+        ask = partial(store.inspect.jobs, matching=filters.read(store.inspect.now))
         found = ask(limit=1 if json else limit, after=after, payloads=False)
         if app and not found:
-            _known(chosen, kind, state)
+            filters.check_known(chosen)
         if json:
             output.print_json_list(_each(ask, limit, after))
             return
@@ -147,16 +155,9 @@ def list_jobs(
         else:
             print_jobs(found, display_ids(chosen, [job.id for job in found]), store.inspect.now())
     if len(found) == limit:
-        filters = (
-            ("--kind", kind),
-            ("--state", state),
-            ("--phase", phase),
-            ("--queue", queue),
-            *(("--tag", each) for each in tag or ()),
-        )
         same = (
             ("--database", database),
-            *filters,
+            *filters.named(),
             ("--limit", None if limit == LIMIT else limit),
             ("--after", found[-1].id),
         )
@@ -171,19 +172,6 @@ def _each(ask: Callable[..., list[Job]], limit: int, after: str | None) -> Itera
         if len(page) < PAGE:
             return
         limit, after = limit - len(page), page[-1].id
-
-
-def _known(app: App[Any], kind: str | None, state: str | None) -> None:
-    """Raise `CommandError` if the filter names an unknown kind or state."""
-    if kind and kind not in app.kinds and app.database.store().registry.kind(kind) is None:
-        raise CommandError(
-            f"--kind {kind!r} is not a kind of this app, which has {', '.join(sorted(app.kinds)) or 'none'}."
-        )
-    states = [each for lifecycle in lifecycles(app) for each in lifecycle.states]
-    if state and state not in states:
-        raise CommandError(
-            f"--state {state!r} is not a state of this app's lifecycles, which have {', '.join(dict.fromkeys(states))}."
-        )
 
 
 def show(
@@ -210,7 +198,7 @@ def show(
         output.print_json({"job": job, "executions": executions, "history": history})
         return
     if job is None:
-        output.print_line(f"Job {id} was deleted by retention. Its history is kept.")
+        output.print_line(f"Job {id} was deleted by {_deleter(history)}. Its history is kept.")
     else:
         print_job(job, full=full)
     if executions:
@@ -236,33 +224,11 @@ def find_job(app: App[Any], id: str) -> Job:
     id = resolve_id(app, id)
     job = _found(app, id)
     if job is None:
-        raise (_missing(id) if not app.history(id) else NotFound(f"Job {id} was deleted by retention after it ended."))
+        history = app.history(id)
+        raise (NotFound(f"Job {id} was deleted by {_deleter(history)} after it ended.") if history else _missing(id))
     return job
 
 
-def cancel(
-    id: IdArgument,
-    *,
-    app: AppOption = None,
-    database: DatabaseOption = None,
-    by: ByOption = None,
-    reason: ReasonOption = "",
-    json: JsonOption = False,
-) -> None:
-    """Cancel a waiting job, or ask a running one to stop. A running job may still succeed.
-
-    Kinds with a hook on the cancelled state need -A, so that the hook can run.
-
-    Example: interlock cancel ID --reason "ordered twice"
-    """
-    with open_app(app, database) as chosen:
-        before = find_job(chosen, id)
-        job = chosen.cancel(before.id, by=by or login_name(), reason=reason)
-    if json:
-        output.print_json(job)
-    elif before.ended:
-        output.print_line(f"{job.id} had already ended as {job.state}")
-    elif job.ended:
-        output.print_line(f"{job.id} ended as {job.state}")
-    else:
-        output.print_line(f"{job.id} is running in {job.state}; asked it to stop")
+def _deleter(history: Sequence[AuditEntry]) -> str:
+    """Who deleted the job: the last entry names an operator, and retention adds no entry."""
+    return history[-1].actor if history[-1].event == "delete" else "retention"

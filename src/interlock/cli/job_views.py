@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ..core.job import AuditEntry, Execution, Job
+from ..jobs.question import is_question
 from . import output
 from .arguments import format_age, last_line, progress
 from .text_table import Column, cut
@@ -167,6 +168,8 @@ def _of_attempt(one: Execution) -> str | None:
     """The last line of the attempt's error; while it runs, its progress and the end of its lease."""
     if not one.live:
         return last_line(one.error)
+    if is_question(one):
+        return f"waits for an answer until {output.format_time(one.lease_expires_at)}"
     leased = f"leased until {_clock(one.lease_expires_at)}"
     return f"{done}, {leased}" if (done := progress(one.progress)) else leased
 
@@ -188,11 +191,15 @@ def _execution_pairs(one: Execution) -> None:
             ("external id", one.external_id),
             ("progress", progress(one.progress)),
             ("usage", _json(dict(one.usage)) if one.usage else None),
-            ("result", None if one.result is None else _json(one.result)),
+            (_result_name(one), None if one.result is None else _json(one.result)),
             ("error", one.error),
         ),
         indent=2,
     )
+
+
+def _result_name(one: Execution) -> str:
+    return "question" if one.committed_at is None and is_question(one) else "result"
 
 
 def print_history(history: Sequence[AuditEntry], *, full: bool) -> None:

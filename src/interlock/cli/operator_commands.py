@@ -1,56 +1,24 @@
-"""The commands `redrive`, `release` and `explain`."""
+"""The commands `release`, `answer` and `explain`."""
 
 import json as json_module
 from typing import Annotated, Any, Literal
 
 import typer
 
-from ..errors import InterlockError
 from . import output
-from .common_options import AppOption, ByOption, CommandError, DatabaseOption, JsonOption, login_name, open_app
+from .common_options import (
+    AppOption,
+    ByOption,
+    CommandError,
+    DatabaseOption,
+    JsonOption,
+    login_name,
+    open_app,
+    require_app,
+)
 from .job_commands import IdArgument, ReasonOption, find_job
 
 EFFECTS: dict[str, Literal["happened", "did_not"]] = {"happened": "happened", "did_not": "did_not"}
-
-
-def redrive(
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The jobs' ids, or unique prefixes of them.")],
-    *,
-    app: AppOption = None,
-    database: DatabaseOption = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard saved steps and effects; the new job runs them again.")
-    ] = False,
-    by: ByOption = None,
-    reason: ReasonOption = "",
-    json: JsonOption = False,
-) -> None:
-    """Enqueue each failed job again as a new job, and print the new ids.
-
-    The old job does not change. With -A, the current code of your app checks the payload.
-    Exits with 1 if a job could not be redriven. The other jobs are still redriven.
-
-    Example: interlock redrive -A shop:app ID --reason "the bank is back"
-    """
-    who, made = by or login_name(), list[dict[str, str]]()
-    refused = 0
-    with open_app(app, database) as chosen:
-        for id in ids:
-            try:
-                old = find_job(chosen, id).id
-                if old in [one["redrive_of"] for one in made]:
-                    continue
-                made.append({"id": chosen.redrive(old, by=who, reason=reason, fresh=fresh).id, "redrive_of": old})
-            except InterlockError as error:
-                output.print_error(str(error))
-                refused += 1
-    if json:
-        output.print_json(made)
-    else:
-        for one in made:
-            output.print_line(one["id"])
-    if refused:
-        raise typer.Exit(1)
 
 
 def release(
@@ -103,6 +71,38 @@ def _receipt(text: str | None) -> Any:
         raise CommandError(
             f"--receipt is not JSON ({error}): write a text as '\"ch_17\"', an object as '{{\"id\": 17}}'."
         ) from None
+
+
+def answer(
+    id: IdArgument,
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The answer, such as true, 7 or '\"yes\"'.")],
+    *,
+    app: AppOption = None,
+    database: DatabaseOption = None,
+    by: ByOption = None,
+    reason: ReasonOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Answer the question of a job, for a person who cannot use its link.
+
+    Your app checks the answer and runs the commit function, so this command needs -A.
+
+    Example: interlock answer -A blog:app ID true --reason "the mail was lost"
+    """
+    given = _answer(value)
+    with open_app(app, database, app=require_app(app)) as chosen:
+        job = chosen.answer_job(find_job(chosen, id).id, given, by=by or login_name(), reason=reason)
+    if json:
+        output.print_json(job)
+    else:
+        output.print_line(f"{job.id} is answered: {job.state}")
+
+
+def _answer(text: str) -> Any:
+    try:
+        return json_module.loads(text)
+    except ValueError as error:
+        raise CommandError(f"The answer is not JSON ({error}): write true, 7, or a text as '\"yes\"'.") from None
 
 
 def explain(

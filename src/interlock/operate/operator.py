@@ -1,19 +1,17 @@
-"""An operator's commands on one job: cancel, reject, release and redrive."""
+"""An operator's commands on one job: cancel, reject, release, redrive and delete."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..core.job import Job
 from ..core.lifecycle import Lifecycle
-from ..core.payload import clean, encode, encode_tags
+from ..core.payload import clean, encode
 from ..engine.context import SettleContext
 from ..engine.settle_waiting import WaitingSettler
-from ..errors import TransitionRefused, UsageError
-from ..jobs.enqueue import enqueue_job, foreign_job
-from ..jobs.options import Options
-from ..jobs.request import JobRequest, new_jobs
+from ..errors import NotFound, TransitionRefused, UsageError
 from ..store import OpenStore
-from ..store.types import Decision, Enqueued, NewJob
+from ..store.types import Decision, Enqueued
+from .redrive import RedriveOptions, redrive_jobs
 
 ROUNDS = 3
 
@@ -90,48 +88,28 @@ class Operator:
             raise TransitionRefused(
                 f"Job {id} is {job.phase} in {job.state}. Only a job that ended without success can be redriven."
             )
-        redriven = replace(
-            self._new_job(job),
-            queue=job.queue,
-            priority=job.priority,
-            unique_key=job.unique_key,
-            tags=encode_tags(job.tags) if job.tags else None,
-            redrive_of=job.id,
-            root=job.root or job.id,
-            inherits=not fresh,
-            actor=self.actor,
-        )
-        stored = self._enqueue(job, redriven)
-        if not stored.created:
+        (redriven,) = redrive_jobs(self.context, [job], RedriveOptions(reason, fresh=fresh, again=True))
+        if isinstance(redriven, Exception):
+            raise redriven
+        if redriven.id is None:
+            raise NotFound(f"Job {id} was not redriven: it was deleted in the meantime.")
+        if redriven.result != "stored":
             raise TransitionRefused(
-                f"Job {id} was not redriven: {stored.id} is active under the same unique key {job.unique_key!r}. "
+                f"Job {id} was not redriven: {redriven.id} is active under the same unique key {job.unique_key!r}. "
                 "Wait for that job or cancel it."
             )
-        self.store.control.add_note(
-            id,
-            attempt=None,
-            event="redrive",
-            actor=self.actor,
-            reason=f"as {stored.id}" + (f": {reason}" if reason else ""),
-        )
-        return stored
+        return Enqueued(redriven.id, created=True)
 
-    def _new_job(self, job: Job) -> NewJob:
-        known = self.context.kinds.get(job.kind)
-        if known is None:
-            return foreign_job(self.store, job.kind, job.payload)
-        arguments = known.signature.check(job.payload)
-        request: JobRequest[Any] = JobRequest(known, arguments, known.signature.dump(arguments), Options())
-        return new_jobs(self.store, [request])[0]
-
-    def _enqueue(self, job: Job, redriven: NewJob) -> Enqueued:
-        known = self.context.kinds.get(job.kind)
-        request: JobRequest[object] | None = (
-            None
-            if known is None
-            else JobRequest(known, known.signature.check(job.payload), redriven.payload, Options())
-        )
-        return enqueue_job(self.store, redriven, request, transaction=self.context.transaction)
+    def delete(self, id: str, reason: str | None) -> Job:
+        """Delete a job that has ended, and return it as it was. `TransitionRefused` if it has not ended."""
+        job = self.store.inspect.get(id)
+        if not self.store.bulk.delete([id], by=self.actor, reason=reason):
+            if job.ended:
+                raise TransitionRefused(f"Job {id} was not deleted: another job still waits for it or its batch.")
+            raise TransitionRefused(
+                f"Job {id} is {job.phase} in {job.state}. Only a job that has ended can be deleted."
+            )
+        return job
 
 
 def decision_of(effect: Literal["happened", "did_not"] | None, receipt: Any) -> Decision | None:
