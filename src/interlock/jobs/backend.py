@@ -9,6 +9,7 @@ from ..core.sleeper import Sleeper, SystemSleeper
 from ..store import OpenStore
 from .enqueue import Transaction
 from .spec import KindSpec
+from .tokens import Tokens
 
 
 class Cancel(Protocol):
@@ -29,6 +30,9 @@ class Backend:
     """Find the kind of this name; None if another program declares it."""
     complete: Callable[[KindSpec, str, Any], bool]
     """Complete the jobs of a kind that an external system knows by this id."""
+    answer: Callable[[KindSpec, str, Any, str], bool]
+    """Answer the question of a chain of redrives, by its first job, for a person or program of this name."""
     cancel: Cancel
+    tokens: Tokens
     transaction: Transaction | None = None
     sleeper: Sleeper = field(default_factory=SystemSleeper)

@@ -7,13 +7,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, overload
 
 from typing_extensions import TypeVar
 
+from ..core.blocked_jobs import OnFailed
 from ..core.clock import Seconds, seconds
 from ..core.job import Job
-from ..errors import UsageError
+from ..errors import InvalidToken, UsageError
 from ..store.contract import Tx
 from ..store.open_transactions import open_transactions, refuse_inside
 from ..store.types import Enqueued, KindFacts
 from .backend import Backend
+from .dependencies import Needed, check_cancellable, dependencies
 from .enqueue import aenqueue, current_connection, enqueue
 from .handle import JobHandle
 from .options import Options, check_options, check_type
@@ -108,8 +110,13 @@ class Kind(Generic[P, R, TxT]):
         ttl: Seconds | None = None,
         tags: Mapping[str, str] | None = None,
         conn: Any = None,
+        concurrency_key: str | None = None,
+        after: Sequence[Needed] | None = None,
+        on_failed: OnFailed = "cancel",
     ) -> "Kind[P, R, TxT]":
         """Return the same kind, enqueued with these options. The kind itself does not change."""
+        needed = None if after is None else dependencies(after, on_failed)
+        check_cancellable(self.spec, needed or ())
         given = check_options(
             self.spec,
             idempotency_key=idempotency_key,
@@ -121,6 +128,8 @@ class Kind(Generic[P, R, TxT]):
             ttl=ttl,
             tags=tags,
             conn=conn,
+            concurrency_key=concurrency_key,
+            after=needed,
         )
         return Kind(self.spec, self._backend, options=self._options.merge(given))
 
@@ -141,6 +150,11 @@ class Kind(Generic[P, R, TxT]):
         """`result` for asyncio."""
         return await self._handle(id).aresult(timeout=timeout)
 
+    def load_result(self, value: object, /) -> R:
+        """Return a stored result as the type that the handler declares. `PayloadError` if it does not fit."""
+        loaded: R = self.spec.signature.load_value(value)
+        return loaded
+
     def _handle(self, id: str) -> JobHandle[R]:
         return JobHandle(Enqueued(id, created=False), self._backend, self.name)
 
@@ -156,6 +170,23 @@ class Kind(Generic[P, R, TxT]):
     async def acomplete(self, external_id: str, value: R, /) -> bool:
         """`complete` for asyncio."""
         return await asyncio.to_thread(self.complete, external_id, value)
+
+    def answer(self, token: str, value: R, /, *, by: str = "") -> bool:
+        """Answer the question with this token; `by` is stored in the job's history. False if it was answered before.
+
+        `InvalidToken` if this app did not sign the token, `TransitionRefused` if the deadline has passed or the job
+        has ended, `TimeoutError` if the job does not wait yet. Nothing changes then.
+        """
+        kind, root = self.spec.tokens.read(token)
+        if kind != self.name:
+            raise InvalidToken(f"The token belongs to a job of kind {kind}, not {self.name}.")
+        if open_transactions():
+            refuse_inside(self._backend.store(), f"{self.name}.answer")
+        return self._backend.answer(self.spec, root, value, by)
+
+    async def aanswer(self, token: str, value: R, /, *, by: str = "") -> bool:
+        """`answer` for asyncio."""
+        return await asyncio.to_thread(self.answer, token, value, by=by)
 
     # ------------------------------------------------------------ the other functions of the job
     def commit(self, fn: Callable[[TxT, Job, R], None], /) -> Callable[[TxT, Job, R], None]:

@@ -1,12 +1,14 @@
 """The run that a handler receives: `Run` for async def, `SyncRun` for def. The worker implements both."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Literal, Never, ParamSpec, Protocol, TypeVar, overload
 
 from ..core.clock import Seconds
+from .question import Question
 
 Q = ParamSpec("Q")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Doubt = Literal["retry", "hold"]
 
 
@@ -19,8 +21,29 @@ class RunFacts(Protocol):
     cancelled: bool
     payload: Mapping[str, Any]
 
+    @overload
+    def ask(self, *, timeout: Seconds) -> Question[Never]: ...
+    @overload
+    def ask(self, *, timeout: Seconds, default: T) -> Question[T]:
+        """Make a question for a person or another system. Put its token into a link, and return it from the handler.
+
+        The job then waits, without a slot, until `app.answer` gets the token and a value. After `timeout` it succeeds
+        with the default or, without one, fails. The time counts from the end of the handler.
+        """
+        ...
+
     def measure(self, name: str, value: float) -> None:
         """Add to a usage figure of this execution. The next renewal of the lease stores it."""
+        ...
+
+
+class ResultOf(Protocol[T_co]):
+    """A kind, whose results are read as a T."""
+
+    name: str
+
+    def load_result(self, value: object, /) -> T_co:
+        """Return a stored result as the type that the handler declares."""
         ...
 
 
@@ -105,6 +128,13 @@ class Run(RunFacts, Protocol):
         """
         ...
 
+    async def results(self, kind: ResultOf[T], /) -> list[T]:
+        """Return the results of the jobs of this kind that the job waited for, in the order of their creation.
+
+        Jobs that failed have none. Of a batch or a flow, the results of all its jobs of this kind are returned.
+        """
+        ...
+
     async def advance(self, stage: str, /) -> None:
         """Advance the job to a stage. `TransitionRefused` if the lifecycle does not allow it."""
         ...
@@ -136,6 +166,13 @@ class SyncRun(RunFacts, Protocol):
         """Call `fn` and save its value, or return the value that an earlier attempt saved.
 
         `run.step(name, max_age=300)(fn, …)` calls `fn` again if the saved value is older than that.
+        """
+        ...
+
+    def results(self, kind: ResultOf[T], /) -> list[T]:
+        """Return the results of the jobs of this kind that the job waited for, in the order of their creation.
+
+        Jobs that failed have none. Of a batch or a flow, the results of all its jobs of this kind are returned.
         """
         ...
 

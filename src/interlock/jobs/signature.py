@@ -7,7 +7,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pydantic
 from pydantic_core import PydanticSerializationError
@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from ..core.payload import encode
 from ..errors import PayloadError, UsageError
 from ..store.types import Enqueued
-from .results import External
+from .handover import may_ask, value_type
 from .run import Run, SyncRun
 
 _NONE = inspect.Parameter.empty
@@ -50,6 +50,7 @@ class Signature:
             for parameter in self._inner.parameters.values()
             if _default(parameter) is not _NONE
         }
+        self._asks = False
         self._adapters: tuple[pydantic.TypeAdapter[dict[str, Any]], pydantic.TypeAdapter[Any]] | None = None
         # An annotation may name a class that the module defines later: it is resolved at the first use.
         with suppress(NameError):
@@ -107,8 +108,8 @@ class Signature:
         return self.bound(run, arguments)()
 
     # ------------------------------------------------------------ result
-    def dump_value(self, value: Any) -> str:
-        """Return the handler's value as canonical JSON.
+    def dump_value(self, value: Any, got: str = "returned a value") -> str:
+        """Return the job's value as canonical JSON. `got` says in the error how the kind got it.
 
         `PayloadError` if it contradicts the annotation or cannot be stored.
         """
@@ -117,9 +118,7 @@ class Signature:
             checked = adapter.validator.validate_python(value)
             return encode(adapter.serializer.to_python(checked, mode="json"), what=self._result_name)
         except pydantic.ValidationError as error:
-            raise PayloadError(
-                f"{self.name} returned a value that its annotation does not allow: {_sentences(error)}."
-            ) from None
+            raise PayloadError(f"{self.name} {got} that its annotation does not allow: {_sentences(error)}.") from None
         except PydanticSerializationError as error:
             raise PayloadError(f"The result of {self.name} cannot be stored: {error}.") from None
 
@@ -133,6 +132,13 @@ class Signature:
             ) from None
 
     # ------------------------------------------------------------ types
+    @property
+    def asks(self) -> bool:
+        """Whether the handler may return a question. False if its annotations cannot be read: every use says so."""
+        with suppress(UsageError):
+            self._resolved()
+        return self._asks
+
     @property
     def _payload(self) -> pydantic.TypeAdapter[dict[str, Any]]:
         return self._resolved()[0]
@@ -160,10 +166,9 @@ class Signature:
         }
         payload = _typed_dict(fields)
         returned = hints.get("return", Any)
-        if get_origin(returned) is External:
-            returned = get_args(returned)[0]
+        self._asks = may_ask(returned)
         try:
-            return pydantic.TypeAdapter(payload), pydantic.TypeAdapter(returned)
+            return pydantic.TypeAdapter(payload), pydantic.TypeAdapter(value_type(returned))
         except pydantic.PydanticSchemaGenerationError as error:
             raise UsageError(
                 f"{self.name} has a parameter or return type that pydantic cannot turn into JSON: "

@@ -23,11 +23,13 @@ from ..engine.settle import Settler
 from ..engine.settle_events import add_note
 from ..engine.settlement import Settlement
 from ..errors import LeaseLost, Unavailable, UsageError
+from ..jobs.question import is_question
 from ..jobs.results import Completed, Failed, Gone, InProgress
 from ..jobs.spec import KindSpec, Reconcile
 from ..jobs.user_code import CallScope, acall_within, atry_call, protected
 from ..store.types import Heartbeat, Lease
 from ..telemetry import events
+from .deadline import check_questions
 
 T = TypeVar("T")
 MISSING = "missing_external_job"
@@ -115,7 +117,7 @@ class Reconciler:
     async def _cancel(self, executions: Sequence[Leased]) -> list[Leased]:
         """Call `on_cancel` for these jobs, then cancel them. Returns those whose `on_cancel` raised; they continue."""
         cancelled = await asyncio.gather(
-            *(protected(self._call_on_cancel(execution, lease.external_id or "")) for execution, lease in executions)
+            *(protected(self._call_on_cancel(execution, lease)) for execution, lease in executions)
         )
         await self._settle(
             [
@@ -126,11 +128,11 @@ class Reconciler:
         )
         return [pair for pair, done in zip(executions, cancelled, strict=True) if not done]
 
-    async def _call_on_cancel(self, execution: HeldExecution, external_id: str) -> bool:
-        if self._kind.on_cancel is None:
+    async def _call_on_cancel(self, execution: HeldExecution, lease: Lease) -> bool:
+        if self._kind.on_cancel is None or is_question(lease):
             return True
         try:
-            await self._call_user(partial(self._kind.on_cancel, external_id), execution)
+            await self._call_user(partial(self._kind.on_cancel, lease.external_id or ""), execution)
         except Exception as error:  # noqa: BLE001 - an error of the user's function; it is retried
             self._context.events.emit(events.WorkerError(self.owner, f"on_cancel of {self._kind.name}", error))
             if execution.job.id not in self._cancel_failed:
@@ -153,12 +155,14 @@ class Reconciler:
             begun,
         )
         stops, asked = (
-            [pair for pair in executions if _cancel_is_requested(pair[0])],
-            [pair for pair in executions if not _cancel_is_requested(pair[0])],
+            [pair for pair in executions if pair[0].must_cancel],
+            [pair for pair in executions if not pair[0].must_cancel],
         )
         asked += await self._cancel(stops)
-        if asked:
-            await self._ask(asked, begun)
+        if questions := [pair for pair in asked if is_question(pair[1])]:
+            await self._settle(await self._in_thread(lambda: check_questions(self._context, questions)))
+        if work := [pair for pair in asked if not is_question(pair[1])]:
+            await self._ask(work, begun)
         return len(executions)
 
     async def _ask(self, executions: Sequence[Leased], begun: float) -> None:
@@ -335,10 +339,3 @@ class Reconciler:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Call the database in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def _cancel_is_requested(execution: HeldExecution) -> bool:
-    return (
-        execution.job.cancel_requested_at is not None
-        and execution.lifecycle.arrow(execution.job.state, "cancel") is not None
-    )

@@ -1,0 +1,26 @@
+"""Makes the question of a job, for `run.ask`."""
+
+from typing import Any
+
+from ..core.clock import Seconds, seconds
+from ..core.job import Job
+from ..errors import UsageError
+from .question import Question, Terms, question_id
+from .spec import KindSpec
+
+NO_DEFAULT = object()
+"""In place of a default: without an answer, the job fails."""
+
+
+def ask(spec: KindSpec, job: Job, timeout: Seconds, default: object) -> Question[Any]:
+    """Return the question of a job. It is the same in every attempt, and in a redriven job."""
+    if not spec.signature.asks:
+        raise UsageError(
+            f"{spec.name} asks a question, but its return annotation does not say so: write it as "
+            "-> Question[bool], with the type of the answer, and return the question."
+        )
+    if (limit := seconds(timeout, "timeout")) == 0:
+        raise UsageError("timeout is zero, so nobody could answer: give seconds above zero.")
+    value = None if default is NO_DEFAULT else spec.signature.dump_value(default)
+    root = job.root or job.id
+    return Question(question_id(root), spec.tokens.sign(spec.name, root), Terms(limit, value))
