@@ -12,14 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import courier, studio
+from . import courier, flow, studio
 from .bench import Bench, Figure
 from .databases import backend_cpu, postgres, postgres_floor, sqlite, sqlite_floor
 from .reconcile import ReconcilerResult, measure_pass
 from .worker import WorkerResult, measure_worker
 
 STORES = ("postgresql", "sqlite", "sqlite+pysqlite3")
-PARTS = ("stores", "worker", "reconciler", "courier", "studio")
+PARTS = ("stores", "worker", "flow", "reconciler", "courier", "studio")
 
 
 def measure(bench: Bench, floor: list[Figure], jobs: int) -> list[Figure]:
@@ -151,6 +151,20 @@ def measure_studio(name: str, directory: Path, given: argparse.Namespace) -> lis
         return [studio.measure(name, where, directory, given.images)]
 
 
+def measure_flow(name: str, directory: Path, given: argparse.Namespace) -> list[flow.FlowResult]:
+    """Measure limits and flows on a separate database."""
+    if "flow" not in given.part or name == "sqlite+pysqlite3":
+        return []
+    apart, server = directory / "flow", name == "postgresql"
+    apart.mkdir(exist_ok=True)
+    with postgres(apart, given.postgres) if server else sqlite(apart, name) as (bench, where):
+        used: Callable[[], float] | None = partial(backend_cpu, where) if server else None
+        return [
+            *flow.measure_keys(bench),
+            *flow.measure_fan_in(name, where, "bench" if server else "interlock", 10_000, used),
+        ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--jobs", type=int, default=20_000)
@@ -181,6 +195,7 @@ def main() -> None:
     figures: list[Figure] = []
     workers: list[WorkerResult] = []
     reconcilers: list[ReconcilerResult] = []
+    flows: list[flow.FlowResult] = []
     studios: list[studio.StudioResult] = []
     transfers: list[courier.Transfer] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -190,6 +205,7 @@ def main() -> None:
                 of_store, of_worker = run(name, Path(directory), given)
                 figures += of_store
                 workers += of_worker
+            flows += measure_flow(name, Path(directory), given)
             reconcilers += measure_reconciler(name, Path(directory), given)
             studios += measure_studio(name, Path(directory), given)
         if "courier" in given.part and not given.only:
@@ -197,6 +213,7 @@ def main() -> None:
     for results, show_results in (
         (figures, show),
         (workers, show_workers),
+        (flows, flow.show),
         (reconcilers, show_reconcilers),
         (transfers, courier.show),
         (studios, studio.show),
@@ -204,9 +221,8 @@ def main() -> None:
         if results:
             show_results(results, console)
     if given.json:
-        given.json.write_text(
-            json.dumps([each.as_json() for each in (*figures, *workers, *reconcilers, *transfers, *studios)], indent=1)
-        )
+        every = (*figures, *workers, *flows, *reconcilers, *transfers, *studios)
+        given.json.write_text(json.dumps([each.as_json() for each in every], indent=1))
 
 
 if __name__ == "__main__":
