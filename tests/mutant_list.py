@@ -1,8 +1,10 @@
 """The mutants of `make mutants`: the change, the promise that it breaks, and the tests that must fail."""
 
+from tests.bulk_mutants import BULK_MUTANTS
 from tests.commit_mutants import COMMIT_MUTANTS
 from tests.mutant import Mutant
 from tests.partition_mutants import PARTITION_MUTANTS
+from tests.question_mutants import QUESTION_MUTANTS
 
 PG, LITE = "src/interlock/store/postgres", "src/interlock/store/sqlite"
 CONTRACT, LOOPS, PURE = "tests/contract", "tests/loops", "tests/pure"
@@ -31,11 +33,11 @@ MUTANTS = (
     _pg("finish fence", FENCE, "-- name: finish\n", "(a.holder, 'IN_PROGRESS'", "(e.holder, 'IN_PROGRESS'", STALE),
     _pg(
         "plain claim and limits",
-        "A plain claim leaves limited kinds to the general one",
-        "-- name: claim.plain\n",
-        "AND k.max_running IS NOT NULL",
-        "AND false",
-        f"{CONTRACT}/test_plain_path.py",
+        "A plain claim leaves limited kinds to the claim with limits",
+        "-- fragment: unlimited\n",
+        "l.scope = 'kind'",
+        "false",
+        f"{CONTRACT}/test_limits.py",
     ),
     _pg(
         "plain claim and suspects",
@@ -211,6 +213,8 @@ MUTANTS = (
     ),
     *COMMIT_MUTANTS,
     *PARTITION_MUTANTS,
+    *QUESTION_MUTANTS,
+    *BULK_MUTANTS,
     # ------------------------------------------------------------ decisions
     Mutant(
         "spent tries",

@@ -10,13 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import interlock.worker.worker
 from interlock import App, Job, Run, SyncRun
 from tests.crash import crash_app
 from tests.crash.crash_app import QUICK, ExternalWork, Setting, effect_in
-
-if drain := os.environ.get("LAB_DRAIN"):
-    interlock.worker.worker.DRAIN = float(drain)
 
 
 def build(setting: Setting) -> App:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from interlock import App, Run
-from interlock.cli.common_options import kind_facts as facts
-from interlock.cli.common_options import lifecycles
 from interlock.core.job import Job
+from interlock.store.database import migrate
 from tests.crash.lab import Lab
 from tests.crash.release_apps import build_new, build_old
 from tests.crash.scenario_kit import audited, equipped, until_begun
@@ -131,7 +130,7 @@ def test_jobs_of_an_older_lifecycle_are_finished_by_an_older_worker(lab: Lab) ->
     stuck = [before.kinds["press"].enqueue(tag=f"stuck-{n}", pauses=True).id for n in range(2)]
     old = start(lab, "old", program="tests.crash.release_apps:old", queues="default,old")
     lab.until(lambda: {lab.job(id).state for id in stuck} == {"PAUSED"}, "both pause")
-    notes = lab.store.registry.migrate(lifecycles(after), facts(after)).notes
+    notes = migrate(lab.store, after.declared()).notes
     assert [note for note in notes if "PAUSED" in note] == [
         (
             "2 live jobs are in state PAUSED, which version 2 of press lacks; only a worker with an older version moves "

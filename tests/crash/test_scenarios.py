@@ -93,7 +93,7 @@ def test_s5_stopped_worker_finishes_or_returns_its_jobs(shop: Lab, drain: float 
     seconds, tags = 2.0 if drain is None else 600.0, [str(n) for n in range(RUNNING)]
     for tag in tags:
         shop.enqueue("slow", tag, seconds=seconds)
-    leaver = start(shop, "leaver", **{} if drain is None else {"LAB_DRAIN": str(drain)})
+    leaver = start(shop, "leaver", **{} if drain is None else {"INTERLOCK_WORKER_DRAIN": str(drain)})
     until_begun(shop, *tags)
     leaver.terminate()
     begun = time.monotonic()

@@ -7,6 +7,7 @@ import pytest
 from interlock.operate.verify import verify
 from tests.kit import Place
 from tests.loops.handler_bench import Bench
+from tests.loops.question_bench import Blog
 from tests.loops.reconciler_bench import HandoverBench
 
 
@@ -27,3 +28,11 @@ def harbour(place: Place) -> Iterator[HandoverBench]:
     report = verify(harbour.store)
     harbour.app.close()
     assert report.ok, report
+
+
+@pytest.fixture
+def blog(place: Place) -> Iterator[Blog]:
+    """An app whose jobs ask a question. The fixture verifies the whole database at the end."""
+    blog = Blog(place)
+    yield blog
+    blog.close()

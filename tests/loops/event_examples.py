@@ -8,7 +8,7 @@ ONE_OF_EACH: tuple[events.Event, ...] = (
     events.WorkerStateChanged(WORKER, "Startup", "Connecting", "boot"),
     events.SlotStateChanged(WORKER, 3, "Claiming", "Processing", "claimed", ID),
     events.Claimed(WORKER, 4, 0.002),
-    events.Batch("settle", 7, 0.004),
+    events.DatabaseCall("settle", 7, 0.004),
     events.Renewed(WORKER, 5, 1, 2, 0.001),
     events.Recovered(WORKER, "paint", ID, "adopted"),
     events.WorkerError(WORKER, f"job {ID}", "ConnectionError: refused"),

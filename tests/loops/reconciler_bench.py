@@ -13,7 +13,7 @@ from interlock.core.outcome import Handed, Outcome, Started
 from interlock.engine.context import WorkerContext
 from interlock.engine.settle import Settler
 from interlock.reconcile.reconciler import Reconciler
-from interlock.store.types import ExternalWork as Told
+from interlock.store.report_types import ExternalWork as Told
 from interlock.store.types import Lease
 from tests.kit import Place
 from tests.loops.handler_bench import DOWNLOAD, STEADY

@@ -9,7 +9,7 @@ import pytest
 
 from interlock import App, Fail, Job, Run, SyncRun, UsageError
 from interlock.errors import Unavailable
-from interlock.telemetry.events import AttemptEnded, Batch, Transition
+from interlock.telemetry.events import AttemptEnded, DatabaseCall, Transition
 from interlock.testing import Crashed, Failpoint
 from tests.kit import Place
 from tests.loops.handler_bench import STEADY, Bench
@@ -57,7 +57,7 @@ class Shop:
     @property
     def groups(self) -> list[int]:
         """How many jobs each group stored."""
-        return [event.size for event in self.bench.heard(Batch) if event.verb == "commit"]
+        return [event.size for event in self.bench.heard(DatabaseCall) if event.verb == "commit"]
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from interlock.telemetry import events
-from interlock.telemetry.events import EVENT_TYPES, Batch, Claimed, Event, Events
+from interlock.telemetry.events import EVENT_TYPES, Claimed, DatabaseCall, Event, Events
 from tests.loops.event_examples import ONE_OF_EACH
 
 CLAIMED = Claimed("w", 1, 0.1)
-BATCH = Batch("settle", 1, 0.1)
+BATCH = DatabaseCall("settle", 1, 0.1)
 
 
 def test_every_kind_of_event_has_an_example() -> None:
@@ -43,7 +43,7 @@ def test_events_without_listeners_are_not_wanted() -> None:
     assert not told.active
     ends = [told.subscribe(lambda _: None, Claimed), told.subscribe(lambda _: None, Claimed)]
     assert told.active
-    assert (told.wants(Claimed), told.wants(Batch)) == (True, False)
+    assert (told.wants(Claimed), told.wants(DatabaseCall)) == (True, False)
     ends[0]()
     assert told.wants(Claimed)
     ends[1]()
@@ -78,7 +78,7 @@ def test_listener_that_raises_stays_subscribed_and_affects_no_other(caplog: pyte
     assert before == after == [CLAIMED, CLAIMED, BATCH]
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.ERROR]
     assert "Claimed" in caplog.messages[0]
-    assert "Batch" in caplog.messages[1]
+    assert "DatabaseCall" in caplog.messages[1]
 
 
 def test_keyboard_interrupt_in_a_listener_is_raised() -> None:
@@ -153,7 +153,7 @@ def test_listeners_can_change_while_many_threads_emit() -> None:
     for thread in threads:
         thread.join()
     assert len(heard) == 1500
-    assert not told.wants(Batch)
+    assert not told.wants(DatabaseCall)
 
 
 def test_event_cannot_be_changed() -> None:

@@ -43,7 +43,7 @@ def test_failing_hooks_block_no_thread_of_other_jobs(shop: InterceptedApp) -> No
             await (asyncio.Event().wait() if seconds > 60 else asyncio.sleep(0))
 
     async def scene() -> None:
-        plan = replace(shop.plan(), sleeper=Slow())
+        plan = replace(shop.plan(), sleeper=Slow(), drain=0.1)
         shop.app.enqueue_many(bad.request(n) for n in range(12))
         async with run_worker(plan) as worker:
             job = await good.aenqueue()
@@ -54,7 +54,6 @@ def test_failing_hooks_block_no_thread_of_other_jobs(shop: InterceptedApp) -> No
                     task.cancel()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("interlock.worker.worker.DRAIN", 0.1)
         patch.setattr("interlock.worker.worker.GRACE", 0.1)
         asyncio.run(scene())
 

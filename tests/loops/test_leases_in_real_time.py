@@ -12,7 +12,7 @@ from interlock import App, JobFailed, Retry, Run, SyncRun, Tx
 from interlock.engine.held_execution import HeldExecution
 from interlock.store import OpenStore
 from interlock.store.types import ClaimRule
-from interlock.telemetry.events import AttemptEnded, Batch, Claimed, WorkerError, WorkerStateChanged
+from interlock.telemetry.events import AttemptEnded, Claimed, DatabaseCall, WorkerError, WorkerStateChanged
 from interlock.telemetry.events import ExecutionLost as Lost
 from interlock.worker.assembly import run_worker, start_worker
 from interlock.worker.capacity import Capacity
@@ -188,7 +188,7 @@ def test_jobs_that_end_during_a_batch_write_form_the_next_batch(shop: Shop) -> N
             return witness
 
     witness = asyncio.run(scene())
-    sizes = [event.size for event in witness.seen if isinstance(event, Batch)]
+    sizes = [event.size for event in witness.seen if isinstance(event, DatabaseCall)]
     assert sum(sizes) == 300
     assert max(sizes) > 10
     assert max(event.count for event in witness.seen if isinstance(event, Claimed)) == 300

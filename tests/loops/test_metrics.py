@@ -2,19 +2,16 @@
 
 import logging
 import math
-import socket
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from interlock.errors import Unavailable, UsageError
-from interlock.store.types import Depth
+from interlock.errors import Unavailable
+from interlock.store.report_types import Depth
 from interlock.telemetry.events import AttemptEnded, Claimed, Events, Measured, WorkerStateChanged
-from interlock.telemetry.metrics import NAMES, DatabaseCollector, Metrics, Served, serve
+from interlock.telemetry.metrics import NAMES, DatabaseCollector, Metrics
 from tests.loops.event_examples import ID, ONE_OF_EACH, WORKER
 
 
@@ -181,33 +178,6 @@ def test_scrape_is_answered_while_the_database_is_unreachable(caplog: pytest.Log
     assert said["interlock_claimed_jobs_total"] == 0
     assert not any(series.startswith(("interlock_queue", "interlock_jobs")) for series in said)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-
-
-# ---------------------------------------------------------------- the endpoint
-@pytest.fixture
-def served(events: Events) -> Iterator[Served]:
-    served = serve(events, 0, states=lambda: {"paint": {"PENDING": 6}})
-    yield served
-    served.close()
-
-
-def test_endpoint_is_local_and_answers_until_it_is_closed(events: Events) -> None:
-    served = serve(events, 0, states=lambda: {"paint": {"PENDING": 6}})
-    events.emit(Claimed(WORKER, 4, 0.002))
-    with urllib.request.urlopen(served.url) as answer:
-        text = answer.read().decode()
-    assert served.url == f"http://127.0.0.1:{served.port}/metrics"
-    assert "interlock_claimed_jobs_total 4.0" in text
-    assert 'interlock_jobs{lifecycle="paint",state="PENDING"} 6.0' in text
-    served.close()
-    assert not events.active
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", served.port)) != 0
-
-
-def test_port_in_use_is_refused_with_a_hint(events: Events, served: Served) -> None:
-    with pytest.raises(UsageError, match=rf"cannot be served at 127.0.0.1, port {served.port}: .*Use another port"):
-        serve(events, served.port)
 
 
 # ---------------------------------------------------------------- without the extra

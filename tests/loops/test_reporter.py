@@ -225,10 +225,10 @@ def test_worker_forgets_an_abandoned_job_after_another_worker_has_it(
             return lease
 
         # Runs in the worker's claim thread, so that no claim of its own comes in between.
-        lease = await worker._in_claim_thread(claimed)
+        lease = await worker._connection.call(claimed)
         worker._slots.abandoned |= dict.fromkeys([Fence(lease.job.id, 1, lease.holder), *recovered])
         worker._context.database_down.set()
-        await worker._connect()
+        await worker._connection.check()
 
     job = bench.add(trouble)
     KitWorker(bench.app, bench.clock).run_until_idle()

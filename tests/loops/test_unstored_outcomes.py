@@ -49,12 +49,12 @@ class Till:
     def wait(self) -> None:
         assert self.gate.wait(TIME_LIMIT)
 
-    def drain(self, slots: int, scene: Callable[[Worker, EventRecorder], Any]) -> None:
+    def drain(self, slots: int, scene: Callable[[Worker, EventRecorder], Any], **settings: Any) -> None:
         """Run a worker whose handlers have been short, until the scene has ended."""
 
         async def main() -> None:
             recorder = EventRecorder(self.app.events)
-            plan = replace(self.app.plan(), slots=slots, find_store=lambda: cast(OpenStore, self.store))
+            plan = replace(self.app.plan(slots=slots, **settings), find_store=lambda: cast(OpenStore, self.store))
             async with asyncio.timeout(TIME_LIMIT), run_worker(plan) as worker:
                 for lane in worker._slots.lanes:
                     lane.prefetch.handlers_ended(JOBS, HORIZON, worker._context.sleeper.monotonic())
@@ -119,7 +119,6 @@ def test_success_that_a_stopping_worker_cannot_store_returns_its_job_with_all_tr
     till: Till, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker stores what it has begun to store. Another one runs the other jobs."""
-    monkeypatch.setattr(worker_module, "DRAIN", 0.0)
     stop = Slots.stop
 
     def stop_and_open_the_gate(slots: Slots) -> None:
@@ -127,7 +126,7 @@ def test_success_that_a_stopping_worker_cannot_store_returns_its_job_with_all_tr
         till.gate.set()
 
     monkeypatch.setattr(Slots, "stop", stop_and_open_the_gate)
-    till.drain(JOBS, lambda _, recorder: all_reported(recorder, JOBS))
+    till.drain(JOBS, lambda _, recorder: all_reported(recorder, JOBS), drain=0.0)
     jobs = till.app.jobs(limit=2 * JOBS)
     returned = [job for job in jobs if job.state == "PENDING"]
     assert {(job.tries_left, job.lease_losses) for job in returned} == {(3, 0)}

@@ -13,13 +13,16 @@ from interlock.cli import commands
 from interlock.core import payload
 from interlock.core.lifecycle import BUILTIN, Lifecycle
 from interlock.core.lifecycle_checks import EVENTS
+from interlock.jobs import spec
 from interlock.jobs.kind import Kind
 from interlock.maintenance import maintenance_loop as maintenance
+from interlock.reconcile import answer
 from interlock.store import types as records
 from interlock.store.contract import PARTS, Store
 from interlock.worker import heartbeat as leases
 from interlock.worker import poll_backoff as speed
 from interlock.worker import supervisor, worker
+from interlock.worker.plan import DRAIN
 from tests.kit import TABLES, Place
 from tests.surface.test_docs import DOCS, ROOT
 
@@ -64,6 +67,8 @@ UNSAID = {
     "App(retention=)": "`{'succeeded': 7 days, 'failed': None, 'audit': None}`: failed jobs and history are kept",
     "App(url=)": "`INTERLOCK_DATABASE_URL`, `DATABASE_URL`, then `sqlite:///interlock.db`",
     "App(transaction=)": "a transaction that Interlock opens",
+    "App(secret=)": "`INTERLOCK_SECRET`; without one, `run.ask` and `answer` raise",
+    "app.worker(child_processes=)": "the number of cores",
 }
 
 
@@ -98,10 +103,13 @@ def _of_a_worker() -> list[tuple[str, str]]:
     return [
         ("`interlock worker --processes`", "`1`"),
         ("`interlock worker --threads`", "the number of cores plus 4, at most 32"),
+        ("`interlock worker --child-processes`", "the number of cores"),
         ("interval of lease renewals", f"a third of the lease, at most {leases.LONGEST_INTERVAL:g} s"),
         ("interval of polls while no job is due", f"{speed.SHORTEST:g} s, growing to {speed.LONGEST:g} s"),
         ("interval of maintenance", f"{maintenance.EVERY:g} s"),
-        ("time for running jobs to finish after a signal", f"{worker.DRAIN:g} s"),
+        ("interval of checks for questions whose deadline has passed", f"{spec.QUESTIONS.every:g} s"),
+        ("time for which `answer` waits for a handler that still runs", f"{answer.WAIT:g} s"),
+        ("time for running jobs to finish after a signal (`--drain`)", f"{DRAIN:g} s"),
         ("interval of retries while the database is unreachable", f"{worker.ERROR_WAIT:g} s"),
         (
             "pause before a worker process that ended unexpectedly starts again",

@@ -1,6 +1,8 @@
 """Dead letters: each gets one decision, and a redriven job is paid for again."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -159,20 +161,29 @@ def test_engine_redrive_without_credits_is_refused(kit: StudioKit, ann: User) ->
     assert kit.stored() == before
 
 
-def test_crash_right_after_a_redrive_keeps_the_decision(
+def test_crash_in_a_redrive_keeps_all_of_it_or_nothing(
     kit: StudioKit, ann: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job, its credits, the decision and the actor are one transaction; only the reason is written after it."""
+    """The job, its credits, the decision, the actor and the reason are one transaction."""
+    old, bulk = buried(kit, ann), type(kit.app.database.store().bulk)
 
-    def dies(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+    def dies_after(work: Callable[..., object]) -> Callable[..., None]:
+        def dies(*given: Any, **options: Any) -> None:
+            work(*given, **options)
+            raise KeyboardInterrupt
 
-    old, store = buried(kit, ann), kit.app.database.store()
+        return dies
+
+    before = kit.stored()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(store.control), "add_note", dies)
+        patch.setattr(bulk, "redrive", dies_after(bulk.redrive))
         kit.dead_letters.redrive(old, by="olga", reason="lost with its process")
+    assert kit.stored() == before
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(kit.app), "_handle", dies_after(lambda *_: None))
+        kit.dead_letters.redrive(old, by="olga", reason="stored before its process died")
     letter = kit.dead_letters.show(old)
-    assert (letter.decision, letter.by, letter.note) == ("redriven", "olga", None)
+    assert (letter.decision, letter.by, letter.note) == ("redriven", "olga", "stored before its process died")
     kit.check()
     with pytest.raises(Conflict):
         kit.dead_letters.redrive(old, by="olga", reason="again")

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 from typing_extensions import override
 
 from ..errors import InterlockError
 from . import (
     audit_commands,
+    batch_commands,
+    change_commands,
+    control_commands,
     job_commands,
     lifecycle_command,
     migrate_command,
@@ -25,7 +28,7 @@ from . import (
 from .bench_command import bench
 from .common_options import ELSE, CommandError
 from .demo import demo
-from .worker_command import worker
+from .worker_command import WORKER_VARIABLES, worker
 
 CODES = "Exit codes: 0 for success, 1 for a failure or a found problem, 2 for wrong usage."
 
@@ -36,6 +39,16 @@ class Command(TyperCommand):
     @override
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
+class WorkerCommand(TyperCommand):
+    """A command whose help explains environment variables once, and not at each option."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for option in self.params:
+            if isinstance(option, TyperOption) and option.envvar is None:
+                option.show_envvar = False
 
 
 commands = typer.Typer(
@@ -51,17 +64,31 @@ commands = typer.Typer(
 )
 commands.command(short_help="Kill and freeze workers, and count the results")(demo)
 commands.command(short_help="Create or update the tables, register lifecycles")(migrate_command.migrate)
-commands.command(short_help="Run a worker, or several, until a signal stops them")(worker)
+commands.command(
+    cls=WorkerCommand,
+    short_help="Run a worker, or several, until a signal stops them",
+    context_settings={"auto_envvar_prefix": WORKER_VARIABLES},
+)(worker)
 commands.command(short_help="List lifecycles, print one, or check a document")(lifecycle_command.lifecycle)
 commands.command(cls=Command, short_help="Store a job and print its id")(job_commands.enqueue)
 commands.command("jobs", short_help="List jobs, newest first")(job_commands.list_jobs)
 commands.command(cls=Command, short_help="Show a job, its executions and its history")(job_commands.show)
 commands.command(cls=Command, short_help="Explain the state of a job")(operator_commands.explain)
-commands.command(cls=Command, short_help="Cancel a waiting job, or ask a running one to stop")(job_commands.cancel)
-commands.command(cls=Command, short_help="Enqueue failed jobs again, as new jobs")(operator_commands.redrive)
+commands.command(cls=Command, short_help="Cancel waiting jobs, or ask running ones to stop")(change_commands.cancel)
+commands.command(cls=Command, short_help="Reject waiting jobs")(change_commands.reject)
+commands.command(cls=Command, short_help="Enqueue failed jobs again, as new jobs")(change_commands.redrive)
 commands.command(cls=Command, short_help="Release a held job")(operator_commands.release)
+commands.command(cls=Command, short_help="Answer the question of a job")(operator_commands.answer)
+commands.command(cls=Command, short_help="Delete jobs that have ended")(change_commands.delete)
 commands.command(short_help="Count jobs and list problems")(status_commands.status)
 commands.command(short_help="List workers")(workers_command.workers)
+commands.command(short_help="List queues and kinds, with their limits and pauses")(control_commands.queues)
+commands.command(short_help="Limit running jobs and rates of a queue or kind")(control_commands.limit)
+commands.command(short_help="Pause a queue or kind")(control_commands.pause)
+commands.command(short_help="Resume a paused queue or kind")(control_commands.resume)
+commands.command(short_help="List who changed limits, pauses and schedules")(control_commands.operations)
+commands.command(short_help="List flows")(batch_commands.batches)
+commands.command(cls=Command, short_help="Show a flow or a batch")(batch_commands.batch)
 commands.command(short_help="Check every stored job against every rule")(verify_command.verify)
 commands.add_typer(audit_commands.commands, name="audit", short_help="Move the history of deleted jobs to a file")
 commands.command(short_help="Measure one worker on a temporary database")(bench)

@@ -15,7 +15,6 @@ from ..core.lifecycle import Lifecycle, builtin
 from ..errors import InterlockError, NotMigrated, Unavailable
 from ..store import POSTGRES, SQLITE, OpenStore, open_store
 from ..store.database import VARIABLES
-from ..store.types import KindFacts
 from ..worker.app_loader import AppLoadError, find, import_module, not_an_app
 from . import output
 
@@ -24,7 +23,9 @@ AppOption = Annotated[
     typer.Option("-A", "--app", envvar="INTERLOCK_APP", metavar="MODULE:APP", help="Your app, as in shop:app."),
 ]
 ELSE = "or else the URL of the app, INTERLOCK_DATABASE_URL, DATABASE_URL, or sqlite:///interlock.db"
-DatabaseOption = Annotated[str | None, typer.Option("--database", metavar="URL", help=f"The database; {ELSE}.")]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", metavar="URL", allow_from_autoenv=False, help=f"The database; {ELSE}.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Who does this; by default your login name.")]
 
@@ -157,10 +158,6 @@ def lifecycles(app: App[Any]) -> list[Lifecycle]:
     """Return `standard` and the lifecycles of the app's kinds, each once."""
     every = [builtin("standard"), *(kind.spec.lifecycle for kind in app.kinds.values())]
     return list({each.name: each for each in every}.values())
-
-
-def kind_facts(app: App[Any]) -> list[KindFacts]:
-    return [kind.facts() for kind in app.kinds.values()]
 
 
 @contextmanager

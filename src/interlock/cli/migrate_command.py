@@ -5,14 +5,13 @@ from typing import Annotated, Any
 import typer
 
 from ..app import App
+from ..store.database import migrate as migrate_store
 from ..store.types import Migrated
 from . import output
 from .common_options import (
     AppOption,
     DatabaseOption,
     check_reachable,
-    kind_facts,
-    lifecycles,
     name_database_errors,
     open_unmigrated,
     require_app,
@@ -48,8 +47,9 @@ def _migrate(app: App[Any], sql: bool) -> Migrated | None:
     try:
         if not sql:
             check_reachable(app.database.url)
-            return store.registry.migrate(lifecycles(app), kind_facts(app))
-        output.print_line(store.registry.migration_sql(lifecycles(app), kind_facts(app)))
+            return migrate_store(store, app.declared())
+        declared = app.declared()
+        output.print_line(store.registry.migration_sql(declared.lifecycles, declared.kinds, declared.limits))
         return None
     finally:
         store.close()

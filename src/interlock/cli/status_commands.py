@@ -16,7 +16,7 @@ from ..core.job import Execution, Job
 from ..core.sleeper import Sleeper, SystemSleeper
 from ..errors import Unavailable
 from ..operate.status import HELD, STUCK, Status
-from ..store.types import ExternalWork
+from ..store.report_types import ExternalWork
 from . import output
 from .arguments import format_age, last_line
 from .common_options import AppOption, CommandError, DatabaseOption, JsonOption, open_app
@@ -293,7 +293,7 @@ def _failed(view: StatusView) -> Iterator[RenderableType]:
             ],
         )
     if seen.failures:
-        listed = "interlock jobs --phase failed lists them; interlock redrive ID enqueues one again."
+        listed = "interlock jobs --phase failed lists them; interlock redrive enqueues them again, by id or by filters."
         yield output.render_heading(listed, "dim")
 
 

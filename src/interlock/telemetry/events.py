@@ -48,7 +48,7 @@ class Claimed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Event):
+class DatabaseCall(Event):
     """One call to the database: `verb` for `size` jobs."""
 
     verb: str
@@ -217,8 +217,8 @@ class HookFailed(Event):
 
 
 EVENT_TYPES: tuple[type[Event], ...] = (
-    WorkerStateChanged, SlotStateChanged, Claimed, Batch, Renewed, Recovered, WorkerError, DatabaseReachable, Notice,
-    ExternalCheckSucceeded, ExternalCheckFailed,
+    WorkerStateChanged, SlotStateChanged, Claimed, DatabaseCall, Renewed, Recovered, WorkerError, DatabaseReachable,
+    Notice, ExternalCheckSucceeded, ExternalCheckFailed,
     Transition, AttemptEnded, ExecutionLost, MoveRefused, Measured, FinishFailed, HookFailed,
 )  # fmt: skip
 """All event types."""

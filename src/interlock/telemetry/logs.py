@@ -22,8 +22,8 @@ from . import redact
 from .events import (
     EVENT_TYPES,
     AttemptEnded,
-    Batch,
     Claimed,
+    DatabaseCall,
     DatabaseReachable,
     Event,
     Events,
@@ -51,7 +51,7 @@ log = logging.getLogger("interlock")
 LEVELS: dict[type[Event], int] = {
     SlotStateChanged: logging.DEBUG,
     Claimed: logging.DEBUG,
-    Batch: logging.DEBUG,
+    DatabaseCall: logging.DEBUG,
     Renewed: logging.DEBUG,
     ExternalCheckSucceeded: logging.DEBUG,
     Transition: logging.DEBUG,

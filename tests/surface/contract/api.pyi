@@ -3,14 +3,18 @@
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
+from enum import Enum
 from os import PathLike
+from types import TracebackType
 from typing import (
     Any,
     Concatenate,
     Generic,
     Literal,
+    Never,
     ParamSpec,
     Protocol,
+    Self,
     overload,
 )
 from typing_extensions import TypeVar
@@ -21,6 +25,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 TxT = TypeVar("TxT", default="Tx")
 R_co = TypeVar("R_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 _AroundT = TypeVar("_AroundT", bound=Callable[[], AbstractContextManager[Any]])
 Seconds = float | timedelta
 Doubt = Literal["retry", "hold"]
@@ -242,6 +247,7 @@ class TransitionRefused(InterlockError): ...
 class LeaseLost(InterlockError): ...
 class JobFailed(InterlockError): ...  # result() of a job that did not succeed: .job
 class NotMigrated(InterlockError): ...
+class InvalidToken(InterlockError): ...  # of a question: this app did not sign it
 class KeyReused(InterlockError): ...
 class Cancelled(InterlockError): ...
 class LifecycleError(InterlockError): ...
@@ -273,6 +279,11 @@ class External(Generic[R_co]):
     """Returned by a handler: the work continues in an external system, and its value will be an R."""
     def __init__(self, external_id: str) -> None: ...
 
+class Question(External[R_co]):
+    """Returned by a handler: the job waits until a person or another system answers, and its value will be an R."""
+
+    token: str  # the same in every attempt; goes into a link
+
 # What a reconciler answers per execution; an execution that it leaves out is *missing*.
 class InProgress(Generic[R_co]):
     def __init__(
@@ -297,6 +308,16 @@ class _RunFacts:
     cancelled: bool
     payload: Mapping[str, Any]
     def measure(self, name: str, value: float) -> None: ...
+    @overload
+    def ask(
+        self, *, timeout: Seconds
+    ) -> Question[Never]: ...  # a Question of any type; fails if nobody answers
+    @overload
+    def ask(self, *, timeout: Seconds, default: T) -> Question[T]: ...
+
+class _ResultOf(Protocol[T_co]):
+    name: str
+    def load_result(self, value: object, /) -> T_co: ...
 
 class _Effect(Protocol):
     key: str
@@ -373,6 +394,7 @@ class Run(_RunFacts):
     ) -> T: ...
     @overload
     def step(self, name: str, /, *, max_age: Seconds) -> _Step: ...
+    async def results(self, kind: _ResultOf[T], /) -> list[T]: ...
     async def advance(self, stage: str, /) -> None: ...
     @overload
     def effect(self, name: str, /, *, on_doubt: Doubt) -> _Effect: ...
@@ -394,6 +416,7 @@ class SyncRun(_RunFacts):
     ) -> T: ...
     @overload
     def step(self, name: str, /, *, max_age: Seconds) -> _SyncStep: ...
+    def results(self, kind: _ResultOf[T], /) -> list[T]: ...
     def advance(self, stage: str, /) -> None: ...
     @overload
     def effect(self, name: str, /, *, on_doubt: Doubt) -> _SyncEffect: ...
@@ -420,7 +443,11 @@ class Kind(Generic[P, R, TxT]):
         ttl: Seconds | None = ...,
         tags: Mapping[str, str] | None = ...,
         conn: Any = ...,
+        concurrency_key: str | None = ...,
+        after: Sequence[JobHandle[Any] | Batch] | None = ...,
+        on_failed: Literal["cancel", "run", "hold"] = ...,
     ) -> Kind[P, R, TxT]: ...
+    def load_result(self, value: object, /) -> R: ...
     def result(self, id: str, /, *, timeout: Seconds = ...) -> R: ...
     async def aresult(self, id: str, /, *, timeout: Seconds = ...) -> R: ...
     # the plain function, with its own signature
@@ -435,6 +462,10 @@ class Kind(Generic[P, R, TxT]):
         self, external_id: str, value: R, /
     ) -> bool: ...  # a provider that calls back
     async def acomplete(self, external_id: str, value: R, /) -> bool: ...
+    def answer(
+        self, token: str, value: R, /, *, by: str = ...
+    ) -> bool: ...  # False if it was answered before
+    async def aanswer(self, token: str, value: R, /, *, by: str = ...) -> bool: ...
     # the other functions of the job
     def commit(
         self, fn: Callable[[TxT, Job, R], None], /
@@ -481,6 +512,144 @@ class _Ask(Protocol[R_co]):
         Mapping[str, InProgress[R_co] | Completed[R_co] | Failed[R_co] | Gone[R_co]]
     ]: ...
 
+# ---------------------------------------------------------------- limits, batches and flows
+class Limit:
+    max_running: int | None
+    rate: str | None
+    burst: int | None
+    def __init__(
+        self,
+        max_running: int | None = ...,
+        rate: str | None = ...,
+        burst: int | None = ...,
+    ) -> None: ...
+
+class LimitSeen:
+    scope: Literal["queue", "kind", "key"]
+    name: str
+    limit: Limit
+    declared: Limit | None
+    changed_by: str | None
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_reason: str | None
+    running: int
+    next_start: float  # seconds
+
+class Operation:
+    id: str
+    at: datetime
+    scope: str
+    name: str
+    event: str
+    actor: str
+    reason: str | None
+    detail: Mapping[str, Any] | None
+
+class _Unchanged(Enum):
+    UNCHANGED = "unchanged"
+
+class _QueueControls:
+    scope: Literal["queue", "kind", "key"]
+    name: str
+    def limit(
+        self,
+        *,
+        max_running: int | _Unchanged | None = ...,
+        rate: str | _Unchanged | None = ...,
+        burst: int | None = ...,
+        by: str = ...,
+        reason: str = ...,
+    ) -> None: ...
+    def reset_limits(self, *, by: str = ..., reason: str = ...) -> bool: ...
+    def pause(self, *, by: str, reason: str = ...) -> bool: ...
+    def resume(self, *, by: str, reason: str = ...) -> bool: ...
+
+class _KindControls(_QueueControls):
+    def limit_per_key(
+        self,
+        *,
+        max_running: int | _Unchanged | None = ...,
+        rate: str | _Unchanged | None = ...,
+        burst: int | None = ...,
+        by: str = ...,
+        reason: str = ...,
+    ) -> None: ...
+
+class BatchProgress:
+    id: str
+    name: str
+    parent: str | None
+    created_at: datetime
+    created_by: str
+    blocked: int
+    waiting: int
+    running: int
+    succeeded: int
+    failed: int
+    total: int
+    ended: bool
+
+class Batch:
+    """A named set of jobs, which other jobs can wait for."""
+
+    id: str
+    name: str
+    def progress(self) -> BatchProgress: ...
+    def jobs(
+        self, *, phase: str | None = ..., limit: int = ..., after: str | None = ...
+    ) -> list[Job]: ...
+    def wait(self, *, timeout: Seconds = ...) -> BatchProgress: ...
+    async def await_end(self, *, timeout: Seconds = ...) -> BatchProgress: ...
+    async def aprogress(self) -> BatchProgress: ...
+    async def ajobs(
+        self, *, phase: str | None = ..., limit: int = ..., after: str | None = ...
+    ) -> list[Job]: ...
+
+class Flow(Batch):
+    """A graph of jobs, stored at the end of its `with` block."""
+    def add(
+        self,
+        request: JobRequest[R],
+        /,
+        *,
+        after: Sequence[JobHandle[Any] | Batch] = ...,
+        on_failed: Literal["cancel", "run", "hold"] = ...,
+    ) -> JobHandle[R]: ...
+    def batch(
+        self,
+        name: str,
+        requests: Iterable[JobRequest[Any]],
+        /,
+        *,
+        after: Sequence[JobHandle[Any] | Batch] = ...,
+        on_failed: Literal["cancel", "run", "hold"] = ...,
+    ) -> Batch: ...
+    def depend(
+        self,
+        waiting: JobHandle[Any] | Batch,
+        /,
+        *,
+        after: Sequence[JobHandle[Any] | Batch],
+        on_failed: Literal["cancel", "run", "hold"] = ...,
+    ) -> None: ...
+    def store(self) -> None: ...
+    async def astore(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
 class _NeedsSyncRun: ...
 
 class _JobDecorator(Protocol[TxT]):
@@ -490,7 +659,7 @@ class _JobDecorator(Protocol[TxT]):
     ) -> Kind[P, R, TxT]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /
+        self, fn: Callable[Concatenate[Run, P], Awaitable[External[R] | R]], /
     ) -> Kind[P, R, TxT]: ...
     @overload
     def __call__(
@@ -498,7 +667,7 @@ class _JobDecorator(Protocol[TxT]):
     ) -> Kind[P, R, TxT]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[SyncRun, P], R], /
+        self, fn: Callable[Concatenate[SyncRun, P], External[R] | R], /
     ) -> Kind[P, R, TxT]: ...
     @overload
     def __call__(
@@ -509,11 +678,13 @@ class _JobDecorator(Protocol[TxT]):
         self, fn: Callable[P, Awaitable[External[R]]], /
     ) -> Kind[P, R, TxT]: ...
     @overload
-    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Kind[P, R, TxT]: ...
+    def __call__(
+        self, fn: Callable[P, Awaitable[External[R] | R]], /
+    ) -> Kind[P, R, TxT]: ...
     @overload
     def __call__(self, fn: Callable[P, External[R]], /) -> Kind[P, R, TxT]: ...
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> Kind[P, R, TxT]: ...
+    def __call__(self, fn: Callable[P, External[R] | R], /) -> Kind[P, R, TxT]: ...
 
 class Lifecycle:
     name: str
@@ -532,13 +703,168 @@ class Lifecycle:
     @classmethod
     def builtin(cls, name: str) -> Lifecycle: ...
 
+class _JobCount:
+    kind: str
+    state: str
+    jobs: int
+    redriven: int  # of these, how many were redriven before
+
+class _BulkError:
+    job_id: str
+    error: str
+
+class BulkResult:
+    counts: tuple[_JobCount, ...]  # the jobs that matched at first, by kind and state
+    matched: int
+    changed: int
+    asked_to_stop: int  # of the changed ones
+    skipped: dict[str, int]  # by the reason
+    failed: int
+    errors: list[_BulkError]  # the first ten
+    done: int
+
+class Bulk:
+    def cancel(
+        self,
+        *,
+        by: str,
+        reason: str = ...,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+    def reject(
+        self,
+        *,
+        by: str,
+        reason: str,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+    def redrive(
+        self,
+        *,
+        by: str,
+        reason: str = ...,
+        fresh: bool = ...,
+        again: bool = ...,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+    def delete(
+        self,
+        *,
+        by: str,
+        reason: str = ...,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+    async def acancel(
+        self,
+        *,
+        by: str,
+        reason: str = ...,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+    async def areject(
+        self,
+        *,
+        by: str,
+        reason: str,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+    async def aredrive(
+        self,
+        *,
+        by: str,
+        reason: str = ...,
+        fresh: bool = ...,
+        again: bool = ...,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+    async def adelete(
+        self,
+        *,
+        by: str,
+        reason: str = ...,
+        kind: str | None = ...,
+        state: str | None = ...,
+        phase: str | None = ...,
+        queue: str | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
+        dry_run: bool = ...,
+        on_batch: Callable[[BulkResult], object] | None = ...,
+    ) -> BulkResult: ...
+
 class Worker:
     name: str
     state: str  # where its loop is
     busy: int
-    def stop(self, exit_code: int = ...) -> None: ...
+    def stop(self, exit_code: int = ..., *, drain: float | None = ...) -> None: ...
 
 class App(Generic[TxT]):
+    bulk: Bulk  # many jobs at once
     @overload
     def __init__(
         self: App[Tx],
@@ -550,6 +876,8 @@ class App(Generic[TxT]):
         retention: Mapping[Literal["succeeded", "failed", "audit"], Seconds | None]
         | None = ...,
         archive: Callable[[Sequence[AuditEntry]], None] | None = ...,
+        queues: Mapping[str, Limit] | None = ...,
+        secret: str | Sequence[str] | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -563,6 +891,8 @@ class App(Generic[TxT]):
         retention: Mapping[Literal["succeeded", "failed", "audit"], Seconds | None]
         | None = ...,
         archive: Callable[[Sequence[AuditEntry]], None] | None = ...,
+        queues: Mapping[str, Limit] | None = ...,
+        secret: str | Sequence[str] | None = ...,
     ) -> None: ...
     @overload
     def job(  # type: ignore[overload-overlap]
@@ -570,14 +900,16 @@ class App(Generic[TxT]):
     ) -> Kind[P, R, TxT]: ...
     @overload
     def job(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Run, P], Awaitable[R]], /
+        self, fn: Callable[Concatenate[Run, P], Awaitable[External[R] | R]], /
     ) -> Kind[P, R, TxT]: ...
     @overload
     def job(
         self, fn: Callable[Concatenate[SyncRun, P], External[R]], /
     ) -> Kind[P, R, TxT]: ...
     @overload
-    def job(self, fn: Callable[Concatenate[SyncRun, P], R], /) -> Kind[P, R, TxT]: ...
+    def job(
+        self, fn: Callable[Concatenate[SyncRun, P], External[R] | R], /
+    ) -> Kind[P, R, TxT]: ...
     @overload
     def job(
         self, fn: Callable[Concatenate[Run, P], object], /
@@ -585,11 +917,13 @@ class App(Generic[TxT]):
     @overload
     def job(self, fn: Callable[P, Awaitable[External[R]]], /) -> Kind[P, R, TxT]: ...
     @overload
-    def job(self, fn: Callable[P, Awaitable[R]], /) -> Kind[P, R, TxT]: ...
+    def job(
+        self, fn: Callable[P, Awaitable[External[R] | R]], /
+    ) -> Kind[P, R, TxT]: ...
     @overload
     def job(self, fn: Callable[P, External[R]], /) -> Kind[P, R, TxT]: ...
     @overload
-    def job(self, fn: Callable[P, R], /) -> Kind[P, R, TxT]: ...
+    def job(self, fn: Callable[P, External[R] | R], /) -> Kind[P, R, TxT]: ...
     @overload
     def job(
         self,
@@ -608,6 +942,12 @@ class App(Generic[TxT]):
         commit_timeout: Seconds | None = ...,
         commit_batch: int = ...,
         error_policy: Callable[[Exception], RetryDecision | None] | None = ...,
+        max_running: int | None = ...,  # over all workers
+        rate: str | None = ...,  # starts, such as "10/s" or "1000/h"
+        burst: int | None = ...,
+        max_running_per_key: int | None = ...,
+        rate_per_key: str | None = ...,
+        burst_per_key: int | None = ...,
     ) -> _JobDecorator[TxT]: ...
     def around_attempt(
         self, fn: _AroundT, /
@@ -637,6 +977,35 @@ class App(Generic[TxT]):
     def enqueue_many(
         self, requests: Iterable[JobRequest[R]], /, *, conn: Any = ...
     ) -> list[JobHandle[R]]: ...
+    def flow(self, name: str, /, *, conn: Any = ...) -> Flow: ...
+    def batch(self, id: str, /) -> Batch: ...
+    def batches(
+        self, *, parent: str | None = ..., limit: int = ..., after: str | None = ...
+    ) -> list[Batch]: ...  # flows, or the batches of one; the newest first
+    def queue(self, name: str, /) -> _QueueControls: ...
+    def kind(self, name: str, /) -> _KindControls: ...
+    def limits(self) -> list[LimitSeen]: ...
+    def operations(
+        self,
+        *,
+        scope: str | None = ...,
+        name: str | None = ...,
+        limit: int = ...,
+        after: str | None = ...,
+    ) -> list[Operation]: ...  # what was changed about queues, kinds and schedules
+    async def abatch(self, id: str, /) -> Batch: ...
+    async def abatches(
+        self, *, parent: str | None = ..., limit: int = ..., after: str | None = ...
+    ) -> list[Batch]: ...
+    async def alimits(self) -> list[LimitSeen]: ...
+    async def aoperations(
+        self,
+        *,
+        scope: str | None = ...,
+        name: str | None = ...,
+        limit: int = ...,
+        after: str | None = ...,
+    ) -> list[Operation]: ...
     def transaction(
         self,
     ) -> AbstractContextManager[Tx]: ...  # ours, for those who have none: conn=tx
@@ -650,6 +1019,9 @@ class App(Generic[TxT]):
         phase: str | None = ...,
         queue: str | None = ...,
         tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
         limit: int = ...,
         after: str | None = ...,
     ) -> list[Job]: ...
@@ -676,6 +1048,13 @@ class App(Generic[TxT]):
     def redrive(
         self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...
     ) -> JobHandle[object]: ...
+    def answer(self, token: str, value: object, /, *, by: str = ...) -> bool: ...
+    def answer_job(
+        self, id: str, value: object, /, *, by: str, reason: str = ...
+    ) -> Job: ...  # by an operator, without a token
+    def delete(
+        self, id: str, /, *, by: str, reason: str = ...
+    ) -> Job: ...  # one that has ended, as it was
     def status(self) -> Status: ...
     def enqueue_named(
         self, kind: str, payload: Mapping[str, Any], /
@@ -698,6 +1077,9 @@ class App(Generic[TxT]):
         phase: str | None = ...,
         queue: str | None = ...,
         tags: Mapping[str, str] | None = ...,
+        since: datetime | None = ...,
+        until: datetime | None = ...,
+        error_like: str | None = ...,
         limit: int = ...,
         after: str | None = ...,
     ) -> list[Job]: ...
@@ -719,12 +1101,23 @@ class App(Generic[TxT]):
     async def aredrive(
         self, id: str, /, *, by: str, reason: str = ..., fresh: bool = ...
     ) -> JobHandle[object]: ...
+    async def aanswer(self, token: str, value: object, /, *, by: str = ...) -> bool: ...
+    async def aanswer_job(
+        self, id: str, value: object, /, *, by: str, reason: str = ...
+    ) -> Job: ...
+    async def adelete(self, id: str, /, *, by: str, reason: str = ...) -> Job: ...
     async def aexplain(self, id: str, /) -> Explanation: ...
     async def astatus(self) -> Status: ...
     async def amigrate(self) -> None: ...
     async def aclose(self) -> None: ...
     async def arun_until_idle(self, *, timeout: Seconds = ...) -> int: ...
     def worker(
-        self, *, queues: Sequence[str] = ..., slots: int = ..., listen: bool = ...
+        self,
+        *,
+        queues: Sequence[str] = ...,
+        slots: int = ...,
+        child_processes: int | None = ...,
+        listen: bool = ...,
+        drain: Seconds = ...,
     ) -> AbstractAsyncContextManager[Worker]: ...
     def bound_to(self, url: str, /) -> AbstractContextManager[App[TxT]]: ...
