@@ -94,11 +94,13 @@ class Cron:
 def missed(cron: Cron, last: datetime, now: datetime, catch_up: CatchUp, late: float) -> list[datetime]:
     """The ticks after `last` that fire now, oldest first.
 
-    A tick less than `late` seconds old is on time; the newest of these fires. `catch_up` decides which older ticks
-    also fire: the last one, none, or all (the newest thousand).
+    With `last`, only the newest one fires, however many there are; with `none`, the newest one if it is less than
+    `late` seconds old; with `all`, every one (the newest thousand).
     """
-    if catch_up == "all":
-        return cron.between(last, now, MOST)
-    edge = max(last, now - timedelta(seconds=late))
-    older = cron.between(last, edge, 1) if catch_up == "last" else []
-    return older + cron.between(edge, now, 1)
+    match catch_up:
+        case "all":
+            return cron.between(last, now, MOST)
+        case "last":
+            return cron.between(last, now, 1)
+        case "none":
+            return cron.between(max(last, now - timedelta(seconds=late)), now, 1)
