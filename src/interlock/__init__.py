@@ -35,6 +35,8 @@ from .jobs.run import Run, SyncRun
 from .operate.bulk import Bulk
 from .operate.bulk_result import BulkResult
 from .operate.explain import Explanation
+from .operate.schedule_info import ScheduleInfo
+from .operate.schedules import Schedules
 from .operate.status import Status
 from .operate.verify import Report, Violation
 from .store.contract import Cursor, Tx
@@ -89,6 +91,8 @@ __all__ = [
     "Retry",
     "RetryDecision",
     "Run",
+    "ScheduleInfo",
+    "Schedules",
     "Snooze",
     "Status",
     "SyncRun",

@@ -239,7 +239,7 @@ class App(OperatedApp[TxT], Generic[TxT]):
             database=self.database.url,
             transaction=self._transaction,
             lifespan=self.lifespan,
-            schedules=self.schedules,
+            schedules=self.declared_schedules,
             retention=self.retention,
             audit_retention=self.audit_retention,
             events=self.events,

@@ -93,7 +93,7 @@ class Bench:
         return Maintenance(
             context,
             Settler(context),
-            self.app.schedules,
+            self.app.declared_schedules,
             retention or {},
             30.0,
             self.finish,

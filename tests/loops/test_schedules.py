@@ -10,9 +10,11 @@ import pytest
 from interlock import SyncRun
 from interlock.errors import Unavailable
 from interlock.jobs.request import JobRequest
-from interlock.jobs.schedule import Schedule
+from interlock.jobs.schedule import Schedule, key_of
+from interlock.maintenance.scheduler import READ_EVERY
+from interlock.store.schedule_types import StoredSchedule
 from interlock.telemetry.events import Notice, WorkerError
-from tests.kit import EPOCH, Place
+from tests.kit import Place
 from tests.loops.maintenance_bench import Bench
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -37,7 +39,7 @@ class Office(Bench):
         self.report = report
 
     def plan(self, cron: str, *, name: str = "nightly", call: JobRequest | None = None, **options: Any) -> None:
-        self.app.schedules[name] = Schedule(name, cron, call or self.report.request(), **options)
+        self.app.declared_schedules[name] = Schedule(name, cron, call or self.report.request(), **options)
 
     def at(self, moment: datetime) -> None:
         """Advance the clock to this time."""
@@ -106,43 +108,39 @@ def test_rule_36_two_maintenance_instances_create_one_job_per_tick(office: Offic
     assert len(office.ticks()) == len(set(office.ticks())) == 21
 
 
-def test_rule_36_crash_before_the_tick_is_marked_creates_no_second_job(
+def test_rule_36_crash_before_the_tick_is_marked_stores_nothing(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next maintenance round uses the same idempotency key."""
+    """The job and the mark are one transaction: the next worker stores both."""
     office.plan("0 3 * * *")
     office.maintenance().run_once()
     office.at(utc(1, 1, 3))
 
-    def dies(*_: Any) -> None:
+    def dies(*_: Any, **__: Any) -> None:
         raise Unavailable("the connection was lost")
 
     with monkeypatch.context() as patch:
         patch.setattr(office.store.schedules, "mark_tick", dies)
         office.maintenance("w1#a").run_once()
-    assert office.maintenance("w2#b").run_once() == 0
+    assert office.ticks() == []
+    assert office.maintenance("w2#b").run_once() == 1
     assert office.ticks() == [utc(1, 1, 3)]
     office.at(utc(1, 2, 3))
     assert office.maintenance("w2#c").run_once() == 1
 
 
-def test_tick_already_created_with_other_arguments_creates_no_second_job(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The arguments changed between the crash and the next round. The existing job stays, and the schedule continues."""
+def test_tick_whose_key_another_job_has_creates_no_second_job(office: Office) -> None:
+    """The existing job stays, and the schedule continues."""
     office.plan("0 3 * * *")
-    office.maintenance().run_once()
-    office.at(utc(1, 1, 3))
-    with monkeypatch.context() as patch:
-        patch.setattr(office.store.schedules, "mark_tick", lambda *_: 1 / 0)
-        office.maintenance().run_once()
-    office.plan("0 3 * * *", call=office.report.request("us"))
     maintenance = office.maintenance()
+    maintenance.run_once()
+    office.report.using(idempotency_key=key_of("nightly", utc(1, 1, 3))).enqueue("us")
+    office.at(utc(1, 1, 3))
     assert maintenance.run_once() == 0
     assert "created no job" in office.told(Notice)[0].sentence
     office.at(utc(1, 2, 3))
     assert maintenance.run_once() == 1
-    assert [job.payload["region"] for job in office.store.inspect.jobs()] == ["us", "eu"]
+    assert [job.payload["region"] for job in office.store.inspect.jobs()] == ["eu", "us"]
 
 
 # ---------------------------------------------------------------- daylight saving time
@@ -224,41 +222,33 @@ def test_failing_schedule_stops_no_other_and_is_retried(office: Office, monkeypa
     maintenance = office.maintenance()
     maintenance.run_once()
     office.at(utc(1, 1, 3))
-    ask = office.store.schedules.save
+    ask = office.store.schedules.get
 
-    def broken(facts: Any) -> datetime | None:
-        if facts.name == "a":
+    def broken(name: str) -> StoredSchedule | None:
+        if name == "a":
             raise ValueError("strange")
-        return ask(facts)
+        return ask(name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(office.store.schedules, "save", broken)
+        patch.setattr(office.store.schedules, "get", broken)
         assert maintenance.run_once() == 1
     assert [event.where for event in office.told(WorkerError)] == ["schedule a"]
     office.advance(1)
     assert maintenance.run_once() == 1
 
 
-def test_paused_schedule_does_not_tick(office: Office) -> None:
-    """It continues when it is resumed."""
+def test_rule_20_idle_schedule_is_read_once_in_five_seconds(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two ticks, one statement in five seconds, and no write: on SQLite, a write would wake every worker."""
     office.plan("0 3 * * *")
     maintenance = office.maintenance()
     maintenance.run_once()
-    office.place.raw("UPDATE {schedules} SET paused_at = last_tick")
-    office.at(utc(1, 1, 3))
-    assert maintenance.run_once() == 0
-    office.place.raw("UPDATE {schedules} SET paused_at = NULL")
-    office.at(utc(1, 2, 3))
-    assert maintenance.run_once() == 2
-
-
-def test_rule_20_idle_schedule_sends_no_query(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two ticks the schedule is not saved, because a write would wake every worker on SQLite."""
-    office.plan("0 3 * * *")
-    maintenance = office.maintenance()
-    maintenance.run_once()
-    monkeypatch.setattr(office.store.schedules, "save", lambda _: 1 / 0)
-    office.advance(2 * HOUR)
-    maintenance.run_once()
+    read: list[int] = []
+    ask = office.store.schedules.times
+    monkeypatch.setattr(office.store.schedules, "times", lambda: read.append(1) or ask())
+    for verb in ("get", "lock", "declare", "mark_tick"):
+        monkeypatch.setattr(office.store.schedules, verb, lambda *_, **__: 1 / 0)
+    for _ in range(20):
+        office.advance(1)
+        maintenance.run_once()
+    assert (len(read), READ_EVERY) == (4, 5.0)
     assert office.told(WorkerError) == []
-    assert office.store.inspect.now() > EPOCH

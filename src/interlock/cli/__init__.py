@@ -21,6 +21,7 @@ from . import (
     migrate_command,
     operator_commands,
     output,
+    schedule_commands,
     status_commands,
     verify_command,
     workers_command,
@@ -86,6 +87,8 @@ commands.command(short_help="List queues and kinds, with their limits and pauses
 commands.command(short_help="Limit running jobs and rates of a queue or kind")(control_commands.limit)
 commands.command(short_help="Pause a queue or kind")(control_commands.pause)
 commands.command(short_help="Resume a paused queue or kind")(control_commands.resume)
+commands.command(short_help="List schedules, with their ticks and pauses")(schedule_commands.schedules)
+commands.add_typer(schedule_commands.commands, name="schedule", short_help="Create, change, pause or run a schedule")
 commands.command(short_help="List who changed limits, pauses and schedules")(control_commands.operations)
 commands.command(short_help="List flows")(batch_commands.batches)
 commands.command(cls=Command, short_help="Show a flow or a batch")(batch_commands.batch)

@@ -76,7 +76,7 @@ def enqueue(
 
     Example: interlock enqueue -A shop:app greet '{"name": "ann"}' --delay 15m
     """
-    arguments = _payload(sys.stdin.read() if payload == "-" else payload)
+    arguments = parse_payload(sys.stdin.read() if payload == "-" else payload)
     declared = require_app(app)
     if kind not in declared.kinds:
         raise NotFound(f"This app has no kind {kind!r}: it has {', '.join(sorted(declared.kinds)) or 'none'}.")
@@ -102,7 +102,8 @@ def enqueue(
             output.print_note("A job with this key already exists.")
 
 
-def _payload(text: str) -> dict[str, Any]:
+def parse_payload(text: str) -> dict[str, Any]:
+    """Parse the arguments of a job. `CommandError` if they are no JSON object."""
     try:
         value: object = json_module.loads(text)
     except ValueError as error:

@@ -101,6 +101,7 @@ def _as_json(seen: Status, now: datetime) -> None:
             "orphaned_queues": seen.orphaned_queues,
             "held_count": seen.held_count,
             "failures": seen.failures,
+            "paused_schedules": seen.paused_schedules,
             "external": [_external_fields(one) for one in seen.external],
             "held": seen.held,
             "workers": [worker_fields(one) for one in seen.workers],
@@ -120,7 +121,7 @@ def _age(one: Execution, now: datetime) -> float:
 # ---------------------------------------------------------------- for people
 def render_status(view: StatusView) -> list[RenderableType]:
     """The status as lines and tables."""
-    parts = (_counts, _depths, _handed_over, _workers, _problems)
+    parts = (_counts, _depths, _handed_over, _workers, _paused, _problems)
     return [*(thing for part in parts for thing in part(view.seen)), *_stuck(view), *_held(view), *_failed(view)]
 
 
@@ -180,6 +181,13 @@ def _workers(seen: Status) -> Iterator[RenderableType]:
     silent = f", {len(seen.workers) - living} silent" if living < len(seen.workers) else ""
     yield ""
     yield output.render_heading(f"workers: {living} alive{silent}")
+
+
+def _paused(seen: Status) -> Iterator[RenderableType]:
+    for one in seen.paused_schedules:
+        since = f" since {output.format_time(one.paused_at)} UTC" if one.paused_at else ""
+        why = f": {one.pause_reason}" if one.pause_reason else ""
+        yield output.render_heading(f"schedule {one.name}: paused{since} by {one.paused_by}{why}")
 
 
 def _problems(seen: Status) -> Iterator[RenderableType]:

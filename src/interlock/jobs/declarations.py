@@ -46,7 +46,8 @@ class Declarations(Generic[TxT]):
     def __init__(self, backend: Backend, now: Callable[[], float], queues: Mapping[str, Limit]) -> None:
         self.queues = dict(queues)
         self.kinds: dict[str, Kind[..., Any, TxT]] = {}
-        self.schedules: dict[str, Schedule] = {}
+        self.declared_schedules: dict[str, Schedule] = {}
+        """What `schedule` declares. `app.schedules` also shows what was created or changed at run time."""
         self._backend = backend
         self._around: list[Around] = []
         self._webhooks = Webhooks(now)
@@ -197,9 +198,9 @@ class Declarations(Generic[TxT]):
         catch_up: Literal["last", "none", "all"] = "last",
     ) -> None:
         """Enqueue a job at every tick of a cron line. Each tick enqueues one job, however many workers run."""
-        if name in self.schedules:
+        if name in self.declared_schedules:
             raise UsageError(f"This app already has a schedule {name}: give one of the two another name.")
-        self.schedules[name] = Schedule(name, cron, self._check_request(request), tz, catch_up)
+        self.declared_schedules[name] = Schedule(name, cron, self._check_request(request), tz, catch_up)
 
     def webhook(
         self, name: str, url: str, /, *, secret: str, kinds: Sequence[str] | None = None, allow_private: bool = False

@@ -1,95 +1,185 @@
 """The scheduler: enqueues one job for every tick of a schedule, even if many workers run the schedule."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 from ..core.cron import Cron, missed
 from ..engine.context import WorkerContext
-from ..errors import KeyReused, Refused, Unavailable
+from ..errors import KeyReused, PayloadError, Refused, Unavailable, UsageError
 from ..jobs.enqueue import enqueue
-from ..jobs.schedule import Schedule
+from ..jobs.request import JobRequest
+from ..jobs.schedule import Schedule, key_of
+from ..jobs.spec import KindSpec
+from ..jobs.stored_request import facts_of, request_of, schedule_transaction
 from ..jobs.user_code import call_within
-from ..store.types import ScheduleFacts
+from ..store.schedule_types import ScheduleTimes, StoredSchedule
 from ..telemetry import events
 
 ON_TIME = 60.0
 """Seconds after which a tick is late. A tick that is not late fires even if `catch_up` skips late ticks."""
-
-
-def key_of(name: str, tick: datetime) -> str:
-    """Return the idempotency key of a tick. It lets only one worker store a job, also after a crash."""
-    return f"schedule:{name}:{tick.astimezone(UTC).isoformat()}"
+READ_EVERY = 5.0
+"""Seconds between two looks at the stored schedules: so soon a worker learns what was changed at run time."""
 
 
 class Scheduler:
-    """Enqueues the jobs of the app's schedules. The database stores the last tick of each schedule."""
+    """Enqueues the jobs of schedules: those that the app declares, and those created at run time for its kinds.
 
-    def __init__(self, context: WorkerContext, schedules: Mapping[str, Schedule], owner: str) -> None:
+    The database has the schedules and their last ticks. A worker keeps only a copy of when they are due.
+    """
+
+    def __init__(self, context: WorkerContext, declared: Mapping[str, Schedule], owner: str) -> None:
         self._context = context
         self._owner = owner
-        self._schedules = schedules
-        self._crons: dict[str, Cron] = {}
-        self._next: dict[str, datetime] = {}
-        """When each schedule is due next, by the store's clock. Until then its row is neither read nor written."""
+        self._declared = declared
+        self._stored: dict[str, Schedule] = {}
+        """The declarations that this worker has stored."""
+        self._times: dict[str, ScheduleTimes] = {}
+        self._read_at = float("-inf")
+        self._crons: dict[tuple[str, str], Cron] = {}
+        self._next: dict[str, tuple[ScheduleTimes, datetime]] = {}
+        self._refused: dict[str, tuple[datetime, datetime]] = {}
+        """Requests that this worker's code does not take: when they were changed, and until when to leave them."""
 
     def run(self, now: datetime | None) -> int:
         """Enqueue every tick that is due. Returns how many jobs were created.
 
         `now` is the time of the store's clock, if it is known already.
         """
-        if not self._schedules:
+        for schedule in self._declared.values():
+            if self._stored.get(schedule.name) is not schedule:
+                self._attempt(schedule.name, lambda schedule=schedule: self._declare(schedule))
+        self._read()
+        if not self._times:
             return 0
-        done, now = 0, now or self._context.now()
-        for schedule in self._schedules.values():
-            if now < self._next.get(schedule.name, now):
-                continue
-            try:
-                done += self._fire(schedule, now)
-            except Unavailable:
-                raise
-            except BaseException as error:  # noqa: BLE001 - reported and retried; the other schedules continue
-                self._context.events.emit(events.WorkerError(self._owner, f"schedule {schedule.name}", error))
+        now = now or self._context.now()
+        return sum(
+            self._attempt(row.name, lambda row=row, spec=spec: self._fire_if_due(row, spec, now))
+            for row in list(self._times.values())
+            if not row.paused and (spec := self._spec(row)) is not None
+        )
+
+    def _attempt(self, name: str, work: Any) -> int:
+        try:
+            done: int = work()
+        except Unavailable:
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported and retried; the other schedules continue
+            self._context.events.emit(events.WorkerError(self._owner, f"schedule {name}", error))
+            return 0
         return done
 
-    def _fire(self, schedule: Schedule, now: datetime) -> int:
-        cron = self._cron(schedule)
-        last = self._context.store.schedules.save(_facts(schedule))
-        done = 0
-        if last is not None:
-            done = sum(self._enqueue(schedule, tick) for tick in missed(cron, last, now, schedule.catch_up, ON_TIME))
+    # ------------------------------------------------------------ what is stored
+    def _declare(self, schedule: Schedule) -> int:
+        self._context.store.schedules.declare(facts_of(schedule))
+        self._stored[schedule.name] = schedule
+        self._read_at = float("-inf")
+        return 0
+
+    def _read(self) -> None:
+        monotonic = self._context.sleeper.monotonic()
+        if monotonic - self._read_at >= READ_EVERY:
+            self._times = {row.name: row for row in self._context.store.schedules.times()}
+            self._next = {name: known for name, known in self._next.items() if name in self._times}
+            self._read_at = monotonic
+
+    def _spec(self, row: ScheduleTimes) -> KindSpec | None:
+        """The kind of a schedule; None if it is not for this worker.
+
+        Only workers whose code declares a declared schedule run it: others may have a kind of that name by chance.
+        """
+        declared = self._declared.get(row.name)
+        if declared is None and row.declared:
+            return None
+        if declared is not None and declared.request.spec.name == row.kind:
+            return declared.request.spec
+        return self._context.kinds.get(row.kind)
+
+    # ------------------------------------------------------------ ticks
+    def _fire_if_due(self, row: ScheduleTimes, spec: KindSpec, now: datetime) -> int:
+        if now < self._next_tick(row) or self._is_refused(row, now):
+            return 0
+        if (declared := self._declared.get(row.name)) is not None:
+            # A worker with other code may have stored its declaration since.
+            self._context.store.schedules.declare(facts_of(declared))
+        stored = self._context.store.schedules.get(row.name)
+        if stored is not None and not self._passed(stored, now):
+            # Another worker has stored the tick. Only this read was necessary, no lock.
+            self._keep(row, stored, stored.done_until)
+            return 0
+        return call_within(spec.around, lambda: self._fire(row, spec, now))
+
+    def _fire(self, row: ScheduleTimes, spec: KindSpec, now: datetime) -> int:
+        """Enqueue the jobs of the schedule's ticks and mark the last of them, in one transaction that locks it."""
+        context = self._context
+        with schedule_transaction(context.store, spec, context.transaction) as tx:
+            stored = context.store.schedules.lock(row.name, conn=tx)
+            if stored is None or stored.paused_at is not None or stored.facts.kind != spec.name:
+                self._read_at = float("-inf")
+                return 0
+            if not (passed := self._passed(stored, now)):
+                return 0
+            if (request := self._request(spec, stored, passed[-1])) is None:
+                self._refused[row.name] = stored.changed_at, self._cron(stored).after(now)
+                return 0
+            ticks = missed(self._cron(stored), stored.done_until, now, stored.facts.catch_up, ON_TIME)
+            done = sum(self._enqueue(row.name, request, tick, tx) for tick in ticks)
             # Ticks that `catch_up` skips count as handled, even if `catch_up` changes later.
-            if passed := cron.between(last, now, 1):
-                self._context.store.schedules.mark_tick(schedule.name, passed[-1])
-        self._next[schedule.name] = cron.after(now)
+            context.store.schedules.mark_tick(row.name, passed[-1], conn=tx)
+        self._keep(row, stored, passed[-1])
         return done
 
-    def _enqueue(self, schedule: Schedule, tick: datetime) -> bool:
+    def _request(self, spec: KindSpec, stored: StoredSchedule, tick: datetime) -> JobRequest[Any] | None:
+        """The request of the schedule; None if this worker's code does not take it. Another worker's code may."""
+        try:
+            return request_of(spec, stored.facts)
+        except (PayloadError, UsageError) as error:
+            self._report(
+                stored.facts.name, spec, tick, f"{error} The tick stays due for workers that take the request."
+            )
+            return None
+
+    def _enqueue(self, name: str, request: JobRequest[Any], tick: datetime, tx: object) -> bool:
         """Enqueue the job of a tick. Returns whether a job was created.
 
-        `admit` may refuse the job, and another worker may have stored it already, with the same or other arguments.
+        `admit` may refuse the job, and a job with the tick's key may exist already, with the same or other arguments.
         """
-        request = schedule.request.at_tick(key_of(schedule.name, tick), tick)
+        at_tick = request.at_tick(key_of(name, tick), tick)
         try:
-            (stored,) = call_within(
-                request.spec.around,
-                lambda: enqueue(self._context.store, [request], conn=None, transaction=self._context.transaction),
-            )
+            (stored,) = enqueue(self._context.store, [at_tick], conn=tx, transaction=None)
         except (Refused, KeyReused) as error:
-            sentence = f"The schedule {schedule.name} created no job for {tick.isoformat()}: {error}"
-            self._context.events.emit(
-                events.Notice(self._owner, sentence, {"schedule": schedule.name, "kind": request.spec.name})
-            )
+            self._report(name, request.spec, tick, str(error))
             return False
         return stored.created
 
-    def _cron(self, schedule: Schedule) -> Cron:
-        if schedule.name not in self._crons:
-            self._crons[schedule.name] = Cron(schedule.cron, schedule.tz)
-        return self._crons[schedule.name]
+    def _report(self, name: str, spec: KindSpec, tick: datetime, why: str) -> None:
+        sentence = f"The schedule {name} created no job for {tick.isoformat()}: {why}"
+        self._context.events.emit(events.Notice(self._owner, sentence, {"schedule": name, "kind": spec.name}))
 
+    # ------------------------------------------------------------ when it is due
+    def _cron(self, row: ScheduleTimes | StoredSchedule) -> Cron:
+        key = (row.cron, row.tz) if isinstance(row, ScheduleTimes) else (row.facts.cron, row.facts.tz)
+        if key not in self._crons:
+            self._crons[key] = Cron(*key)
+        return self._crons[key]
 
-def _facts(schedule: Schedule) -> ScheduleFacts:
-    request = schedule.request
-    return ScheduleFacts(
-        schedule.name, request.spec.name, schedule.cron, schedule.tz, schedule.catch_up, request.payload
-    )
+    def _passed(self, stored: StoredSchedule, now: datetime) -> list[datetime]:
+        return self._cron(stored).between(stored.done_until, now, 1)
+
+    def _next_tick(self, row: ScheduleTimes) -> datetime:
+        known = self._next.get(row.name)
+        if known is None or known[0] != row:
+            known = self._next[row.name] = row, self._cron(row).after(row.done_until)
+        return known[1]
+
+    def _is_refused(self, row: ScheduleTimes, now: datetime) -> bool:
+        changed_at, until = self._refused.get(row.name, (None, now))
+        return changed_at == row.changed_at and now < until
+
+    def _keep(self, row: ScheduleTimes, stored: StoredSchedule, done_until: datetime) -> None:
+        """Remember when the schedule is due next. A tick at the same time as others would read it again otherwise."""
+        facts = stored.facts
+        self._times[row.name] = replace(
+            row, kind=facts.kind, cron=facts.cron, tz=facts.tz, changed_at=stored.changed_at, done_until=done_until
+        )

@@ -8,7 +8,7 @@ from ..core.job import AuditEntry, Execution, Job
 from ..core.suspects import runs_grouped
 from ..jobs.question import is_question
 from ..store.contract import Store
-from .explain_waiting import dependencies_reason, limit_reasons, pause_reason
+from .explain_waiting import dependencies_reason, limit_reasons, pause_reason, schedule_reasons
 
 
 @dataclass(slots=True)
@@ -35,7 +35,11 @@ def explain(store: Store, id: str) -> Explanation:
             f"It ended in {job.state} at attempt {job.attempt} and will not run again. To run it again, redrive it."
         ),
     }
-    reasons = _reasons(job, history) + (_calls(store, job, executions, now) if not job.ended else [])
+    reasons = (
+        schedule_reasons(store, job)
+        + _reasons(job, history)
+        + (_calls(store, job, executions, now) if not job.ended else [])
+    )
     return Explanation(f"Job {job.id} ({job.kind}) is in {job.state}. {sentences[job.phase]()}", reasons)
 
 

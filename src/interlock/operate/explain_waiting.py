@@ -1,8 +1,9 @@
-"""Explains which dependencies, pauses and limits a waiting job waits for."""
+"""Explains which dependencies, pauses and limits a waiting job waits for, and which schedule enqueued it."""
 
 from datetime import datetime, timedelta
 
 from ..core.job import Job
+from ..jobs.schedule import name_in
 from ..store.contract import Store
 from ..store.flow_types import LimitSeen, Need
 
@@ -34,6 +35,21 @@ def pause_reason(store: Store, job: Job) -> str | None:
             why = f": {seen.pause_reason.rstrip('.')}" if seen.pause_reason else ""
             return f"The {seen.scope} {seen.name} was paused at {_show(seen.paused_at)} by {seen.paused_by}{why}."
     return None
+
+
+def schedule_reasons(store: Store, job: Job) -> list[str]:
+    """Say which schedule enqueued the job, and whether it is paused now; nothing for other jobs."""
+    if job.scheduled_for is None or (name := name_in(job.idempotency_key)) is None:
+        return []
+    stored = store.schedules.get(name)
+    if stored is None:
+        now = ", which was deleted since"
+    elif stored.paused_at is not None:
+        why = f": {stored.pause_reason.rstrip('.')}" if stored.pause_reason else ""
+        now = f", which was paused at {_show(stored.paused_at)} by {stored.paused_by}{why}"
+    else:
+        now = ""
+    return [f"The schedule {name} enqueued it for {_show(job.scheduled_for)}{now}."]
 
 
 def limit_reasons(store: Store, job: Job, now: datetime) -> list[str]:

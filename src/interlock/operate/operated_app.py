@@ -29,6 +29,7 @@ from .controls import KindControls, QueueControls
 from .explain import Explanation
 from .explain import explain as explain_job
 from .operator import Operator, decision_of, operator_name
+from .schedules import Schedules
 from .status import Status
 from .status import status as status_of
 from .verify import Report, verify
@@ -144,6 +145,11 @@ class OperatedApp(Declarations[TxT], Generic[TxT]):
     def bulk(self) -> Bulk:
         """Cancel, reject, redrive or delete all jobs that match a filter."""
         return Bulk(self._operator)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Create, change, pause, resume and delete schedules at run time, or run one now. Iteration lists them."""
+        return Schedules(self._store_outside, self._backend, self.declared_schedules, self.kinds, self._check_request)
 
     def explain(self, id: str, /) -> Explanation:
         """Explain why the job is in its state, and what happens next."""

@@ -7,6 +7,7 @@ from ..core.job import Execution, Job
 from ..store.contract import Store
 from ..store.report_types import Depth, ExternalWork, Failures
 from ..store.types import WorkerSeen
+from .schedule_info import ScheduleInfo, schedule_infos
 
 STUCK = 100
 """The most stuck executions to name for each kind."""
@@ -39,6 +40,8 @@ class Status:
     """Kinds with due jobs in a queue from which no live worker claims them, although a live worker knows the kind."""
     failures: list[Failures] = field(default_factory=list[Failures])
     """Jobs that failed in the last day and were not redriven, by kind."""
+    paused_schedules: list[ScheduleInfo] = field(default_factory=list[ScheduleInfo])
+    """Schedules that enqueue no jobs until someone resumes them. They count as no problem."""
 
     @property
     def held_count(self) -> int:
@@ -71,6 +74,7 @@ def status(store: Store) -> Status:
         journal=store.journal,
         orphaned_queues=[depth for depth in known if (depth.kind, depth.queue) not in pairs],
         failures=store.inspect.recent_failures(DAY, NEWEST),
+        paused_schedules=schedule_infos(store, [one for one in store.schedules.all() if one.paused_at is not None]),
     )
 
 

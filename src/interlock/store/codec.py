@@ -10,7 +10,7 @@ from ..core.job import AuditEntry, Execution, Job, Phase, Status
 from ..core.machine import Arrow
 from ..core.transition import Move, Take
 from .report_types import FailedJob, Failures
-from .types import KindFacts, Lease, Refusal, ScheduleFacts, WorkerFacts, WorkerSeen
+from .types import KindFacts, Lease, Refusal, WorkerFacts, WorkerSeen
 
 Row = Any
 When = Callable[[Any], Any]
@@ -178,26 +178,15 @@ def worker_columns(worker: WorkerFacts) -> dict[str, Any]:
         "busy": worker.busy,
         "kinds": json.dumps(worker.kinds),
         "queues": json.dumps(worker.queues),
-    }
-
-
-def schedule_columns(facts: ScheduleFacts) -> dict[str, Any]:
-    return {
-        "name": facts.name,
-        "kind": facts.kind,
-        "cron": facts.cron,
-        "tz": facts.tz,
-        "catch_up": facts.catch_up,
-        "payload": facts.payload,
+        "schedules": json.dumps(worker.schedules),
     }
 
 
 # ---------------------------------------------------------------- rows to values
 def worker(row: Row, when: When, *, silent: float) -> WorkerSeen:
     """A row of the query `workers`."""
-    name, host, pid, state, slots, busy, kinds, queues = row[:8]
-    facts = WorkerFacts(name, host, pid, state, slots, busy, tuple(json.loads(kinds)), tuple(json.loads(queues)))
-    return WorkerSeen(facts, when(row[8]), when(row[9]), silent)
+    known = (tuple[str, ...](json.loads(names)) for names in row[6:9])
+    return WorkerSeen(WorkerFacts(*row[:6], *known), when(row[9]), when(row[10]), silent)
 
 
 def kind(row: Row) -> KindFacts:

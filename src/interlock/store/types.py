@@ -255,7 +255,7 @@ class Decision:
     value: str | None = None
 
 
-# ---------------------------------------------------------------- workers, schedules and reports
+# ---------------------------------------------------------------- workers and reports
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """A worker's report at each heartbeat. `name` ends with an id that is new at each start, so it is unique."""
@@ -268,6 +268,8 @@ class WorkerFacts:
     busy: int
     kinds: tuple[str, ...]
     queues: tuple[str, ...]
+    schedules: tuple[str, ...] = ()
+    """The schedules that its code declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,18 +286,6 @@ class WorkerSeen:
     def alive(self) -> bool:
         """Whether the worker has reported in the last `SILENT` seconds."""
         return self.silent < SILENT
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleFacts:
-    """A schedule as the database stores it."""
-
-    name: str
-    kind: str
-    cron: str
-    tz: str
-    catch_up: str
-    payload: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ class _Parts:
         )
 
     def _build_worker(self, plan: Plan, capacity: Capacity, reporter: Reporter, maintenance: Maintenance) -> Worker:
-        kinds, queues = tuple(sorted(plan.kinds)), tuple(plan.queues)
+        kinds, queues, schedules = tuple(sorted(plan.kinds)), tuple(plan.queues), tuple(sorted(plan.schedules))
         host, pid = socket.gethostname(), os.getpid()
         return Worker(
             self.context,
@@ -227,7 +227,7 @@ class _Parts:
             self._recycling,
             self._pools["claim"],
             facts=lambda state, busy: WorkerFacts(
-                self.context.owner, host, pid, state, plan.slots, busy, kinds, queues
+                self.context.owner, host, pid, state, plan.slots, busy, kinds, queues, schedules
             ),
             drain=plan.drain,
             listen=plan.listen and not plan.until_idle,

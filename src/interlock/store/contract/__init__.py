@@ -21,8 +21,9 @@ from ..tx import Cursor, Tx
 from .flow_parts import FlowPart, LimitsPart
 from .operating import BulkPart
 from .reading import ExternalPart, InspectPart
-from .records import ControlPart, ReceiptsPart, RegistryPart, RetentionPart, SchedulesPart, WorkersPart
+from .records import ControlPart, ReceiptsPart, RegistryPart, RetentionPart, WorkersPart
 from .running import LeasesPart, QueuePart, Subscription, TransitionsPart
+from .scheduling import SchedulesPart
 
 __all__ = [
     "PARTS",

@@ -1,13 +1,12 @@
-"""The parts of a store for records: registry, receipts, control, workers, schedules, retention."""
+"""The parts of a store for records: registry, receipts, control, workers, retention."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from ...core.job import AuditEntry, Phase
 from ...core.lifecycle import Lifecycle
 from ..flow_types import DeclaredLimit
-from ..types import Decision, Fence, KindFacts, Migrated, Receipt, ScheduleFacts, WorkerFacts, WorkerSeen
+from ..types import Decision, Fence, KindFacts, Migrated, Receipt, WorkerFacts, WorkerSeen
 
 
 class RegistryPart(Protocol):
@@ -118,18 +117,6 @@ class WorkersPart(Protocol):
 
     def forget(self, silent: float) -> int:
         """Delete the rows of workers without a heartbeat for this many seconds, and return how many there were."""
-        ...
-
-
-class SchedulesPart(Protocol):
-    """Schedules and their last ticks."""
-
-    def save(self, facts: ScheduleFacts) -> datetime | None:
-        """Store a schedule as declared and return its last tick: now if it is new, None if it is paused."""
-        ...
-
-    def mark_tick(self, name: str, tick: datetime) -> None:
-        """Record that the schedule's ticks up to this one are enqueued. The last tick never moves back."""
         ...
 
 

@@ -80,15 +80,25 @@ CREATE TABLE interlock.kinds (
   registered_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- What the code declares, or what was created at run time. `declared` is what the code declares, also while the schedule
+-- is changed at run time; it is empty if no code has declared the schedule.
 CREATE TABLE interlock.schedules (
-  name      text PRIMARY KEY,
-  kind      text NOT NULL,
-  cron      text NOT NULL,
-  tz        text NOT NULL,
-  catch_up  text NOT NULL CHECK (catch_up IN ('last', 'none', 'all')),
-  payload   json NOT NULL,
-  last_tick timestamptz,
-  paused_at timestamptz
+  name         text PRIMARY KEY,
+  kind         text NOT NULL,
+  cron         text NOT NULL,
+  tz           text NOT NULL,
+  catch_up     text NOT NULL CHECK (catch_up IN ('last', 'none', 'all')),
+  payload      json NOT NULL,
+  options      json NOT NULL,
+  declared     json,
+  changed_by   text,
+  changed_at   timestamptz NOT NULL,
+  paused_at    timestamptz,
+  paused_by    text,
+  pause_reason text,
+  starts_at    timestamptz NOT NULL,
+  last_tick    timestamptz,
+  CONSTRAINT schedules_source CHECK (declared IS NOT NULL OR changed_by IS NOT NULL)
 );
 
 CREATE TABLE interlock.workers (
@@ -100,6 +110,7 @@ CREATE TABLE interlock.workers (
   busy         int  NOT NULL DEFAULT 0,
   kinds        jsonb NOT NULL,
   queues       jsonb NOT NULL,
+  schedules    jsonb NOT NULL,
   started_at   timestamptz NOT NULL,
   heartbeat_at timestamptz NOT NULL
 );

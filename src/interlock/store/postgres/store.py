@@ -16,9 +16,10 @@ from .queue import PostgresQueue
 from .receipts import PostgresReceipts
 from .registry import PostgresRegistry
 from .retention import PostgresRetention
+from .schedules import PostgresSchedules
 from .session import PostgresSession
 from .transitions import PostgresTransitions
-from .workers import PostgresSchedules, PostgresWorkers
+from .workers import PostgresWorkers
 
 
 class PostgresStore:

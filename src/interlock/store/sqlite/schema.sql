@@ -76,15 +76,25 @@ CREATE TABLE interlock_kinds (
   registered_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 ) STRICT, WITHOUT ROWID;
 
+-- What the code declares, or what was created at run time. `declared` is what the code declares, also while the schedule
+-- is changed at run time; it is empty if no code has declared the schedule.
 CREATE TABLE interlock_schedules (
-  name      TEXT NOT NULL PRIMARY KEY,
-  kind      TEXT NOT NULL,
-  cron      TEXT NOT NULL,
-  tz        TEXT NOT NULL,
-  catch_up  TEXT NOT NULL CHECK (catch_up IN ('last', 'none', 'all')),
-  payload   TEXT NOT NULL CHECK (json_valid(payload)),
-  last_tick TEXT,
-  paused_at TEXT
+  name         TEXT NOT NULL PRIMARY KEY,
+  kind         TEXT NOT NULL,
+  cron         TEXT NOT NULL,
+  tz           TEXT NOT NULL,
+  catch_up     TEXT NOT NULL CHECK (catch_up IN ('last', 'none', 'all')),
+  payload      TEXT NOT NULL CHECK (json_valid(payload)),
+  options      TEXT NOT NULL CHECK (json_valid(options)),
+  declared     TEXT CHECK (declared IS NULL OR json_valid(declared)),
+  changed_by   TEXT,
+  changed_at   TEXT NOT NULL,
+  paused_at    TEXT,
+  paused_by    TEXT,
+  pause_reason TEXT,
+  starts_at    TEXT NOT NULL,
+  last_tick    TEXT,
+  CONSTRAINT schedules_source CHECK (declared IS NOT NULL OR changed_by IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE interlock_workers (
@@ -96,6 +106,7 @@ CREATE TABLE interlock_workers (
   busy         INTEGER NOT NULL DEFAULT 0,
   kinds        TEXT NOT NULL CHECK (json_valid(kinds)),
   queues       TEXT NOT NULL CHECK (json_valid(queues)),
+  schedules    TEXT NOT NULL CHECK (json_valid(schedules)),
   started_at   TEXT NOT NULL,
   heartbeat_at TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -20,9 +20,10 @@ from .queue import SqliteQueue
 from .receipts import SqliteReceipts
 from .registry import SqliteRegistry
 from .retention import SqliteRetention
+from .schedules import SqliteSchedules
 from .session import SqliteSession
 from .transitions import SqliteTransitions
-from .workers import SqliteSchedules, SqliteWorkers
+from .workers import SqliteWorkers
 
 
 class SqliteStore:

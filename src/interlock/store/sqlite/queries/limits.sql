@@ -180,7 +180,7 @@ SELECT l.scope, l.name, l.max_running, l.rate_count, l.rate_seconds, l.burst, l.
 FROM interlock_limits l ORDER BY l.scope, l.name
 
 -- name: operations.add
--- differs: SQLite has no writing CTE, so each change adds its operation by this statement.
+-- differs: SQLite has no writing CTE, so every change adds its operation by this statement.
 INSERT INTO interlock_operations (id, at, scope, name, event, actor, reason, detail)
 VALUES (:id, :now, :scope, :name, :event, :actor, :reason, :detail)
 

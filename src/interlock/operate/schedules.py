@@ -1,0 +1,230 @@
+"""Schedules at run time: create, change, pause, resume, delete and reset them, and run one now."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from ..core.cron import CatchUp
+from ..core.payload import check_name, clean
+from ..errors import NotFound, UsageError
+from ..jobs.async_twin import async_twin
+from ..jobs.backend import Backend
+from ..jobs.enqueue import enqueue
+from ..jobs.handle import JobHandle
+from ..jobs.kind import Kind
+from ..jobs.request import JobRequest
+from ..jobs.schedule import Schedule, check_storable, check_times
+from ..jobs.stored_request import facts_of, request_of, schedule_transaction, shown_options
+from ..store import OpenStore
+from ..store.schedule_types import ScheduleChange, ScheduleFacts, StoredSchedule
+from .controls import FindStore
+from .operator import operator_name
+from .schedule_info import ScheduleInfo, schedule_infos
+
+CheckRequest = Callable[[JobRequest[Any]], JobRequest[Any]]
+
+
+class Schedules:
+    """The schedules of an app's database: `app.schedules.create("nightly", "0 3 * * *", report.request(), by="ann")`.
+
+    Each change applies to all workers: once the call has returned, no tick creates a job as before. `app.operations()`
+    shows who changed what, and why. A change of a declared schedule stays until the next change or `reset`, also over
+    deploys.
+    """
+
+    def __init__(
+        self,
+        find_store: FindStore,
+        backend: Backend,
+        declared: Mapping[str, Schedule],
+        kinds: Mapping[str, Kind[..., Any, Any]],
+        check_request: CheckRequest,
+    ) -> None:
+        self._find_store = find_store
+        self._backend = backend
+        self._declared = declared
+        self._kinds = kinds
+        self._check_request = check_request
+
+    def __repr__(self) -> str:
+        return f"<Schedules, of which {len(self._declared)} are declared>"
+
+    # ------------------------------------------------------------ read
+    def all(self) -> list[ScheduleInfo]:
+        """Return every schedule, by name: the declared ones, and those created at run time."""
+        store = self._backend.store()
+        return schedule_infos(store, store.schedules.all(), self._declared)
+
+    def __iter__(self) -> Iterator[ScheduleInfo]:
+        return iter(self.all())
+
+    def get(self, name: str, /) -> ScheduleInfo:
+        """Return one schedule. `NotFound` if there is none with this name."""
+        store = self._backend.store()
+        stored = store.schedules.get(name)
+        declared = {name: self._declared[name]} if name in self._declared else {}
+        found = schedule_infos(store, [] if stored is None else [stored], declared)
+        if not found:
+            raise _not_found(name)
+        return found[0]
+
+    # ------------------------------------------------------------ change
+    def create(
+        self,
+        name: str,
+        cron: str,
+        request: JobRequest[object],
+        /,
+        *,
+        tz: str = "UTC",
+        catch_up: CatchUp = "last",
+        by: str,
+        reason: str = "",
+    ) -> None:
+        """Create a schedule, which starts now. Every worker that has the kind of its request runs it.
+
+        `UsageError` if there is a schedule with this name.
+        """
+        schedule = Schedule(name, cron, self._check_request(request), tz, catch_up)
+        if name in self._declared:
+            raise UsageError(f"The code declares a schedule {name}: change that one, or choose another name.")
+        store, facts = self._store("create"), facts_of(schedule)
+        detail = _detail(facts)
+        if not store.schedules.create(facts, by=operator_name(by), reason=_text(reason), detail=detail):
+            raise UsageError(f"There is a schedule {name} already: change that one, or choose another name.")
+
+    def change(
+        self,
+        name: str,
+        /,
+        *,
+        cron: str | None = None,
+        request: JobRequest[object] | None = None,
+        tz: str | None = None,
+        catch_up: CatchUp | None = None,
+        by: str,
+        reason: str = "",
+    ) -> None:
+        """Change a schedule. What is left out stays as it is; `request` replaces kind, arguments and options.
+
+        Another cron line or time zone starts from now: no tick before it is caught up.
+        """
+        if request is None and (cron, tz, catch_up) == (None, None, None):
+            raise UsageError("Give what to change: cron, request, tz or catch_up.")
+        store = self._store("change")
+        facts = self._existing(store, name).facts
+        times, old_times = (cron, tz, catch_up), (facts.cron, facts.tz, facts.catch_up)
+        check_times(name, *(new if new is not None else old for new, old in zip(times, old_times, strict=True)))
+        change = ScheduleChange(cron, tz, catch_up)
+        detail = {key: value for key, value in asdict(change).items() if value is not None}
+        if request is not None:
+            asked, options = self._check_request(request), request.options
+            check_storable(name, options)
+            shown = shown_options(options)
+            change = replace(change, kind=asked.spec.name, payload=asked.payload, options=json.dumps(shown))
+            detail |= {"kind": asked.spec.name, "payload": json.loads(asked.payload), "options": shown}
+        if not store.schedules.change(name, change, by=operator_name(by), reason=_text(reason), detail=detail):
+            raise _not_found(name)
+
+    def pause(self, name: str, /, *, by: str, reason: str = "") -> bool:
+        """Enqueue no jobs until `resume`. False if it is paused already. Jobs that it has enqueued run as usual."""
+        store = self._store("pause")
+        self._existing(store, name)
+        return store.schedules.pause(name, by=operator_name(by), reason=_text(reason))
+
+    def resume(self, name: str, /, *, by: str, reason: str = "") -> bool:
+        """End a pause. The schedule starts from now: no tick of the pause is caught up. False if there is no pause."""
+        store = self._store("resume")
+        self._existing(store, name)
+        return store.schedules.resume(name, by=operator_name(by), reason=_text(reason))
+
+    def reset(self, name: str, /, *, by: str, reason: str = "") -> bool:
+        """Return to what the code declares. False if nothing was changed at run time. A pause stays."""
+        store = self._store("reset")
+        if not self._existing(store, name).declared:
+            raise UsageError(
+                f"The schedule {name} was created at run time, so no code declares it: change or delete it."
+            )
+        return store.schedules.reset(name, by=operator_name(by), reason=_text(reason))
+
+    def delete(self, name: str, /, *, by: str, reason: str = "") -> None:
+        """Delete a schedule that was created at run time, or that no code declares any more. Its jobs stay.
+
+        `UsageError` if code still declares it, because a worker would store it again.
+        """
+        store = self._store("delete")
+        stored = self._existing(store, name)
+        if name in self._declared:
+            raise UsageError(
+                f"The code declares the schedule {name}, so a worker would store it again: pause it, or remove it from "
+                "the code, restart the workers, and delete it then."
+            )
+        for worker in store.workers.all():
+            if worker.alive and name in worker.facts.schedules:
+                raise UsageError(
+                    f"The code of the worker {worker.facts.name} declares the schedule {name}, so it would store it "
+                    "again: pause it, or remove it from the code, restart the workers, and delete it then."
+                )
+        detail = _detail(stored.facts)
+        if not store.schedules.delete(name, by=operator_name(by), reason=_text(reason), detail=detail):
+            raise _not_found(name)
+
+    def run_now(self, name: str, /, *, by: str, reason: str = "") -> JobHandle[Any]:
+        """Enqueue a job of the schedule at once, also during a pause. The ticks stay as they are."""
+        store = self._store("run_now")
+        kind = self._existing(store, name).facts.kind
+        if kind not in self._kinds:
+            raise UsageError(
+                f"The schedule {name} enqueues {kind}, a kind that this app does not have: use another app."
+            )
+        spec = self._kinds[kind].spec
+        with schedule_transaction(store, spec, self._backend.transaction) as tx:
+            stored = store.schedules.lock(name, conn=tx)
+            if stored is None:
+                raise _not_found(name)
+            if stored.facts.kind != kind:
+                raise UsageError(f"The schedule {name} was changed at this moment: look at it, and try again.")
+            (job,) = enqueue(store, [request_of(spec, stored.facts)], conn=tx, transaction=None)
+            detail = {"job": job.id} if job.created else {"job": job.id, "created": False}
+            store.schedules.record_run(name, by=operator_name(by), reason=_text(reason), detail=detail, conn=tx)
+        return JobHandle(job, self._backend, kind)
+
+    # ------------------------------------------------------------ parts
+    def _store(self, verb: str) -> OpenStore:
+        return self._find_store(f"app.schedules.{verb}")
+
+    def _existing(self, store: OpenStore, name: str) -> StoredSchedule:
+        """Return the stored schedule. One that is declared here may be changed before a worker has stored it."""
+        check_name("The name of a schedule", name)
+        stored = store.schedules.get(name)
+        if stored is None and name in self._declared:
+            store.schedules.declare(facts_of(self._declared[name]))
+            stored = store.schedules.get(name)
+        if stored is None:
+            raise _not_found(name)
+        return stored
+
+    aall = async_twin(all)  # noqa: A003 - the method
+    aget = async_twin(get)
+    acreate = async_twin(create)
+    achange = async_twin(change)
+    apause = async_twin(pause)
+    aresume = async_twin(resume)
+    areset = async_twin(reset)
+    adelete = async_twin(delete)
+    arun_now = async_twin(run_now)
+
+
+def _detail(facts: ScheduleFacts) -> dict[str, Any]:
+    """The whole schedule, for the audit."""
+    times = {"cron": facts.cron, "tz": facts.tz, "catch_up": facts.catch_up}
+    return {"kind": facts.kind} | times | {"payload": json.loads(facts.payload), "options": json.loads(facts.options)}
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"There is no schedule {name}.")
+
+
+def _text(reason: str) -> str | None:
+    return clean(reason) or None
