@@ -5,6 +5,7 @@ from tests.commit_mutants import COMMIT_MUTANTS
 from tests.mutant import Mutant
 from tests.partition_mutants import PARTITION_MUTANTS
 from tests.question_mutants import QUESTION_MUTANTS
+from tests.schedule_mutants import SCHEDULE_MUTANTS
 
 PG, LITE = "src/interlock/store/postgres", "src/interlock/store/sqlite"
 CONTRACT, LOOPS, PURE = "tests/contract", "tests/loops", "tests/pure"
@@ -215,6 +216,7 @@ MUTANTS = (
     *PARTITION_MUTANTS,
     *QUESTION_MUTANTS,
     *BULK_MUTANTS,
+    *SCHEDULE_MUTANTS,
     # ------------------------------------------------------------ decisions
     Mutant(
         "spent tries",

@@ -44,7 +44,7 @@ def schedule_times(row: Row, when: When) -> ScheduleTimes:
 
 
 def stored_schedule(row: Row, when: When) -> StoredSchedule:
-    """A row of the queries `schedules.all`, `schedules.get` and `schedules.lock`."""
+    """A row of the queries `schedules.all` and `schedules.get`."""
     declared, changed_by, changed_at, paused_at, paused_by, pause_reason, starts_at, last_tick = row[7:]
     return StoredSchedule(
         ScheduleFacts(*row[:7]),

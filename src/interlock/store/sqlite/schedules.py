@@ -36,7 +36,9 @@ class SqliteSchedules:
 
     # ------------------------------------------------------------ ticks and runs
     def lock(self, name: str, *, conn: object) -> StoredSchedule | None:
-        rows = self._run(conn)(self._session.statement("schedules.lock", {"name": name}))
+        run, statement = self._run(conn), self._session.statement
+        run(statement("schedules.lock", {"name": name}, answers=False))
+        rows = run(statement("schedules.get", {"name": name}))
         return stored_schedule(rows[0], when) if rows else None
 
     def mark_tick(self, name: str, tick: datetime, *, conn: object) -> None:

@@ -17,10 +17,9 @@ SELECT {schedule} FROM interlock_schedules s ORDER BY s.name
 SELECT {schedule} FROM interlock_schedules s WHERE s.name = :name
 
 -- name: schedules.lock
--- differs: a write takes the file's lock, also in a caller's transaction that has only read so far.
-UPDATE interlock_schedules AS s SET last_tick = last_tick WHERE s.name = :name
-RETURNING name, kind, cron, tz, catch_up, payload, options, declared IS NOT NULL, changed_by, changed_at, paused_at,
-  paused_by, pause_reason, starts_at, last_tick
+-- differs: a write takes the file's lock, also in a caller's transaction that has only read so far; `schedules.get`
+-- reads the row after it.
+UPDATE interlock_schedules SET last_tick = last_tick WHERE name = :name
 
 -- name: schedules.mark_tick
 UPDATE interlock_schedules SET last_tick = :tick WHERE name = :name AND (last_tick IS NULL OR last_tick < :tick)
