@@ -95,7 +95,7 @@ def test_invalid_schedule_is_refused(app: App[Tx], cron: str, options: dict[str,
     schedule: Any = app.schedule
     with pytest.raises(UsageError, match=said):
         schedule("nightly", cron, app.job()(greet).request("Ann"), **options)
-    assert not app.schedules
+    assert not app.declared_schedules
 
 
 def test_schedule_has_a_unique_name_and_its_own_key(app: App[Tx]) -> None:
@@ -106,7 +106,7 @@ def test_schedule_has_a_unique_name_and_its_own_key(app: App[Tx]) -> None:
         app.schedule("nightly", "0 4 * * *", kind.request("Ann"))
     with pytest.raises(UsageError, match="makes its own"):
         app.schedule("weekly", "0 3 * * 1", kind.using(idempotency_key="mine").request("Ann"))
-    assert list(app.schedules) == ["nightly"]
+    assert list(app.declared_schedules) == ["nightly"]
 
 
 # ---------------------------------------------------------------- claim rules
