@@ -90,12 +90,12 @@ def test_no_job_is_created_after_a_pause_a_change_or_a_deletion(app: App[Any], p
     spans = allowed(operations, operations[-1].at)
     assert len(jobs) > 50
     assert len({job.scheduled_for for job in jobs}) == len(jobs)
-    strays = [
+    wrongly = [
         job
         for job in jobs
         if not any(since <= job.created_at <= end and job.payload["round"] == round for round, since, end in spans)
     ]
-    assert strays == []
+    assert wrongly == []
 
 
 def test_killed_workers_neither_lose_nor_repeat_a_tick(app: App[Any], place: Place) -> None:

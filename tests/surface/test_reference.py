@@ -16,6 +16,7 @@ from interlock.core.lifecycle_checks import EVENTS
 from interlock.jobs import spec
 from interlock.jobs.kind import Kind
 from interlock.maintenance import maintenance_loop as maintenance
+from interlock.maintenance import scheduler
 from interlock.reconcile import answer
 from interlock.store import types as records
 from interlock.store.contract import PARTS, Store
@@ -107,6 +108,7 @@ def _of_a_worker() -> list[tuple[str, str]]:
         ("interval of lease renewals", f"a third of the lease, at most {leases.LONGEST_INTERVAL:g} s"),
         ("interval of polls while no job is due", f"{speed.SHORTEST:g} s, growing to {speed.LONGEST:g} s"),
         ("interval of maintenance", f"{maintenance.EVERY:g} s"),
+        ("interval of looks at schedules that were changed at run time", f"{scheduler.READ_EVERY:g} s"),
         ("interval of checks for questions whose deadline has passed", f"{spec.QUESTIONS.every:g} s"),
         ("time for which `answer` waits for a handler that still runs", f"{answer.WAIT:g} s"),
         ("time for running jobs to finish after a signal (`--drain`)", f"{DRAIN:g} s"),

@@ -173,9 +173,9 @@ def change(
         request = None
         if changes_jobs:
             old = chosen.schedules.get(name)
-            kept = old.options if kind in (None, old.kind) else {}
             given = old.payload if arguments is None else arguments
-            request = _request(chosen, kind or old.kind, {**kept, **options}, given)
+            merged = {**old.options, **options} if kind in (None, old.kind) else options
+            request = _request(chosen, kind or old.kind, merged, given)
         chosen.schedules.change(
             name, cron=cron, tz=tz, catch_up=catch_up, request=request, by=by or login_name(), reason=reason
         )

@@ -1,8 +1,9 @@
 """The scheduler: enqueues one job for every tick of a schedule, even if many workers run the schedule."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from ..core.cron import Cron, missed
@@ -49,26 +50,21 @@ class Scheduler:
         """
         for schedule in self._declared.values():
             if self._stored.get(schedule.name) is not schedule:
-                self._attempt(schedule.name, lambda schedule=schedule: self._declare(schedule))
+                self._attempt(schedule.name, partial(self._declare, schedule))
         self._read()
         if not self._times:
             return 0
-        now = now or self._context.now()
-        return sum(
-            self._attempt(row.name, lambda row=row, spec=spec: self._fire_if_due(row, spec, now))
-            for row in list(self._times.values())
-            if not row.paused and (spec := self._spec(row)) is not None
-        )
+        at = now or self._context.now()
+        return sum(self._attempt(row.name, partial(self._fire_if_due, row, at)) for row in list(self._times.values()))
 
-    def _attempt(self, name: str, work: Any) -> int:
+    def _attempt(self, name: str, work: Callable[[], int]) -> int:
         try:
-            done: int = work()
+            return work()
         except Unavailable:
             raise
         except BaseException as error:  # noqa: BLE001 - reported and retried; the other schedules continue
             self._context.events.emit(events.WorkerError(self._owner, f"schedule {name}", error))
             return 0
-        return done
 
     # ------------------------------------------------------------ what is stored
     def _declare(self, schedule: Schedule) -> int:
@@ -97,8 +93,9 @@ class Scheduler:
         return self._context.kinds.get(row.kind)
 
     # ------------------------------------------------------------ ticks
-    def _fire_if_due(self, row: ScheduleTimes, spec: KindSpec, now: datetime) -> int:
-        if now < self._next_tick(row) or self._is_refused(row, now):
+    def _fire_if_due(self, row: ScheduleTimes, now: datetime) -> int:
+        spec = None if row.paused else self._spec(row)
+        if spec is None or now < self._next_tick(row) or self._is_refused(row, now):
             return 0
         if (declared := self._declared.get(row.name)) is not None:
             # A worker with other code may have stored its declaration since.

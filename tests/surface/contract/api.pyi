@@ -180,6 +180,7 @@ class Status:
     external: list[_External]  # handed-over work, by kind
     held: list[Job]  # wait for an operator: 100 of each kind and queue
     held_count: int  # the number of all held jobs
+    paused_schedules: list[ScheduleInfo]
     healthy: bool
 
 class _FailedJob:
@@ -203,6 +204,7 @@ class _WorkerFacts:
     busy: int
     kinds: tuple[str, ...]
     queues: tuple[str, ...]
+    schedules: tuple[str, ...]  # those that its code declares
 
 class _WorkerSeen:
     facts: _WorkerFacts
@@ -546,6 +548,96 @@ class Operation:
     reason: str | None
     detail: Mapping[str, Any] | None
 
+class ScheduleInfo:
+    name: str
+    kind: str
+    cron: str
+    tz: str
+    catch_up: Literal["last", "none", "all"]
+    payload: Mapping[str, Any]
+    options: Mapping[str, Any]  # as `kind.using` takes them
+    source: Literal["code", "run time"]
+    changed_by: str | None
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_reason: str | None
+    last_tick: datetime | None
+    next_tick: datetime | None  # None during a pause
+    workers: int  # how many live workers run it
+
+class Schedules:
+    def all(self) -> list[ScheduleInfo]: ...
+    def __iter__(self) -> Iterator[ScheduleInfo]: ...
+    def get(self, name: str, /) -> ScheduleInfo: ...
+    def create(
+        self,
+        name: str,
+        cron: str,
+        request: JobRequest[object],
+        /,
+        *,
+        tz: str = ...,
+        catch_up: Literal["last", "none", "all"] = ...,
+        by: str,
+        reason: str = ...,
+    ) -> None: ...
+    def change(
+        self,
+        name: str,
+        /,
+        *,
+        cron: str | None = ...,
+        request: JobRequest[object] | None = ...,
+        tz: str | None = ...,
+        catch_up: Literal["last", "none", "all"] | None = ...,
+        by: str,
+        reason: str = ...,
+    ) -> None: ...  # stays until the next change or reset
+    def pause(self, name: str, /, *, by: str, reason: str = ...) -> bool: ...
+    def resume(
+        self, name: str, /, *, by: str, reason: str = ...
+    ) -> bool: ...  # the ticks of the pause are skipped
+    def reset(
+        self, name: str, /, *, by: str, reason: str = ...
+    ) -> bool: ...  # back to what the code declares
+    def delete(self, name: str, /, *, by: str, reason: str = ...) -> None: ...
+    def run_now(
+        self, name: str, /, *, by: str, reason: str = ...
+    ) -> JobHandle[Any]: ...
+    async def aall(self) -> list[ScheduleInfo]: ...
+    async def aget(self, name: str, /) -> ScheduleInfo: ...
+    async def acreate(
+        self,
+        name: str,
+        cron: str,
+        request: JobRequest[object],
+        /,
+        *,
+        tz: str = ...,
+        catch_up: Literal["last", "none", "all"] = ...,
+        by: str,
+        reason: str = ...,
+    ) -> None: ...
+    async def achange(
+        self,
+        name: str,
+        /,
+        *,
+        cron: str | None = ...,
+        request: JobRequest[object] | None = ...,
+        tz: str | None = ...,
+        catch_up: Literal["last", "none", "all"] | None = ...,
+        by: str,
+        reason: str = ...,
+    ) -> None: ...
+    async def apause(self, name: str, /, *, by: str, reason: str = ...) -> bool: ...
+    async def aresume(self, name: str, /, *, by: str, reason: str = ...) -> bool: ...
+    async def areset(self, name: str, /, *, by: str, reason: str = ...) -> bool: ...
+    async def adelete(self, name: str, /, *, by: str, reason: str = ...) -> None: ...
+    async def arun_now(
+        self, name: str, /, *, by: str, reason: str = ...
+    ) -> JobHandle[Any]: ...
+
 class _Unchanged(Enum):
     UNCHANGED = "unchanged"
 
@@ -865,6 +957,7 @@ class Worker:
 
 class App(Generic[TxT]):
     bulk: Bulk  # many jobs at once
+    schedules: Schedules  # at run time
     @overload
     def __init__(
         self: App[Tx],
