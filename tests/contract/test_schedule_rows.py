@@ -1,5 +1,6 @@
 """Stored schedules: what the code declares, what is changed at run time, and the last tick."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -9,9 +10,15 @@ import pytest
 
 from interlock.store.contract import Store
 from interlock.store.schedule_types import ScheduleChange, ScheduleFacts, StoredSchedule
-from tests.kit import EPOCH, PostgresRaw, Raw, SettableClock
+from tests.contract.stacks import POSTGRES, SQLITE, Stack
+from tests.kit import EPOCH, Place, PostgresRaw, Raw, SettableClock
 
 NIGHTLY = ScheduleFacts("nightly", "mail", "0 3 * * *", "Europe/Berlin", "last", '{"to":"Ü"}', '{"priority": 7}')
+SYNC_STACKS = [
+    pytest.param(stack, id=f"{stack.database}: {stack.name}")
+    for stack in (*SQLITE, *POSTGRES)
+    if "sync" not in stack.name.lower()
+]
 ANN: dict[str, Any] = {"by": "ann", "reason": "asked"}
 CHANGES = [
     {"kind": "chore"},
@@ -229,3 +236,28 @@ def test_rolled_back_tick_is_not_marked(store: Store) -> None:
         raise ValueError("stop")
     assert get(store).last_tick is None
     assert [one.event for one in store.limits.operations()] == ["create"]
+
+
+@pytest.mark.parametrize("stack", SYNC_STACKS)
+@pytest.mark.parametrize("commit", [True, False])
+def test_tick_belongs_to_the_transaction_of_the_app(stack: Stack, commit: bool, place: Place) -> None:
+    """In the library that the app uses: the row is read, and the tick and an operation are stored with its commit."""
+    if not place.url.startswith(stack.database):
+        pytest.skip("a library of the other database")
+    store = place.open(real_time=True)
+    store.registry.migrate([], [])
+    create(store)
+    before, tick = get(store), datetime(2040, 1, 1, tzinfo=UTC)
+    seen: list[StoredSchedule | None] = []
+
+    def work(conn: Any) -> None:
+        seen.append(store.schedules.lock("nightly", conn=conn))
+        store.schedules.mark_tick("nightly", tick, conn=conn)
+        store.schedules.record_run("nightly", by="ann", reason=None, detail={"job": "1"}, conn=conn)
+
+    async def never(_: Any) -> None: ...
+
+    asyncio.run(stack.run(place.url, work, never, commit))
+    assert seen == [before]
+    assert get(store).last_tick == (tick if commit else None)
+    assert [one.event for one in store.limits.operations()] == (["run", "create"] if commit else ["create"])

@@ -208,6 +208,34 @@ def test_schedule_that_no_code_declares_any_more_runs_nowhere(office: Office, ot
     assert office.app.schedules.all() == []
 
 
+def test_worker_declares_a_deleted_schedule_again(office: Office) -> None:
+    """Another app deleted it before this worker reported what it declares."""
+    office.plan("0 * * * *")
+    maintenance = office.maintenance()
+    maintenance.run_once()
+    assert office.store.schedules.delete("nightly", by="ann", reason=None, detail={})
+    for _ in range(6):
+        office.advance(1)
+        maintenance.run_once()
+    assert office.app.schedules.get("nightly").source == "code"
+    office.advance(HOUR)
+    assert maintenance.run_once() == 1
+
+
+def test_unreadable_time_zone_is_reported_once_and_stops_no_other_schedule(office: Office) -> None:
+    """Another machine, which created the schedule, knows the zone."""
+    create(office)
+    create(office, name="far")
+    office.place.raw("UPDATE {schedules} SET tz = 'Mars/Olympus' WHERE name = 'far'")
+    maintenance = office.maintenance()
+    for _ in range(8):
+        office.advance(1)
+        maintenance.run_once()
+    assert [event.where for event in office.told(WorkerError)] == ["schedule far"]
+    office.advance(HOUR)
+    assert maintenance.run_once() == 1
+
+
 # ---------------------------------------------------------------- run now
 def test_run_now_enqueues_at_once_and_leaves_the_ticks_alone(office: Office) -> None:
     """Also during a pause, and several times."""

@@ -71,6 +71,6 @@ def check_times(name: str, cron: str, tz: str, catch_up: str) -> None:
 def check_storable(name: str, options: Options) -> None:
     """Raise `UsageError` if a request has an option that a schedule cannot have."""
     for each in fields(options):
-        if each.name not in STORED and getattr(options, each.name) not in (None, ()):
+        if each.name not in STORED and getattr(options, each.name) not in (each.default, ()):
             why = _WHY.get(each.name, "which the database does not store for a schedule")
             raise UsageError(f"The request of the schedule {name} has {each.name}, {why}: leave it out.")

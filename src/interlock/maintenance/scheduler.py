@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..telemetry import events
 
 ON_TIME = 60.0
 """Seconds after which a tick is late. A tick that is not late fires even if `catch_up` skips late ticks."""
+NEVER = datetime.max.replace(tzinfo=UTC)
 READ_EVERY = 5.0
 """Seconds between two looks at the stored schedules: so soon a worker learns what was changed at run time."""
 
@@ -78,6 +79,8 @@ class Scheduler:
         if monotonic - self._read_at >= READ_EVERY:
             self._times = {row.name: row for row in self._context.store.schedules.times()}
             self._next = {name: known for name, known in self._next.items() if name in self._times}
+            # A declared schedule that was deleted is declared again in the next round.
+            self._stored = {name: each for name, each in self._stored.items() if name in self._times}
             self._read_at = monotonic
 
     def _spec(self, row: ScheduleTimes) -> KindSpec | None:
@@ -167,6 +170,8 @@ class Scheduler:
     def _next_tick(self, row: ScheduleTimes) -> datetime:
         known = self._next.get(row.name)
         if known is None or known[0] != row:
+            # If this machine cannot read the line or the zone, the error is reported once, and not every second.
+            self._next[row.name] = row, NEVER
             known = self._next[row.name] = row, self._cron(row).after(row.done_until)
         return known[1]
 
