@@ -215,6 +215,19 @@ def test_tick_refused_by_admit_is_reported_and_not_retried(office: Office) -> No
     assert maintenance.run_once() == 1
 
 
+def test_refused_tick_does_not_refuse_the_other_missed_ticks(office: Office) -> None:
+    """They are enqueued together, and one by one if one of them is refused."""
+    office.plan("0 3 * * *", catch_up="all")
+    office.maintenance().run_once()
+    office.report.using(idempotency_key=key_of("nightly", utc(1, 2, 3))).enqueue("us")
+    office.at(utc(1, 4, 12))
+    assert office.maintenance("w2#b").run_once() == 3
+    assert office.ticks() == [utc(1, 1, 3), utc(1, 3, 3), utc(1, 4, 3)]
+    assert [event.sentence[:62] for event in office.told(Notice)] == [
+        "The schedule nightly created no job for 2026-01-02T03:00:00+00"
+    ]
+
+
 def test_failing_schedule_stops_no_other_and_is_retried(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick counts only if its job is stored."""
     office.plan("0 3 * * *", name="a")

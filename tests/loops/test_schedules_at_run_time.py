@@ -163,6 +163,22 @@ def test_change_of_the_request_keeps_missed_ticks(office: Office) -> None:
     assert {job.payload["region"] for job in office.store.inspect.jobs()} == {"asia"}
 
 
+def test_tick_enqueues_the_kind_to_which_the_schedule_was_just_changed(office: Office, others: Others) -> None:
+    """The worker has read the old kind some seconds before: it reads again, and enqueues the new one a second later."""
+    others.app.schedules.create("hourly", "0 * * * *", others.sweep.request(), by="ann")
+    maintenance = others.maintenance("w2#b")
+    office.at(utc(1, 1, 0, 59))
+    office.advance(58)
+    maintenance.run_once()
+    others.app.schedules.change("hourly", request=others.report.request("monday"), by="ann")
+    office.advance(2)
+    maintenance.run_once()
+    office.advance(1)
+    maintenance.run_once()
+    assert [(job.kind, job.scheduled_for) for job in office.store.inspect.jobs()] == [("report", utc(1, 1, 1))]
+    assert others.told(WorkerError) == others.told(Notice) == []
+
+
 def test_change_of_a_declared_schedule_outlasts_deploys_until_reset(office: Office) -> None:
     """A worker with new code declares the schedule again, with other arguments even."""
     office.plan("0 3 * * *")

@@ -1,6 +1,6 @@
 """The scheduler: enqueues one job for every tick of a schedule, even if many workers run the schedule."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -124,7 +124,7 @@ class Scheduler:
                 self._refused[row.name] = stored.changed_at, self._cron(stored).after(now)
                 return 0
             ticks = missed(self._cron(stored), stored.done_until, now, stored.facts.catch_up, ON_TIME)
-            done = sum(self._enqueue(row.name, request, tick, tx) for tick in ticks)
+            done = self._enqueue(row.name, [request.at_tick(key_of(row.name, tick), tick) for tick in ticks], tx)
             # Ticks that `catch_up` skips count as handled, even if `catch_up` changes later.
             context.store.schedules.mark_tick(row.name, passed[-1], conn=tx)
         self._keep(row, stored, passed[-1])
@@ -140,21 +140,23 @@ class Scheduler:
             )
             return None
 
-    def _enqueue(self, name: str, request: JobRequest[Any], tick: datetime, tx: object) -> bool:
-        """Enqueue the job of a tick. Returns whether a job was created.
+    def _enqueue(self, name: str, requests: Sequence[JobRequest[Any]], tx: object) -> int:
+        """Enqueue the jobs of ticks. Returns how many were created.
 
-        `admit` may refuse the job, and a job with the tick's key may exist already, with the same or other arguments.
+        `admit` may refuse a job, and a job with a tick's key may exist already, with the same or other arguments. The
+        others are enqueued then, one at a time.
         """
-        at_tick = request.at_tick(key_of(name, tick), tick)
         try:
-            (stored,) = enqueue(self._context.store, [at_tick], conn=tx, transaction=None)
+            stored = enqueue(self._context.store, requests, conn=tx, transaction=None)
         except (Refused, KeyReused) as error:
-            self._report(name, request.spec, tick, str(error))
-            return False
-        return stored.created
+            if len(requests) > 1:
+                return sum(self._enqueue(name, [each], tx) for each in requests)
+            self._report(name, requests[0].spec, requests[0].options.scheduled_for, str(error))
+            return 0
+        return sum(each.created for each in stored)
 
-    def _report(self, name: str, spec: KindSpec, tick: datetime, why: str) -> None:
-        sentence = f"The schedule {name} created no job for {tick.isoformat()}: {why}"
+    def _report(self, name: str, spec: KindSpec, tick: datetime | None, why: str) -> None:
+        sentence = f"The schedule {name} created no job for {tick.isoformat() if tick else 'a tick'}: {why}"
         self._context.events.emit(events.Notice(self._owner, sentence, {"schedule": name, "kind": spec.name}))
 
     # ------------------------------------------------------------ when it is due
