@@ -143,6 +143,34 @@ def test_tick_whose_key_another_job_has_creates_no_second_job(office: Office) ->
     assert [job.payload["region"] for job in office.store.inspect.jobs()] == ["eu", "us"]
 
 
+def test_worker_enqueues_what_its_own_code_declares(office: Office) -> None:
+    """During a deploy, a restarted worker with the old code has stored its declaration last."""
+    office.plan("0 3 * * *", call=office.report.request("asia"))
+    new = office.maintenance("w1#a")
+    new.run_once()
+    old = dict(office.app.declared_schedules)
+    office.plan("0 3 * * *", call=office.report.request("eu"))
+    office.maintenance("w2#b").run_once()
+    office.app.declared_schedules.update(old)
+    office.at(utc(1, 1, 3))
+    assert new.run_once() == 1
+    assert [job.payload["region"] for job in office.store.inspect.jobs()] == ["asia"]
+
+
+def test_second_worker_at_a_tick_takes_no_lock(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock is a write on SQLite, which would wake every worker."""
+    office.plan("0 3 * * *")
+    first, second = office.maintenance("w1#a"), office.maintenance("w2#b")
+    office.at(utc(1, 1, 2, 59))
+    office.advance(58)
+    assert (first.run_once(), second.run_once()) == (0, 0)
+    office.at(utc(1, 1, 3))
+    assert first.run_once() == 1
+    monkeypatch.setattr(office.store.schedules, "lock", lambda *_, **__: 1 / 0)
+    assert second.run_once() == 0
+    assert office.told(WorkerError) == []
+
+
 # ---------------------------------------------------------------- daylight saving time
 @pytest.mark.parametrize(
     ("before", "after", "ticks"),

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from interlock import App, Operation, PayloadError, Refused, SyncRun
+from interlock import App, Operation, PayloadError, Refused, SyncRun, UsageError
 from interlock.store import OpenStore
+from interlock.store.schedule_types import StoredSchedule
 from interlock.telemetry.events import Notice, WorkerError
 from tests.kit import Place
 from tests.loops.maintenance_bench import Bench
@@ -281,6 +282,25 @@ def test_run_now_of_a_payload_that_no_longer_fits_is_refused(office: Office, oth
     others.app.schedules.create("hourly", "0 * * * *", others.report.request("monday"), by="ann")
     with pytest.raises(PayloadError):
         office.app.schedules.run_now("hourly", by="eve")
+
+
+def test_run_now_of_a_schedule_that_changes_at_that_moment_is_refused(
+    office: Office, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kind is another one when the row is locked, and would not fit the transaction that is open."""
+    others.app.schedules.create("hourly", "0 * * * *", others.sweep.request(), by="ann")
+    get = others.store.schedules.get
+
+    def get_and_change(name: str) -> StoredSchedule | None:
+        found = get(name)
+        monkeypatch.undo()
+        others.app.schedules.change("hourly", request=others.report.request("monday"), by="bob")
+        return found
+
+    monkeypatch.setattr(others.store.schedules, "get", get_and_change)
+    with pytest.raises(UsageError, match="was changed at this moment"):
+        others.app.schedules.run_now("hourly", by="eve")
+    assert office.store.inspect.jobs() == []
 
 
 # ---------------------------------------------------------------- transactions of the app
