@@ -66,10 +66,10 @@ suspect_heads(queue, kind, states, priority) AS (
       ORDER BY j.priority DESC LIMIT 1) FROM suspect_heads h WHERE h.priority IS NOT NULL)
 
 -- name: pick
--- The jobs that a claim would lease, in order, of pairs of queue and kind without limits or, if `:limited`, of the given
--- pairs; `plain` marks those that `claim.plain` may take. It walks the ready index by queue, kind and priority, so that
--- it never scans delayed, foreign, held or expired jobs. Suspects are found by a separate walk: at most `:suspects` of
--- each queue, kind and priority, with and without a TTL, and `:most_suspects` in all.
+-- The jobs that a claim would lease, in order, of pairs of queue and kind without limits or, if `:limited`, of the
+-- given pairs; `plain` marks those that `claim.plain` may take. It walks the ready index by queue, kind and priority,
+-- so that it never scans delayed, foreign, held or expired jobs. Suspects are found by a separate walk: at most
+-- `:suspects` of each queue, kind and priority, with and without a TTL, and `:most_suspects` in all.
 WITH RECURSIVE
 {heads},
 suspects(queue, kind, priority, place) AS (

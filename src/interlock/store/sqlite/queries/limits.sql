@@ -32,7 +32,8 @@ CASE l.scope WHEN 'kind' THEN (
 -- name: limits.read
 -- differs: the tokens are as stored; Python adds those of the time since.
 SELECT l.scope, l.name, l.paused_at IS NOT NULL, l.max_running,
-  CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END, l.rate_count, l.rate_seconds, l.burst, l.tokens, l.tokens_at
+  CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END, l.rate_count, l.rate_seconds, l.burst, l.tokens,
+  l.tokens_at
 FROM interlock_limits l WHERE {concerned}
 
 -- fragment: check_heads
