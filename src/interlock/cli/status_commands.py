@@ -101,6 +101,7 @@ def _as_json(seen: Status, now: datetime) -> None:
             "orphaned_queues": seen.orphaned_queues,
             "held_count": seen.held_count,
             "failures": seen.failures,
+            "paused": seen.paused,
             "external": [_external_fields(one) for one in seen.external],
             "held": seen.held,
             "workers": [worker_fields(one) for one in seen.workers],
@@ -120,7 +121,7 @@ def _age(one: Execution, now: datetime) -> float:
 # ---------------------------------------------------------------- for people
 def render_status(view: StatusView) -> list[RenderableType]:
     """The status as lines and tables."""
-    parts = (_counts, _depths, _handed_over, _workers, _problems)
+    parts = (_counts, _depths, _handed_over, _workers, _paused, _problems)
     return [*(thing for part in parts for thing in part(view.seen)), *_stuck(view), *_held(view), *_failed(view)]
 
 
@@ -138,23 +139,22 @@ def _counts(seen: Status) -> Iterator[RenderableType]:
 
 
 def _depths(seen: Status) -> Iterator[RenderableType]:
-    if seen.depths:
-        yield ""
-        yield output.render_table(
-            ("kind", "queue", "due", "later", "held", "running", "oldest due"),
-            [
-                (
-                    one.kind,
-                    one.queue,
-                    one.due,
-                    one.later,
-                    one.held,
-                    one.running,
-                    format_age(one.oldest) if one.due else None,
-                )
-                for one in seen.depths
-            ],
-        )
+    if not seen.depths:
+        return
+    blocked = any(one.blocked for one in seen.depths)
+    header = ("kind", "queue", "due", "later", *(("blocked",) if blocked else ()), "held", "running", "oldest due")
+    yield ""
+    yield output.render_table(
+        header,
+        [
+            (
+                *(one.kind, one.queue, one.due, one.later),
+                *((one.blocked,) if blocked else ()),
+                *(one.held, one.running, format_age(one.oldest) if one.due else None),
+            )
+            for one in seen.depths
+        ],
+    )
 
 
 def _handed_over(seen: Status) -> Iterator[RenderableType]:
@@ -180,6 +180,15 @@ def _workers(seen: Status) -> Iterator[RenderableType]:
     silent = f", {len(seen.workers) - living} silent" if living < len(seen.workers) else ""
     yield ""
     yield output.render_heading(f"workers: {living} alive{silent}")
+
+
+def _paused(seen: Status) -> Iterator[RenderableType]:
+    for one in seen.paused:
+        why = f": {one.pause_reason}" if one.pause_reason else ""
+        yield output.render_heading(
+            f"The {one.scope} {one.name} was paused at {output.format_time(one.paused_at)} UTC by {one.paused_by}{why}",
+            "yellow",
+        )
 
 
 def _problems(seen: Status) -> Iterator[RenderableType]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..core.job import Execution, Job
 from ..store.contract import Store
+from ..store.flow_types import LimitSeen
 from ..store.report_types import Depth, ExternalWork, Failures
 from ..store.types import WorkerSeen
 
@@ -39,6 +40,8 @@ class Status:
     """Kinds with due jobs in a queue from which no live worker claims them, although a live worker knows the kind."""
     failures: list[Failures] = field(default_factory=list[Failures])
     """Jobs that failed in the last day and were not redriven, by kind."""
+    paused: list[LimitSeen] = field(default_factory=list[LimitSeen])
+    """Queues and kinds of which no job starts until someone resumes them. A pause is no problem."""
 
     @property
     def held_count(self) -> int:
@@ -71,6 +74,7 @@ def status(store: Store) -> Status:
         journal=store.journal,
         orphaned_queues=[depth for depth in known if (depth.kind, depth.queue) not in pairs],
         failures=store.inspect.recent_failures(DAY, NEWEST),
+        paused=[one for one in store.limits.all() if one.paused_at is not None],
     )
 
 
