@@ -24,10 +24,10 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-newest test-real system demo bench bench-peers chaos mutants lock clean
+.PHONY: help setup check test test-newest test-real system demo bench bench-peers chaos chaos-limits mutants lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with the pinned dependencies and this package (editable)
 
@@ -84,6 +84,9 @@ $(PEERS)/.stamp: benchmarks/peers/requirements.txt benchmarks/peers/package-lock
 
 chaos: $(STAMP) ## Kill workers at random and count lost and duplicated jobs (ARGS="--kills 50 --store sqlite")
 	$(BIN)/python -m tests.crash.chaos $(ARGS)
+
+chaos-limits: $(STAMP) ## Kill workers at random and compare the database's stamps with limits, rates and pauses
+	$(BIN)/python -m tests.crash.limits_chaos $(ARGS)
 
 mutants: $(STAMP) ## Break one guarantee at a time and check that a test fails (ARGS=fence selects by name)
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from interlock.operate.verify import verify
+from tests.conftest import Places
 from tests.kit import Place
 from tests.loops.handler_bench import Bench
+from tests.loops.pipeline import Pipeline
 from tests.loops.question_bench import Blog
 from tests.loops.reconciler_bench import HandoverBench
 
@@ -36,3 +38,9 @@ def blog(place: Place) -> Iterator[Blog]:
     blog = Blog(place)
     yield blog
     blog.close()
+
+
+@pytest.fixture
+def pipeline(empty_places: Places) -> Pipeline:
+    place = empty_places()
+    return Pipeline(place.url, place.schema)

@@ -2,51 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any
 
 import pytest
 
-from interlock import App, Fail, Run
 from interlock.core.blocked_jobs import OnFailed
-from tests.conftest import Places
-
-
-class Pipeline:
-    """An app whose parts fail as long as they are broken."""
-
-    def __init__(self, url: str, schema: str) -> None:
-        self.app = App(url, schema=schema)
-        self.broken: set[int] = set()
-
-        @self.app.job(tries=1)
-        async def part(run: Run, n: int) -> int:
-            if n in self.broken:
-                raise Fail("broken")
-            return n
-
-        @self.app.job
-        async def total(run: Run) -> int:
-            return sum(await run.results(part))
-
-        @self.app.job
-        async def report(run: Run) -> int:
-            return sum(await run.results(total))
-
-        self.part, self.total, self.report = part, total, report
-        self.app.migrate()
-
-    def ends(self, kind: str) -> list[tuple[str, Any]]:
-        """Return the state and result of each job of the kind, in the order of creation."""
-        return [(job.state, job.result) for job in reversed(self.app.jobs(kind=kind))]
-
-    def failed_parts(self) -> list[str]:
-        return [job.id for job in reversed(self.app.jobs(kind="part", state="FAILED"))]
-
-
-@pytest.fixture
-def pipeline(empty_places: Places) -> Pipeline:
-    place = empty_places()
-    return Pipeline(place.url, place.schema)
+from tests.loops.pipeline import Pipeline
 
 
 def test_cancelled_flow_continues_when_its_last_failed_part_is_redriven(pipeline: Pipeline) -> None:

@@ -144,6 +144,6 @@ def test_status_shows_paused_schedules(call: Call) -> None:
     call("schedule", "pause", "hourly", "--reason", "moving")
     answer = call("status")
     assert answer.code == 0
-    (line,) = [line for line in answer.lines if line.startswith("schedule hourly: paused since 20")]
+    (line,) = [line for line in answer.lines if line.startswith("The schedule hourly was paused at 20")]
     assert line.endswith("UTC by operator:olga: moving")
     assert [one["name"] for one in call("status", "--json").json["paused_schedules"]] == ["hourly"]

@@ -8,6 +8,7 @@ from interlock.core.lifecycle import builtin
 from interlock.core.outcome import FailedFinally, Held, Rejected
 from interlock.store import OpenStore
 from interlock.store import types as records
+from interlock.store.flow_types import Dependency
 from interlock.store.types import Lease, NewJob, WorkerFacts
 from interlock.worker import heartbeat as leases
 from tests.contract.kit import claim_rules, make, settle, taken
@@ -139,3 +140,26 @@ def test_stuck_jobs_of_one_kind_do_not_hide_those_of_another(call: Call, store: 
 def test_silent_worker_counts_as_alive_for_three_heartbeats() -> None:
     """A worker sends a heartbeat at least every ten seconds, so after thirty seconds it counts as dead."""
     assert records.SILENT == 3 * leases.LONGEST_INTERVAL
+
+
+def test_pauses_are_named_and_are_no_problem(call: Call, store: OpenStore) -> None:
+    store.limits.pause("queue", "mail", by="ann", reason="the provider is down")
+    store.limits.pause("kind", "greet", by="olga", reason=None)
+    answer = call("status")
+    assert "The kind greet was paused at" in answer.out
+    assert " UTC by ann: the provider is down" in " ".join(answer.out.split())
+    assert answer.code == 0
+    told = call("status", "--json").json["paused"]
+    assert [(one["scope"], one["name"], one["paused_by"], one["pause_reason"]) for one in told] == [
+        ("kind", "greet", "olga", None),
+        ("queue", "mail", "ann", "the provider is down"),
+    ]
+
+
+def test_blocked_jobs_are_counted_if_there_are_any(call: Call, store: OpenStore) -> None:
+    first = greeting()
+    store.queue.enqueue([first])
+    assert "blocked" not in call("status").out
+    store.queue.enqueue([greeting(after=(Dependency(first.id),))])
+    counted = [line.split() for line in call("status").out.splitlines() if line.startswith(("kind", "greet"))]
+    assert dict(zip(*counted, strict=False))["blocked"] == "1"

@@ -15,7 +15,9 @@ from ..app import App
 from ..core.job import Execution, Job
 from ..core.sleeper import Sleeper, SystemSleeper
 from ..errors import Unavailable
+from ..operate.schedule_info import ScheduleInfo
 from ..operate.status import HELD, STUCK, Status
+from ..store.flow_types import LimitSeen
 from ..store.report_types import ExternalWork
 from . import output
 from .arguments import format_age, last_line
@@ -101,6 +103,7 @@ def _as_json(seen: Status, now: datetime) -> None:
             "orphaned_queues": seen.orphaned_queues,
             "held_count": seen.held_count,
             "failures": seen.failures,
+            "paused": seen.paused,
             "paused_schedules": seen.paused_schedules,
             "external": [_external_fields(one) for one in seen.external],
             "held": seen.held,
@@ -139,23 +142,22 @@ def _counts(seen: Status) -> Iterator[RenderableType]:
 
 
 def _depths(seen: Status) -> Iterator[RenderableType]:
-    if seen.depths:
-        yield ""
-        yield output.render_table(
-            ("kind", "queue", "due", "later", "held", "running", "oldest due"),
-            [
-                (
-                    one.kind,
-                    one.queue,
-                    one.due,
-                    one.later,
-                    one.held,
-                    one.running,
-                    format_age(one.oldest) if one.due else None,
-                )
-                for one in seen.depths
-            ],
-        )
+    if not seen.depths:
+        return
+    blocked = any(one.blocked for one in seen.depths)
+    header = ("kind", "queue", "due", "later", *(("blocked",) if blocked else ()), "held", "running", "oldest due")
+    yield ""
+    yield output.render_table(
+        header,
+        [
+            (
+                *(one.kind, one.queue, one.due, one.later),
+                *((one.blocked,) if blocked else ()),
+                *(one.held, one.running, format_age(one.oldest) if one.due else None),
+            )
+            for one in seen.depths
+        ],
+    )
 
 
 def _handed_over(seen: Status) -> Iterator[RenderableType]:
@@ -184,10 +186,14 @@ def _workers(seen: Status) -> Iterator[RenderableType]:
 
 
 def _paused(seen: Status) -> Iterator[RenderableType]:
-    for one in seen.paused_schedules:
-        since = f" since {output.format_time(one.paused_at)} UTC" if one.paused_at else ""
+    paused: list[tuple[str, LimitSeen | ScheduleInfo]] = [(one.scope, one) for one in seen.paused]
+    paused += [("schedule", one) for one in seen.paused_schedules]
+    for what, one in paused:
         why = f": {one.pause_reason}" if one.pause_reason else ""
-        yield output.render_heading(f"schedule {one.name}: paused{since} by {one.paused_by}{why}")
+        yield output.render_heading(
+            f"The {what} {one.name} was paused at {output.format_time(one.paused_at)} UTC by {one.paused_by}{why}",
+            "yellow",
+        )
 
 
 def _problems(seen: Status) -> Iterator[RenderableType]:

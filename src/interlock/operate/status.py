@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..core.job import Execution, Job
 from ..store.contract import Store
+from ..store.flow_types import LimitSeen
 from ..store.report_types import Depth, ExternalWork, Failures
 from ..store.types import WorkerSeen
 from .schedule_info import ScheduleInfo, schedule_infos
@@ -40,6 +41,8 @@ class Status:
     """Kinds with due jobs in a queue from which no live worker claims them, although a live worker knows the kind."""
     failures: list[Failures] = field(default_factory=list[Failures])
     """Jobs that failed in the last day and were not redriven, by kind."""
+    paused: list[LimitSeen] = field(default_factory=list[LimitSeen])
+    """Queues and kinds of which no job starts until someone resumes them. A pause is no problem."""
     paused_schedules: list[ScheduleInfo] = field(default_factory=list[ScheduleInfo])
     """Schedules that enqueue no jobs until someone resumes them. They count as no problem."""
 
@@ -74,6 +77,7 @@ def status(store: Store) -> Status:
         journal=store.journal,
         orphaned_queues=[depth for depth in known if (depth.kind, depth.queue) not in pairs],
         failures=store.inspect.recent_failures(DAY, NEWEST),
+        paused=[one for one in store.limits.all() if one.paused_at is not None],
         paused_schedules=schedule_infos(store, [one for one in store.schedules.all() if one.paused_at is not None]),
     )
 

@@ -180,6 +180,7 @@ class Status:
     external: list[_External]  # handed-over work, by kind
     held: list[Job]  # wait for an operator: 100 of each kind and queue
     held_count: int  # the number of all held jobs
+    paused: list[LimitSeen]  # queues and kinds of which no job starts
     paused_schedules: list[ScheduleInfo]
     healthy: bool
 

@@ -92,14 +92,15 @@ class Scenario:
     # ------------------------------------------------------------ 2: kill -9
     def _kill(self) -> None:
         victim, sleeper = self._worker("worker-2"), self._worker("worker-3")
+        self._until(lambda: self._count_leased(victim.name) == KILLED, f"{victim.name} leases its jobs")
         self._scene(f"2 of 4: kill -9 {victim.name} while it runs {KILLED} jobs")
-        owned = [one.number for one in self._leased_orders() if one.owner.startswith(f"{victim.name}#")]
+        # Read before the kill: on a busy machine, worker-1 may have taken the orders over before they are read.
+        owned = [one for one in self._leased_orders() if one.owner.startswith(f"{victim.name}#")]
         code = victim.kill()
-        left = [one.left for one in self._leased_orders() if one.owner.startswith(f"{victim.name}#")]
-        orders = ", ".join(f"#{number}" for number in sorted(owned))
+        orders = ", ".join(f"#{number}" for number in sorted(one.number for one in owned))
         self._say(
             f"kill -9 {victim.pid}: {victim.name} is dead (exit code {code}) with orders {orders}. Their leases "
-            f"expire in {max(left):.1f} s; until then no worker takes them.",
+            f"expire in {max(one.left for one in owned):.1f} s; until then no worker takes them.",
             "bold red",
         )
         sleeper.freeze(self._setting)

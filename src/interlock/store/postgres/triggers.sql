@@ -66,7 +66,8 @@ BEGIN
         VALUES (interlock.clock(), coalesce((SELECT j.priority FROM interlock.jobs j
             WHERE j.kind = job.kind AND j.concurrency_key = job.concurrency_key AND j.queue = job.queue
               AND j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.blocked_at IS NULL
-              AND j.concurrency_key IS NOT NULL AND j.finished_at IS NULL ORDER BY j.priority DESC LIMIT 1), job.priority),
+              AND j.concurrency_key IS NOT NULL AND j.finished_at IS NULL
+            ORDER BY j.priority DESC LIMIT 1), job.priority),
           job.kind, '', job.concurrency_key);
     END IF;
     IF job.phase = 'pending' AND job.held_at IS NULL AND job.blocked_at IS NULL

@@ -49,13 +49,13 @@ WHERE j.id >= :start::text::uuid AND j.id <= :last::text::uuid AND {selected}
 ORDER BY j.id LIMIT :limit::int
 
 -- name: jobs_by_id
-SELECT {job} FROM interlock.jobs j WHERE j.id = ANY(:ids::text::uuid[]) ORDER BY j.id
+SELECT {job} FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) ORDER BY j.id
 
 -- name: redrivable
 SELECT j.id::text, {redriven}, j.awaited IS TRUE OR j.batch IS NOT NULL, j.awaited IS TRUE,
   EXISTS (SELECT FROM interlock.dependencies d WHERE d.job_id = j.id)
 FROM interlock.jobs j
-WHERE j.id = ANY(:ids::text::uuid[]) AND j.phase = 'failed'
+WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) AND j.phase = 'failed'
 
 -- name: note_redrives
 INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, actor, reason)
@@ -69,7 +69,7 @@ JOIN interlock.jobs j ON j.id = ANY (ARRAY[r.id, r.id])
 -- A trigger deletes the executions, and the receipts refer to the job. The audit stays, with a note.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 matched AS MATERIALIZED (SELECT j.id, j.version FROM interlock.jobs j
-  WHERE j.id = ANY(:ids::text::uuid[]) AND j.finished_at IS NOT NULL AND NOT {needed}
+  WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) AND j.finished_at IS NOT NULL AND NOT {needed}
   ORDER BY j.id FOR UPDATE),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, actor, reason)

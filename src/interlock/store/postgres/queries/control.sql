@@ -6,8 +6,9 @@ WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 matched AS MATERIALIZED (
   SELECT j.id, j.version, j.attempt, j.cancel_requested_at IS NULL AS fresh FROM interlock.jobs j
     JOIN interlock.executions e ON e.job_id = ANY (ARRAY[j.id, j.id]) AND e.attempt = j.attempt
-  WHERE j.id = ANY(:ids::text::uuid[]) AND (j.phase, e.status IN ('LEASED', 'IN_PROGRESS')) IS NOT DISTINCT
-    FROM ('running', true) ORDER BY j.id, j.attempt FOR NO KEY UPDATE OF e, j),
+  WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[])))
+    AND (j.phase, e.status IN ('LEASED', 'IN_PROGRESS')) IS NOT DISTINCT FROM ('running', true)
+  ORDER BY j.id, j.attempt FOR NO KEY UPDATE OF e, j),
 asked AS (
   UPDATE interlock.jobs j SET cancel_requested_at = c.now, cancel_requested_by = :by::text,
     cancel_reason = :reason::text, updated_at = {refreshed}

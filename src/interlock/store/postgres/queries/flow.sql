@@ -1,4 +1,7 @@
 -- Batches and dependencies, on PostgreSQL.
+--
+-- Arrays of ids are unnested once. If the planner scans a table without statistics, it would convert a parameter for
+-- each row.
 
 -- name: batches.add
 INSERT INTO interlock.batches (id, parent, name, created_at, created_by)
@@ -38,7 +41,7 @@ FROM unnest(:id::text::uuid[]) AS i(id)
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 open AS MATERIALIZED (
   SELECT d.job_id, d.needs FROM interlock.dependencies d
-  WHERE d.job_id = ANY(:id::text::uuid[]) AND NOT d.is_batch AND d.outcome IS NULL),
+  WHERE d.job_id = ANY(ARRAY(SELECT unnest(:id::text::uuid[]))) AND NOT d.is_batch AND d.outcome IS NULL),
 free AS MATERIALIZED (
   SELECT j.id FROM interlock.jobs j WHERE j.id IN (SELECT o.needs FROM open o)
   ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED),
@@ -53,7 +56,7 @@ WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = o.needs)
 -- whatever these other jobs wait for. A batch is complete if all its jobs have ended. If one fails before that, only
 -- jobs that the failure cancels learn of it. A failed job that was redriven counts as its successor.
 WITH ended AS MATERIALIZED (
-  SELECT j.id, j.batch FROM interlock.jobs j WHERE j.id = ANY(:ended::text::uuid[])),
+  SELECT j.id, j.batch FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:ended::text::uuid[])))),
 sets AS MATERIALIZED (
   SELECT e.batch AS id FROM ended e WHERE e.batch IS NOT NULL
   UNION
@@ -66,7 +69,7 @@ edges AS MATERIALIZED (
   WHERE d.needs IN (SELECT s.id FROM sets s) AND d.outcome IS NULL
   UNION
   SELECT d.job_id, d.needs, d.is_batch, d.on_failed FROM interlock.dependencies d
-  WHERE d.job_id = ANY(:arrived::text::uuid[]) AND d.outcome IS NULL),
+  WHERE d.job_id = ANY(ARRAY(SELECT unnest(:arrived::text::uuid[]))) AND d.outcome IS NULL),
 parts AS MATERIALIZED (
   SELECT x.needs AS whole, x.needs AS part FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x
   UNION ALL
@@ -96,8 +99,9 @@ SELECT DISTINCT (SELECT interlock.clock()), m.job_id, 'changed' FROM marked m RE
 -- name: flow.lock
 -- The blocked jobs among these that no other transaction has locked, and the ids of those that one has.
 WITH free AS MATERIALIZED (
-  SELECT j.id FROM interlock.jobs j WHERE j.id = ANY(:id::text::uuid[]) ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED)
-SELECT j.id::text FROM interlock.jobs j WHERE j.id = ANY(:id::text::uuid[])
+  SELECT j.id FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:id::text::uuid[])))
+  ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED)
+SELECT j.id::text FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:id::text::uuid[])))
   AND NOT EXISTS (SELECT FROM free f WHERE f.id = j.id)
 
 -- name: flow.blocked
@@ -115,8 +119,8 @@ FROM (
       AND d.on_failed = 'cancel') AS cancels,
     EXISTS (SELECT FROM interlock.dependencies d WHERE d.job_id = j.id AND d.outcome = 'failed'
       AND d.on_failed = 'hold') AS holds
-  FROM interlock.jobs j WHERE j.id = ANY(:id::text::uuid[]) AND j.phase = 'pending' AND j.blocked_at IS NOT NULL
-    AND j.cancel_requested_at IS NULL) x
+  FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:id::text::uuid[]))) AND j.phase = 'pending'
+    AND j.blocked_at IS NOT NULL AND j.cancel_requested_at IS NULL) x
 
 -- name: flow.apply
 -- Lets jobs run, holds them, or requests that a worker cancels them.

@@ -94,8 +94,8 @@ count(*) FILTER (WHERE j.due_at <= c.now) AS due, count(*) FILTER (WHERE j.due_a
   min(j.due_at) AS since
 
 -- name: depths
--- Each part uses an index without ended jobs. Jobs of a paused queue or kind count as later; jobs past their TTL are not
--- counted.
+-- Each part uses an index without ended jobs. Jobs of a paused queue or kind count as later; jobs past their TTL are
+-- not counted.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 waiting AS (
   SELECT j.kind, j.queue, {waiting_counts} FROM interlock.jobs j, clock c WHERE {ready} GROUP BY j.kind, j.queue
@@ -154,12 +154,14 @@ FROM failed f JOIN interlock.jobs j ON j.id = f.id WHERE f.place <= :newest::int
 SELECT {summary}, NULL FROM interlock.jobs j WHERE j.id > :after::text::uuid ORDER BY j.id LIMIT :limit::int
 
 -- name: page_executions
+-- Job by job. Without statistics, the planner would read all executions, and convert the array for each of them.
 SELECT e.job_id::text, e.attempt, e.holder, e.kind, e.lease_owner, e.lease_expires_at, e.heartbeat_at, e.status,
   e.state,
   e.ended_by, NULL::text, e.external_id, e.missing_since, e.next_check_at, NULL::text, NULL::text, NULL::text,
     e.leased_at,
   e.started_at, e.committed_at, e.finished_at
-FROM interlock.executions e WHERE e.job_id = ANY(:id::text::uuid[]) ORDER BY e.job_id, e.attempt
+FROM unnest(:id::text::uuid[]) AS i(id) CROSS JOIN LATERAL (
+  SELECT x.* FROM interlock.executions x WHERE x.job_id = i.id OFFSET 0) e ORDER BY e.job_id, e.attempt
 
 -- name: page_history
 SELECT a.job_id::text, a.version, a.n, a.attempt, a.event, a.from_state, a.to_state, a.actor, NULL::text, a.at,

@@ -90,8 +90,8 @@ check_heads AS (
     ORDER BY c.priority DESC, c.check_at LIMIT 1) h)
 
 -- name: key_checks.take
--- Concurrency keys to look at now: higher priority first, then those that have waited longest. The claim adds the checks
--- again that it cannot complete.
+-- Concurrency keys to look at now: higher priority first, then those that have waited longest. The claim adds the
+-- checks again that it cannot complete.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 key_queues AS MATERIALIZED (SELECT * FROM unnest(:check_kind::text::text[], :check_queue::text::text[])
   AS p(kind, queue)),

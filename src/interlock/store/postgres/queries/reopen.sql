@@ -2,15 +2,16 @@
 
 -- name: dependencies.of
 SELECT d.job_id::text, d.needs::text, d.is_batch, d.on_failed, d.outcome FROM interlock.dependencies d
-WHERE d.job_id = ANY(:ids::text::uuid[]) ORDER BY d.job_id, d.needs
+WHERE d.job_id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) ORDER BY d.job_id, d.needs
 
 -- fragment: sets_of
 -- The batches and flows that contain these jobs.
 sets AS MATERIALIZED (
-  SELECT j.batch AS id FROM interlock.jobs j WHERE j.id = ANY(:ids::text::uuid[]) AND j.batch IS NOT NULL
+  SELECT j.batch AS id FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[])))
+    AND j.batch IS NOT NULL
   UNION
   SELECT b.parent FROM interlock.jobs j JOIN interlock.batches b ON b.id = j.batch
-    WHERE j.id = ANY(:ids::text::uuid[]) AND b.parent IS NOT NULL)
+    WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) AND b.parent IS NOT NULL)
 
 -- fragment: reopened
 -- A job that still waits, or that a failed dependency has cancelled.
@@ -22,7 +23,7 @@ sets AS MATERIALIZED (
 WITH {sets_of}
 SELECT count(*) FROM (
   SELECT FROM interlock.jobs w WHERE w.id IN (
-    SELECT d.job_id FROM interlock.dependencies d WHERE d.needs = ANY(:ids::text::uuid[])
+    SELECT d.job_id FROM interlock.dependencies d WHERE d.needs = ANY(ARRAY(SELECT unnest(:ids::text::uuid[])))
     UNION
     SELECT d.job_id FROM interlock.dependencies d WHERE d.needs IN (SELECT s.id FROM sets s))
   ORDER BY w.id FOR NO KEY UPDATE) locked
@@ -41,7 +42,7 @@ UPDATE interlock.dependencies d SET needs = coalesce(r.new, d.needs), outcome = 
 FROM interlock.dependencies e LEFT JOIN repeated r ON r.old = e.needs JOIN interlock.jobs w ON w.id = e.job_id
 WHERE d.job_id = e.job_id AND d.needs = e.needs AND {reopened}
   AND (r.old IS NOT NULL OR (e.is_batch AND e.outcome = 'failed' AND e.needs IN (SELECT c.id FROM complete c)))
-  AND (e.needs = ANY(:ids::text::uuid[]) OR e.needs IN (SELECT s.id FROM sets s))
+  AND (e.needs = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) OR e.needs IN (SELECT s.id FROM sets s))
 RETURNING d.job_id::text
 
 -- name: reopen.block
@@ -50,7 +51,7 @@ WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 blocked AS (
   UPDATE interlock.jobs j SET blocked_at = c.now, held_at = NULL, held_reason = NULL, cancel_requested_at = NULL,
     cancel_requested_by = NULL, cancel_reason = NULL, updated_at = {refreshed}
-  FROM clock c WHERE j.id = ANY(:ids::text::uuid[]) AND j.phase = 'pending' AND j.attempt = 0
+  FROM clock c WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) AND j.phase = 'pending' AND j.attempt = 0
     AND (j.held_at IS NOT NULL OR j.cancel_requested_at IS NOT NULL)
   RETURNING j.id, j.version, c.now)
 INSERT INTO interlock.audit (job_id, version, n, at, event, actor, reason)
@@ -61,10 +62,11 @@ SELECT b.id, b.version, 1 + coalesce((SELECT max(a.n) FROM interlock.audit a
 -- name: reopenable
 -- Jobs that a failed dependency has cancelled, and whose dependencies have all been redriven now.
 SELECT {job} FROM interlock.jobs j WHERE j.phase = 'failed' AND j.cancel_requested_by = :actor::text AND NOT {redriven}
-  AND j.id IN (SELECT d.job_id FROM interlock.dependencies d WHERE d.needs = ANY(:ids::text::uuid[])
+  AND j.id IN (
+    SELECT d.job_id FROM interlock.dependencies d WHERE d.needs = ANY(ARRAY(SELECT unnest(:ids::text::uuid[])))
     UNION SELECT d.job_id FROM interlock.dependencies d WHERE d.needs IN (
-      SELECT n.batch FROM interlock.jobs n WHERE n.id = ANY(:ids::text::uuid[])
+      SELECT n.batch FROM interlock.jobs n WHERE n.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[])))
       UNION SELECT b.parent FROM interlock.jobs n JOIN interlock.batches b ON b.id = n.batch
-        WHERE n.id = ANY(:ids::text::uuid[])))
+        WHERE n.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[])))))
   AND NOT EXISTS (SELECT FROM interlock.dependencies d WHERE d.job_id = j.id AND d.outcome = 'failed')
 ORDER BY j.id

@@ -78,8 +78,8 @@ SELECT count(*) FROM (
 -- name: move
 -- One step of each move. Fence, status and state are matched on locked rows; execution, job and audit are written from
 -- the match. If a job with a cancel request returns to a waiting state, the request is cleared, since a claim would
--- skip it. A job that waits again is announced even if it is due later, because an idle worker pauses until the next job
--- that it knows of.
+-- skip it. A job that waits again is announced even if it is due later, because an idle worker pauses until the next
+-- job that it knows of.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 asked AS MATERIALIZED (
   SELECT * FROM unnest(:job_id::text::uuid[], :attempt::text::int[], :holder::text::int[], :from_status::text::text[],

@@ -66,9 +66,9 @@ suspect_heads(queue, kind, states, priority) AS (
       ORDER BY j.priority DESC LIMIT 1) FROM suspect_heads h WHERE h.priority IS NOT NULL)
 
 -- name: pick
--- The jobs that a claim would lease, in order, of pairs of queue and kind without limits or, if `:limited`, of the given
--- pairs; `plain` marks those that `claim.plain` may take. It walks the ready index by queue, kind and priority, so that it never scans delayed, foreign, held or expired jobs.
--- Suspects are found by a separate walk: at most
+-- The jobs that a claim would lease, in order, of pairs of queue and kind without limits or, if `:limited`, of the
+-- given pairs; `plain` marks those that `claim.plain` may take. It walks the ready index by queue, kind and priority,
+-- so that it never scans delayed, foreign, held or expired jobs. Suspects are found by a separate walk: at most
 -- `:suspects` of each queue, kind and priority, with and without a TTL, and `:most_suspects` in all.
 WITH RECURSIVE
 {heads},
@@ -109,8 +109,8 @@ SELECT substr(place, 28, 36), kind, substr(place, 64), queue, suspect, plain, pr
 j.queue = h.queue AND j.kind = h.kind AND j.priority = h.priority
 
 -- name: due_in
--- The time at which the next of the jobs that `pick` may choose from is due. Due jobs are searched first, and one is enough. Jobs with a TTL are sorted by
--- their expiry: all of them are scanned only if no job is due.
+-- The time at which the next of the jobs that `pick` may choose from is due. Due jobs are searched first,
+-- and one is enough. Jobs with a TTL are sorted by their expiry: all of them are scanned only if no job is due.
 WITH RECURSIVE
 {heads},
 soonest(due_at) AS (

@@ -81,8 +81,8 @@ WHERE s.place <= :limit ORDER BY e.heartbeat_at, e.job_id
 j.kind, j.queue, sum(j.due_at <= :now), sum(j.due_at > :now), min(j.due_at)
 
 -- name: depths
--- Each part uses an index without ended jobs. Jobs of a paused queue or kind count as later; jobs past their TTL are not
--- counted.
+-- Each part uses an index without ended jobs. Jobs of a paused queue or kind count as later; jobs past their TTL are
+-- not counted.
 WITH waiting(kind, queue, due, later, since) AS (
   SELECT {waiting_counts} FROM interlock_jobs j INDEXED BY interlock_jobs_ready WHERE {ready} GROUP BY j.queue, j.kind
   UNION ALL

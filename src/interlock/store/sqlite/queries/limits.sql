@@ -1,7 +1,7 @@
 -- Limits, pauses and concurrency keys, on SQLite.
 --
--- differs: the claim's own transaction is the only writer, so there is no `limits.lock`; a listener sees every change, so
--- nothing is announced.
+-- differs: the claim's own transaction is the only writer, so there is no `limits.lock`; a listener sees every change,
+-- so nothing is announced.
 -- differs: there is no LATERAL, so each concurrency key is read by statements of its own.
 -- differs: `due_in.limited` is computed in Python from `limits.read`, `due_in` and `key_checks.next`.
 
@@ -31,8 +31,9 @@ CASE l.scope WHEN 'kind' THEN (
 
 -- name: limits.read
 -- differs: the tokens are as stored; Python adds those of the time since.
-SELECT l.scope, l.name, l.paused_at IS NOT NULL, l.max_running, CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END,
-  l.rate_count, l.rate_seconds, l.burst, l.tokens, l.tokens_at
+SELECT l.scope, l.name, l.paused_at IS NOT NULL, l.max_running,
+  CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END, l.rate_count, l.rate_seconds, l.burst, l.tokens,
+  l.tokens_at
 FROM interlock_limits l WHERE {concerned}
 
 -- fragment: check_heads
@@ -55,8 +56,8 @@ SELECT min((SELECT min(c.check_at) FROM interlock_key_checks c INDEXED BY interl
 FROM check_heads h WHERE h.priority IS NOT NULL
 
 -- name: key_checks.take
--- Concurrency keys to look at now: higher priority first, then those that have waited longest. The claim adds the checks
--- again that it cannot complete.
+-- Concurrency keys to look at now: higher priority first, then those that have waited longest. The claim adds the
+-- checks again that it cannot complete.
 WITH RECURSIVE {check_heads},
 due(id, priority, check_at) AS (
   SELECT json_extract(x.value, '$[0]'), h.priority, json_extract(x.value, '$[1]') FROM check_heads h CROSS
@@ -170,8 +171,8 @@ WHERE scope = :scope AND name = :name AND paused_at IS NOT NULL RETURNING scope
 -- name: limits.announce
 -- Each concurrency key of the kind is looked at again.
 INSERT INTO interlock_key_checks (check_at, priority, kind, queue, concurrency_key)
-SELECT min(j.due_at), max(j.priority), j.kind, j.queue, j.concurrency_key FROM interlock_jobs j INDEXED BY interlock_jobs_by_key
-WHERE :scope = 'key' AND j.kind = :name AND {waiting}
+SELECT min(j.due_at), max(j.priority), j.kind, j.queue, j.concurrency_key
+FROM interlock_jobs j INDEXED BY interlock_jobs_by_key WHERE :scope = 'key' AND j.kind = :name AND {waiting}
 GROUP BY j.kind, j.queue, j.concurrency_key
 
 -- name: limits.all
