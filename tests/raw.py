@@ -28,10 +28,11 @@ TABLES = (
     "batches",
     "dependencies",
     "flow_checks",
+    "unique_windows",
     "schema_version",
 )
 FLOW = ("limits", "key_rates", "key_checks", "operations", "batches", "dependencies", "flow_checks")
-EMPTIED = ("jobs", "executions", "audit", "receipts", "archived", *FLOW)
+EMPTIED = ("jobs", "executions", "audit", "receipts", "archived", "unique_windows", *FLOW)
 """The tables that jobs, limits and flows fill."""
 KEYS = {"jobs": ("id",), "executions": ("job_id", "attempt"), "audit": ("job_id", "version", "n")}
 

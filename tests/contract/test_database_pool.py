@@ -25,6 +25,7 @@ EMPTIED = (
     "batches",
     "dependencies",
     "flow_checks",
+    "unique_windows",
 )
 
 

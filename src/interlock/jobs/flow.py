@@ -131,7 +131,7 @@ class Flow(Batch):
     def _note_stored(self, parts: Sequence[Part], found: Sequence[Enqueued]) -> None:
         # A job that was found by its key is not part of the flow; its handle shows the job that exists.
         for part, stored in zip(parts, found, strict=True):
-            part.handle.id, part.handle.created = stored.id, stored.created
+            part.handle.id, part.handle.created, part.handle.replaced = stored.id, stored.created, stored.replaced
         self._stored = True
 
     def _check_cycles(self) -> None:

@@ -19,14 +19,19 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class JobHandle(Generic[R_co]):
-    """A stored job. `created` is False if the enqueue found an existing job under the same key."""
+    """A stored job. `created` is False if the enqueue found an existing job under the same key.
+
+    `replaced` is True if that job has taken the payload of this enqueue.
+    """
 
     id: str
     created: bool
+    replaced: bool
 
     def __init__(self, stored: Enqueued, backend: Backend, kind: str | None = None) -> None:
         self.id = stored.id
         self.created = stored.created
+        self.replaced = stored.replaced
         self._backend = backend
         self._kind = kind
 

@@ -13,7 +13,7 @@ from ..core.job import Job
 from ..errors import InvalidToken, UsageError
 from ..store.contract import Tx
 from ..store.open_transactions import open_transactions, refuse_inside
-from ..store.types import Enqueued, KindFacts
+from ..store.types import Enqueued, KindFacts, OnConflict
 from .backend import Backend
 from .dependencies import Needed, check_cancellable, dependencies
 from .enqueue import aenqueue, current_connection, enqueue
@@ -94,6 +94,7 @@ class Kind(Generic[P, R, TxT]):
 
     def request_from_payload(self, payload: Mapping[str, Any]) -> JobRequest[R]:
         """Return a request for a payload that maps argument names to values."""
+        self._options.check_unique()
         signature = self.spec.signature
         arguments = signature.check(payload)
         return JobRequest(self.spec, arguments, signature.dump(arguments), self._options)
@@ -113,6 +114,8 @@ class Kind(Generic[P, R, TxT]):
         concurrency_key: str | None = None,
         after: Sequence[Needed] | None = None,
         on_failed: OnFailed = "cancel",
+        unique_for: Seconds | None = None,
+        on_conflict: OnConflict | None = None,
     ) -> "Kind[P, R, TxT]":
         """Return the same kind, enqueued with these options. The kind itself does not change."""
         needed = None if after is None else dependencies(after, on_failed)
@@ -130,10 +133,13 @@ class Kind(Generic[P, R, TxT]):
             conn=conn,
             concurrency_key=concurrency_key,
             after=needed,
+            unique_for=unique_for,
+            on_conflict=on_conflict,
         )
         return Kind(self.spec, self._backend, options=self._options.merge(given))
 
     def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobRequest[R]:
+        self._options.check_unique()
         signature = self.spec.signature
         arguments = signature.bind(args, kwargs)
         return JobRequest(self.spec, arguments, signature.dump(arguments), self._options)

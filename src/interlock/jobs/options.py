@@ -4,12 +4,13 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from ..core.clock import Seconds, seconds
 from ..core.payload import check_key, check_name, encode_tags
 from ..errors import UsageError
 from ..store.flow_types import Dependency
+from ..store.types import OnConflict
 from .spec import KindSpec
 
 
@@ -29,10 +30,35 @@ class Options:
     scheduled_for: datetime | None = None
     concurrency_key: str | None = None
     after: tuple[Dependency, ...] | None = None
+    unique_for: float | None = None
+    on_conflict: OnConflict | None = None
 
     def __post_init__(self) -> None:
         if self.delay is not None and self.run_at is not None:
             raise UsageError("Both delay and run_at are given: give only one of them.")
+
+    def check_unique(self) -> None:
+        """Raise `UsageError` if the options of a unique key do not fit together. They may come from several `using`."""
+        if self.unique_for is None and self.on_conflict in (None, "keep"):
+            return
+        if self.unique_key is None:
+            raise UsageError("unique_for and on_conflict are about a unique key: give unique_key, too.")
+        if self.on_conflict in (None, "keep"):
+            return
+        if self.idempotency_key is not None:
+            raise UsageError(
+                f'on_conflict="{self.on_conflict}" changes the payload of a waiting job, but an idempotency_key stands '
+                "for one payload: give only one of them."
+            )
+        if self.on_conflict == "debounce" and not self.delay and self.run_at is None:
+            raise UsageError(
+                'on_conflict="debounce" moves the due time of a waiting job: give delay above zero, or run_at.'
+            )
+        if self.on_conflict == "debounce" and self.unique_for is not None and (self.delay or 0.0) > self.unique_for:
+            raise UsageError(
+                f"delay is {self.delay:g} s, but a debounced job is due at the latest {self.unique_for:g} s after its "
+                "creation: give a unique_for that is not shorter than delay."
+            )
 
     def merge(self, other: "Options") -> "Options":
         """Return these options, replaced by those that `other` sets. `UsageError` if the two contradict."""
@@ -54,6 +80,8 @@ def check_options(
     conn: Any,
     concurrency_key: str | None,
     after: tuple[Dependency, ...] | None,
+    unique_for: Seconds | None,
+    on_conflict: OnConflict | None,
 ) -> Options:
     """Return the options that a caller gave. `UsageError` for one of a wrong type or value."""
     texts = {"idempotency_key": idempotency_key, "unique_key": unique_key, "queue": queue}
@@ -78,6 +106,8 @@ def check_options(
         conn=conn,
         concurrency_key=None if concurrency_key is None else check_key("concurrency_key", concurrency_key),
         after=after,
+        unique_for=None if unique_for is None else _check_unique_for(unique_for),
+        on_conflict=_check_on_conflict(on_conflict),
     )
 
 
@@ -87,6 +117,19 @@ def check_type(option: str, value: object, wanted: type | tuple[type, ...], advi
     if value is None or (isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))):
         return
     raise UsageError(f"{option} is {reprlib.repr(value)}: give {advice}.")
+
+
+def _check_unique_for(unique_for: Seconds) -> float:
+    if not (given := seconds(unique_for, "unique_for")):
+        raise UsageError("unique_for is zero: give seconds above zero, or leave it out.")
+    return given
+
+
+def _check_on_conflict(on_conflict: OnConflict | None) -> OnConflict | None:
+    if on_conflict is not None and on_conflict not in get_args(OnConflict):
+        known = ", ".join(f'"{one}"' for one in get_args(OnConflict))
+        raise UsageError(f"on_conflict is {reprlib.repr(on_conflict)}: give one of {known}.")
+    return on_conflict
 
 
 def _check_priority(priority: int | None) -> int | None:

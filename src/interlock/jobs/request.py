@@ -51,6 +51,7 @@ def _job_maker(spec: KindSpec, chosen: Options, version: int, trace: str | None)
     """Return a function that makes a job of this kind with these options from its id and payload."""
     lifecycle = spec.lifecycle
     queue, priority, delay = chosen.queue or spec.queue, chosen.priority or 0, chosen.delay or 0.0
+    on_conflict = chosen.on_conflict or "keep"
     resting = tuple(sorted(lifecycle.resting)) if chosen.idempotency_key is not None else ()
 
     def make(id: str, payload: str) -> NewJob:
@@ -76,6 +77,8 @@ def _job_maker(spec: KindSpec, chosen: Options, version: int, trace: str | None)
             resting=resting,
             concurrency_key=chosen.concurrency_key,
             after=chosen.after or (),
+            unique_for=chosen.unique_for,
+            on_conflict=on_conflict,
         )
 
     return make

@@ -15,7 +15,7 @@ MAX_BATCHES = 10
 
 
 class Pruning:
-    """Deletes jobs past their retention, and the rows of workers that have not reported for a day."""
+    """Deletes jobs past their retention, ended windows of unique keys, and rows of workers silent for a day."""
 
     def __init__(self, context: WorkerContext, retention: Mapping[Phase, float]) -> None:
         self._context = context
@@ -27,9 +27,10 @@ class Pruning:
         if self._context.sleeper.monotonic() < self._next:
             return 0
         results = [self._prune(phase, age) for phase, age in self._retention.items()]
+        windows = self._context.store.retention.forget_windows(LIMIT)
         self._context.store.workers.forget(DAY)
         self._context.store.limits.forget_keys()
-        if all(complete for _, complete in results):
+        if windows < LIMIT and all(complete for _, complete in results):
             self._next = self._context.sleeper.monotonic() + EVERY
         return sum(deleted for deleted, _ in results)
 

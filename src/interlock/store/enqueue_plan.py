@@ -58,6 +58,17 @@ class Dialect(Protocol):
         """
         ...
 
+    def replaceable(self, ids: Sequence[str]) -> Statement:
+        """Lock those of these jobs that may take another payload, and return their ids."""
+        ...
+
+    def replace(self, jobs: Mapping[str, NewJob]) -> Iterable[Statement]:
+        """Let each stored job that may take another payload take it from a new job, and its due time to debounce it.
+
+        `jobs` has the new job for the id of each stored one. The last statement returns the ids of those that took it.
+        """
+        ...
+
     def make_due(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
         """Make the jobs due now that rest in one of these states after a failure."""
         ...
@@ -203,16 +214,21 @@ def _add_dependencies(
 
 
 def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[int]:
-    """Return the jobs to insert. A statement may name each key once; other jobs with that key find the first one."""
+    """Return the jobs to insert. A statement may name each key once; other jobs with that key find the one it names.
+
+    This is the first job, or, if jobs replace the payload of the job with their unique key, the last one of these.
+    """
+    replacing = {(jobs[n].kind, jobs[n].unique_key): n for n in places if jobs[n].replaces}
     seen: set[tuple[str, str, str]] = set()
     first: list[int] = []
-    for n in places:
+    for n in (*replacing.values(), *places):
         job = jobs[n]
         keys = {
             (job.kind, name, key)
             for name, key in (("i", job.idempotency_key), ("u", job.unique_key))
             if key is not None
         }
+        # The jobs that replace come twice, and have a key: the second time it is in `seen`.
         if keys.isdisjoint(seen):
             first.append(n)
         seen |= keys
@@ -244,6 +260,7 @@ def _find(
     answers: dict[int, Enqueued] = {}
     rows = yield dialect.key_holders([jobs[n] for n in missing], [n in tried for n in missing])
     resting: dict[tuple[str, ...], list[str]] = {}
+    replacing: dict[str, int] = {}
     for row in rows:
         n = missing[int(row[0])]
         job, holder = jobs[n], row[1] or row[4]
@@ -256,7 +273,27 @@ def _find(
             )
         if row[1] is not None and row[3] in job.resting:
             resting.setdefault(job.resting, []).append(row[1])
+        # A job that was not tried has lost its key to a later job of this call.
+        if job.replaces and n in tried:
+            replacing[str(holder)] = n
         answers[n] = Enqueued(str(holder), False)
     for states, ids in resting.items():
         yield dialect.make_due(ids, states)
+    if replacing:
+        for id in (yield from _replace(dialect, {id: jobs[n] for id, n in replacing.items()})):
+            answers[replacing[id]] = Enqueued(id, False, replaced=True)
     return answers
+
+
+def _replace(dialect: Dialect, jobs: Mapping[str, NewJob]) -> Generator[Statement, Rows, list[str]]:
+    """Give the payloads of new jobs to the stored jobs that have their keys; return the ids of those that took them.
+
+    Jobs that were started keep their payloads: the statements decide that, so that a claim at the same time either sees
+    the new payload or prevents it.
+    """
+    waiting = yield dialect.replaceable(list(jobs))
+    chosen = {str(row[0]): jobs[str(row[0])] for row in waiting}
+    rows: Rows = ()
+    for statement in dialect.replace(chosen) if chosen else ():
+        rows = yield statement
+    return [str(row[0]) for row in rows]

@@ -14,6 +14,9 @@ from .flow_types import DeclaredLimit, Dependency
 SILENT = 30.0
 """Seconds without a heartbeat after which a worker no longer counts as alive: three intervals of the slowest worker."""
 
+OnConflict = Literal["keep", "replace", "debounce"]
+"""What an enqueue does with the waiting job that has its unique key."""
+
 
 # ---------------------------------------------------------------- arguments
 @dataclass(slots=True)
@@ -53,6 +56,15 @@ class NewJob:
     """What the job waits for."""
     awaited: bool = False
     """Whether a job of the same call waits for this one."""
+    unique_for: float | None = None
+    """For how many seconds after its creation the job keeps its unique key, unless it fails."""
+    on_conflict: OnConflict = "keep"
+    """What happens to the waiting job that has the unique key. With an idempotency key it is always kept."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the waiting job that has the unique key takes this one's payload."""
+        return self.on_conflict != "keep" and self.idempotency_key is None
 
     @property
     def plain(self) -> bool:
@@ -66,6 +78,8 @@ class Enqueued:
 
     id: str
     created: bool
+    replaced: bool = False
+    """Whether the job was found, and has taken the payload of this call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,13 @@ class RetentionPart(Protocol):
     def prune(self, *, phase: Phase, age: float, limit: int, kinds: Sequence[str] | None = None) -> int:
         """Delete up to `limit` jobs, of these kinds or of all, that ended in this phase more than `age` seconds ago.
 
-        Their executions, receipts and keys are deleted too; their audit stays. Return how many jobs were deleted.
+        Their executions, receipts and keys are deleted too; their audit stays. Return how many jobs were deleted. A job
+        that keeps its unique key for some time after its end is deleted only after that time.
         """
+        ...
+
+    def forget_windows(self, limit: int) -> int:
+        """Delete up to `limit` rows of unique keys whose time is over. Active jobs keep theirs. Return how many."""
         ...
 
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:

@@ -1,6 +1,6 @@
 """Parameters of statements: batches as array literals, one per column, and single jobs as texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.transition import Take
@@ -122,6 +122,7 @@ def new_jobs(batch: Sequence[NewJob]) -> dict[str, Any]:
         "batch": array(j.batch for j in batch),
         "blocked": array(bool(j.after) for j in batch),
         "awaited": array(j.awaited for j in batch),
+        "unique_for": array(j.unique_for for j in batch),
     }
 
 
@@ -171,4 +172,17 @@ def keys(batch: Sequence[NewJob], tried: Sequence[bool]) -> dict[str, Any]:
         "kind": text_array(j.kind for j in batch),
         "idempotency_key": text_array(j.idempotency_key for j in batch),
         "unique_key": text_array(j.unique_key for j in batch),
+    }
+
+
+def replacements(batch: Mapping[str, NewJob]) -> dict[str, Any]:
+    """The jobs whose values the stored jobs with these ids take."""
+    jobs = batch.values()
+    return {
+        "id": array(batch),
+        "payload": text_array(j.payload for j in jobs),
+        "actor": text_array(j.actor for j in jobs),
+        "delay": array(j.delay for j in jobs),
+        "run_at": time_array(j.run_at for j in jobs),
+        "debounce": array(j.on_conflict == "debounce" for j in jobs),
     }

@@ -15,7 +15,7 @@ class PostgresDialect:
         self._queries = queries
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Statement]:
-        if len(jobs) == 1 and jobs[0].plain:
+        if len(jobs) == 1 and jobs[0].plain and jobs[0].unique_key is None:
             return [Statement(self._queries["enqueue.one"], columns.new_job(jobs[0]))]
         if are_alike(jobs):
             return [Statement(self._queries["enqueue.alike"], columns.alike_jobs(jobs))]
@@ -26,6 +26,12 @@ class PostgresDialect:
 
     def make_due(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
         return Statement(self._queries["make_due"], {"id": array(ids), "resting": text_array(resting)}, answers=False)
+
+    def replaceable(self, ids: Sequence[str]) -> Statement:
+        return Statement(self._queries["replaceable"], {"id": array(ids)})
+
+    def replace(self, jobs: Mapping[str, NewJob]) -> list[Statement]:
+        return [Statement(self._queries["replace"], columns.replacements(jobs))]
 
     def add_batches(self, batches: Sequence[NewBatch]) -> Statement:
         given = {

@@ -22,10 +22,11 @@ from .connection import Run, runner
 
 # One migration at a time, until its transaction ends.
 LOCK = 0x696E7465726C6F63
+SCHEMA_FILES = ("schema.sql", "triggers.sql", "unique_keys.sql", "flow.sql", "partitions.sql")
 
 
 def schema_text(schema: str) -> str:
-    text = "\n".join(_text(file, schema) for file in ("schema.sql", "triggers.sql", "flow.sql", "partitions.sql"))
+    text = "\n".join(_text(file, schema) for file in SCHEMA_FILES)
     return text.replace("SCHEMA IF NOT EXISTS interlock;", f"SCHEMA IF NOT EXISTS {schema};")
 
 

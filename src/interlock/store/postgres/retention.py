@@ -28,6 +28,9 @@ class PostgresRetention:
         given = {"phase": phase, "age": age, "limit": limit, "kinds": None if kinds is None else text_array(kinds)}
         return self._session.count_changed("prune", given)
 
+    def forget_windows(self, limit: int) -> int:
+        return self._session.count_changed("unique_windows.forget", {"limit": limit})
+
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:
         session = self._session
         session.check()

@@ -44,6 +44,9 @@ BEGIN
     IF NEW.concurrency_key IS NOT NULL THEN
       PERFORM interlock.note_new_key(NEW);
     END IF;
+    IF NEW.unique_key IS NOT NULL AND NEW.redrive_of IS NULL THEN
+      PERFORM interlock.check_unique_window(NEW);
+    END IF;
     RETURN NULL;
   END IF;
   RAISE EXCEPTION 'interlock refuses this INSERT on jobs: %', CASE
@@ -131,9 +134,12 @@ BEGIN
 END $$;
 CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW EXECUTE FUNCTION interlock.check_job();
 
--- A trigger on this column alone, so that other updates do not run it.
-CREATE TRIGGER jobs_payload BEFORE UPDATE OF payload ON interlock.jobs FOR EACH STATEMENT
-  EXECUTE FUNCTION interlock.refuse('a payload never changes');
+-- A trigger on this column alone, so that other updates do not run it. A redriven job repeats a job that was started,
+-- and an idempotency key stands for one payload.
+CREATE TRIGGER jobs_payload AFTER UPDATE OF payload ON interlock.jobs FOR EACH ROW WHEN ((
+    OLD.phase = 'pending' AND NEW.phase = 'pending' AND OLD.attempt = 0 AND NEW.attempt = 0
+    AND OLD.idempotency_key IS NULL AND OLD.redrive_of IS NULL) IS NOT TRUE)
+  EXECUTE FUNCTION interlock.refuse('the payload of a job that was started never changes');
 CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
   EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');
 

@@ -1,7 +1,7 @@
 """The statements of an enqueue and of a redrive on SQLite."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..dependents import ACTOR
 from ..enqueue_plan import Statement
@@ -31,12 +31,21 @@ class SqliteDialect:
                 {"actors": json.dumps({job.id: job.actor for job in jobs}, ensure_ascii=False)},
                 answers=False,
             ),
+            *self._take_windows(jobs, now),
             Statement(self._queries["enqueue.stored"], {"ids": rows.array(job.id for job in jobs)}),
         ]
 
+    def _take_windows(self, jobs: Sequence[NewJob], now: Timestamp) -> Iterator[Statement]:
+        until = {job.id: now.plus(job.unique_for) for job in jobs if job.unique_key and job.unique_for is not None}
+        if until:
+            yield Statement(self._queries["enqueue.windows"], {"until": json.dumps(until)}, answers=False)
+        repeating = [job.id for job in jobs if job.unique_key and job.redrive_of]
+        if repeating:
+            yield Statement(self._queries["enqueue.inherited_windows"], {"ids": rows.array(repeating)}, answers=False)
+
     def key_holders(self, jobs: Sequence[NewJob], tried: Sequence[bool]) -> Statement:
         del tried  # one writer: the job that has the key cannot have ended since the insert
-        return Statement(self._queries["key_holders"], {"keys": rows.keys(jobs)})
+        return Statement(self._queries["key_holders"], {"keys": rows.keys(jobs), "now": self._timestamp().text})
 
     def make_due(self, ids: Sequence[str], resting: Sequence[str]) -> Statement:
         return Statement(
@@ -44,6 +53,17 @@ class SqliteDialect:
             {"ids": rows.array(ids), "resting": rows.array(resting), "now": self._timestamp().text},
             answers=False,
         )
+
+    def replaceable(self, ids: Sequence[str]) -> Statement:
+        return Statement(self._queries["replaceable"], {"ids": rows.array(ids)})
+
+    def replace(self, jobs: Mapping[str, NewJob]) -> list[Statement]:
+        given = rows.replacements(jobs, self._timestamp())
+        return [
+            *(Statement(self._queries["replace"], each, answers=False) for each in given),
+            *(Statement(self._queries["replace.audit"], each, answers=False) for each in given),
+            Statement(self._queries["replace.stored"], {"ids": rows.array(jobs)}),
+        ]
 
     def add_batches(self, batches: Sequence[NewBatch]) -> Statement:
         known = rows.array((batch.id, batch.parent, batch.name, batch.actor) for batch in batches)

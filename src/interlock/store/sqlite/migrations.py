@@ -17,7 +17,7 @@ from . import rows
 
 
 def schema_text(schema: str) -> str:
-    return "\n".join(_text(file, schema) for file in ("schema.sql", "triggers.sql", "flow.sql"))
+    return "\n".join(_text(file, schema) for file in ("schema.sql", "triggers.sql", "unique_keys.sql", "flow.sql"))
 
 
 def _text(file: str, schema: str) -> str:

@@ -18,13 +18,19 @@ class SqliteRetention:
         self._session = session
 
     def prune(self, *, phase: Phase, age: float, limit: int, kinds: Sequence[str] | None = None) -> int:
+        now = self._session.timestamp()
         given = {
             "phase": phase,
-            "before": self._session.timestamp().plus(-age),
+            "before": now.plus(-age),
+            "now": now.text,
             "limit": limit,
             "kinds": None if kinds is None else rows.array(kinds),
         }
         return self._session.count_changed("prune", given)
+
+    def forget_windows(self, limit: int) -> int:
+        given = {"limit": limit, "now": self._session.timestamp().text}
+        return self._session.count_changed("unique_windows.forget", given)
 
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:
         session = self._session

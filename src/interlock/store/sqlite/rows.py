@@ -1,7 +1,7 @@
 """Parameters of the statements, as JSON or as one mapping per row."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -92,6 +92,21 @@ def new_job(job: NewJob, now: Timestamp) -> dict[str, Any]:
         "root": job.root,
         "actor": job.actor,
     }
+
+
+def replacements(jobs: Mapping[str, NewJob], now: Timestamp) -> list[dict[str, Any]]:
+    """The jobs whose values the stored jobs with these ids take, as the query `replace` reads them."""
+    return [
+        {
+            "id": id,
+            "payload": job.payload,
+            "actor": job.actor,
+            "debounce": job.on_conflict == "debounce",
+            "due_at": (Timestamp(job.run_at) if job.run_at else now).plus(job.delay),
+            "now": now.text,
+        }
+        for id, job in jobs.items()
+    ]
 
 
 def plain_lease(row: Sequence[Any], rule: ClaimRule, owner: str) -> Lease:

@@ -68,9 +68,15 @@ BEGIN
     END;
 END;
 
--- A trigger on this column alone, so that other updates do not run it.
-CREATE TRIGGER interlock_jobs_payload BEFORE UPDATE OF payload ON interlock_jobs
-BEGIN SELECT RAISE(ABORT, 'interlock refuses this UPDATE on jobs: a payload never changes'); END;
+-- A trigger on this column alone, so that other updates do not run it. A redriven job repeats a job that was started,
+-- and an idempotency key stands for one payload.
+CREATE TRIGGER interlock_jobs_payload AFTER UPDATE OF payload ON interlock_jobs WHEN (
+    OLD.phase = 'pending' AND NEW.phase = 'pending' AND OLD.attempt = 0 AND NEW.attempt = 0
+    AND OLD.idempotency_key IS NULL AND OLD.redrive_of IS NULL
+  ) IS NOT TRUE
+BEGIN
+  SELECT RAISE(ABORT, 'interlock refuses this UPDATE on jobs: the payload of a job that was started never changes');
+END;
 
 CREATE TRIGGER interlock_jobs_delete BEFORE DELETE ON interlock_jobs WHEN OLD.finished_at IS NULL
 BEGIN

@@ -1,20 +1,27 @@
 -- Enqueue, on PostgreSQL.
 
+-- fragment: key_order
+a.kind COLLATE "C", coalesce(a.idempotency_key, '') COLLATE "C", coalesce(a.unique_key, '') COLLATE "C", a.id
+
 -- name: enqueue
 -- Sorted by key, so that two bulk calls with the same keys in opposite order wait for each other and do not deadlock.
+-- Unique keys are taken first, in the same order.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 asked AS MATERIALIZED (
-  SELECT * FROM unnest(:id::text::uuid[], :kind::text::text[], :queue::text::text[], :priority::text::int[],
+  SELECT a.*, CASE WHEN a.unique_key IS NULL THEN true
+    ELSE interlock.take_unique_key(a.id, a.redrive_of, a.kind, a.unique_key, a.unique_for, c.now) END AS free
+  FROM (SELECT * FROM unnest(:id::text::uuid[], :kind::text::text[], :queue::text::text[], :priority::text::int[],
     :lifecycle::text::text[], :lifecycle_version::text::int[],
     :state::text::text[], :tries::text::int[], :delay::text::float8[], :run_at::text::timestamptz[],
       :ttl::text::float8[], :idempotency_key::text::text[],
     :unique_key::text::text[], :payload::text::text[], :tags::text::text[], :trace::text::text[],
       :scheduled_for::text::timestamptz[], :redrive_of::text::uuid[],
     :root::text::uuid[], :actor::text::text[], :concurrency_key::text::text[], :batch::text::uuid[],
-    :blocked::text::bool[], :awaited::text::bool[])
+    :blocked::text::bool[], :awaited::text::bool[], :unique_for::text::float8[])
   AS a(id, kind, queue, priority, lifecycle, lifecycle_version, state, tries, delay, run_at, ttl, idempotency_key,
     unique_key, payload, tags, trace, scheduled_for,
-    redrive_of, root, actor, concurrency_key, batch, blocked, awaited)),
+    redrive_of, root, actor, concurrency_key, batch, blocked, awaited, unique_for)
+  ORDER BY {key_order}) a, clock c),
 stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
     due_at, expires_at, created_at, updated_at,
@@ -24,8 +31,7 @@ stored AS (
     coalesce(a.run_at, c.now) + a.delay * interval '1 second', c.now + a.ttl * interval '1 second', c.now, c.now,
     a.idempotency_key, a.unique_key, a.payload::json, a.tags::jsonb, a.trace::json, a.scheduled_for, a.redrive_of,
       a.root, a.concurrency_key, a.batch, CASE WHEN a.blocked THEN c.now END, nullif(a.awaited, false)
-  FROM asked a, clock c ORDER BY a.kind COLLATE "C", coalesce(a.idempotency_key, '') COLLATE "C",
-    coalesce(a.unique_key, '') COLLATE "C", a.id
+  FROM asked a, clock c WHERE a.free ORDER BY {key_order}
   ON CONFLICT DO NOTHING RETURNING id, state, created_at),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
@@ -84,9 +90,10 @@ SELECT NULL::text FROM notified
 
 -- name: key_holders
 -- A separate statement: one that also inserts would not see the concurrent row it waited for. If the job with a unique
--- key has ended since it blocked the insert, it is still the result, since it was active then: the last one to end.
+-- key has ended since it blocked the insert, it is still the result, since it was active then: the last one to end. A
+-- job that has ended may also keep the key by its window.
 -- Only the unique key can have blocked such an insert.
-SELECT a.ord, i.id::text, i.payload::text, i.state, coalesce(u.id, l.id)::text
+SELECT a.ord, i.id::text, i.payload::text, i.state, coalesce(u.id, w.id, l.id)::text
 FROM unnest(:ord::text::int[], :kind::text::text[], :idempotency_key::text::text[], :unique_key::text::text[],
   :tried::text::bool[])
   AS a(ord, kind, idempotency_key, unique_key, tried)
@@ -95,7 +102,10 @@ LEFT JOIN interlock.jobs i ON i.kind = a.kind AND i.idempotency_key = a.idempote
 LEFT JOIN interlock.jobs u ON u.kind = a.kind AND u.unique_key = a.unique_key AND u.unique_key IS NOT NULL
   AND u.phase IN ('pending', 'running')
 LEFT JOIN LATERAL (
-  SELECT x.id FROM interlock.jobs x WHERE u.id IS NULL AND a.tried AND a.idempotency_key IS NULL AND x.kind = a.kind
+  SELECT interlock.window_holder(a.kind, a.unique_key, (SELECT interlock.clock())) AS id
+  WHERE u.id IS NULL AND a.unique_key IS NOT NULL OFFSET 0) w ON true
+LEFT JOIN LATERAL (
+  SELECT x.id FROM interlock.jobs x WHERE coalesce(u.id, w.id) IS NULL AND a.tried AND a.idempotency_key IS NULL AND x.kind = a.kind
     AND x.unique_key = a.unique_key
     AND x.unique_key IS NOT NULL AND x.finished_at IS NOT NULL ORDER BY x.finished_at DESC LIMIT 1) l ON true
 

@@ -7,13 +7,20 @@
     AND w.finished_at IS NULL
   WHERE d.needs IN (j.id, j.batch, (SELECT b.parent FROM interlock.batches b WHERE b.id = j.batch))))
 
+-- fragment: keeps_key
+-- Whether the job still has its unique key, because of its window.
+(j.unique_key IS NOT NULL AND j.phase = 'succeeded' AND EXISTS (
+  SELECT FROM interlock.unique_windows w WHERE w.kind = j.kind AND w.unique_key = j.unique_key AND w.job_id = j.id
+    AND w.until > (SELECT interlock.clock())))
+
 -- name: prune
--- Jobs that another job still waits for, or whose results it may still read, are kept.
+-- Jobs that another job still waits for, or whose results it may still read, are kept. So are jobs that still have their
+-- unique key.
 DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
   SELECT j.id FROM interlock.jobs j WHERE j.phase = :phase::text
     AND j.finished_at < (SELECT interlock.clock()) - :age::float8 * interval '1 second' AND j.finished_at IS NOT NULL
     AND (:kinds::text IS NULL OR j.kind = ANY(:kinds::text::text[]))
-    AND NOT {needed}
+    AND NOT {needed} AND NOT {keeps_key}
   ORDER BY j.finished_at LIMIT :limit::int FOR UPDATE SKIP LOCKED))
 
 -- name: lock_archive

@@ -29,6 +29,9 @@ a.id, a.kind, a.queue, a.priority, a.lifecycle, a.lifecycle_version, a.state, 'p
     SELECT 1 FROM interlock_jobs h INDEXED BY interlock_jobs_unique
     WHERE h.kind = a.kind AND h.unique_key = a.unique_key AND h.unique_key IS NOT NULL
       AND h.phase IN ('pending', 'running')))
+  AND (a.unique_key IS NULL OR a.redrive_of IS NOT NULL OR NOT EXISTS (
+    SELECT 1 FROM interlock_unique_windows w CROSS JOIN interlock_jobs h ON h.id = w.job_id AND h.phase <> 'failed'
+    WHERE w.kind = a.kind AND w.unique_key = a.unique_key AND w.until > :now))
 
 -- name: enqueue
 -- differs: taken keys are looked up first, because the trigger that refuses REPLACE would refuse the conflict too;
@@ -63,14 +66,30 @@ INSERT INTO interlock_audit (job_id, version, n, attempt, at, event, from_state,
 SELECT j.id, 0, 0, NULL, j.created_at, 'enqueue', NULL, j.state, a.value FROM json_each(:actors) a CROSS
   JOIN interlock_jobs j ON j.id = a.key
 
+-- name: enqueue.windows
+-- differs: one writer, so a window is taken after the job is stored. A job that was not stored takes none.
+INSERT INTO interlock_unique_windows (kind, unique_key, job_id, until)
+SELECT j.kind, j.unique_key, j.id, a.value FROM json_each(:until) a CROSS JOIN interlock_jobs j ON j.id = a.key
+WHERE true ON CONFLICT (kind, unique_key) DO UPDATE SET job_id = excluded.job_id, until = excluded.until
+
+-- name: enqueue.inherited_windows
+-- A redrive takes over the window of the job that it repeats.
+UPDATE interlock_unique_windows SET job_id = j.id
+FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value
+WHERE interlock_unique_windows.kind = j.kind AND interlock_unique_windows.unique_key = j.unique_key
+  AND interlock_unique_windows.job_id = j.redrive_of
+
 -- name: enqueue.stored
 SELECT j.id FROM json_each(:ids) a CROSS JOIN interlock_jobs j ON j.id = a.value
 
 -- name: key_holders
-SELECT a.key, i.id, i.payload, i.state, (
+-- A job that has ended may keep the key by its window.
+SELECT a.key, i.id, i.payload, i.state, coalesce((
     SELECT u.id FROM interlock_jobs u INDEXED BY interlock_jobs_unique
     WHERE u.kind = json_extract(a.value, '$[0]') AND u.unique_key = json_extract(a.value, '$[2]')
-      AND u.unique_key IS NOT NULL AND u.phase IN ('pending', 'running'))
+      AND u.unique_key IS NOT NULL AND u.phase IN ('pending', 'running')), (
+    SELECT w.job_id FROM interlock_unique_windows w CROSS JOIN interlock_jobs h ON h.id = w.job_id AND h.phase <> 'failed'
+    WHERE w.kind = json_extract(a.value, '$[0]') AND w.unique_key = json_extract(a.value, '$[2]') AND w.until > :now))
 FROM json_each(:keys) a LEFT JOIN interlock_jobs i ON i.id = (
     SELECT h.id FROM interlock_jobs h INDEXED BY interlock_jobs_idempotency
     WHERE h.kind = json_extract(a.value, '$[0]') AND h.idempotency_key = json_extract(a.value, '$[1]')

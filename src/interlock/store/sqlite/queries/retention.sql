@@ -9,14 +9,21 @@
   SELECT 1 FROM interlock_dependencies d CROSS JOIN interlock_jobs w ON w.id = d.job_id AND w.finished_at IS NULL
   WHERE d.needs IN (j.id, j.batch, (SELECT b.parent FROM interlock_batches b WHERE b.id = j.batch))))
 
+-- fragment: keeps_key
+-- Whether the job still has its unique key, because of its window.
+(j.unique_key IS NOT NULL AND j.phase = 'succeeded' AND EXISTS (
+  SELECT 1 FROM interlock_unique_windows w
+  WHERE w.kind = j.kind AND w.unique_key = j.unique_key AND w.job_id = j.id AND w.until > :now))
+
 -- name: prune
--- Jobs that another job still waits for, or whose results it may still read, are kept.
+-- Jobs that another job still waits for, or whose results it may still read, are kept. So are jobs that still have their
+-- unique key.
 -- differs: a trigger deletes executions and receipts.
 DELETE FROM interlock_jobs WHERE id IN (
   SELECT j.id FROM interlock_jobs j INDEXED BY interlock_jobs_finished
     WHERE j.phase = :phase AND j.finished_at < :before AND j.finished_at IS NOT NULL
     AND (:kinds IS NULL OR j.kind IN (SELECT value FROM json_each(:kinds)))
-    AND NOT {needed}
+    AND NOT {needed} AND NOT {keeps_key}
   ORDER BY j.finished_at LIMIT :limit + 0)
 
 -- name: archivable
