@@ -132,7 +132,7 @@ class RetentionPart(Protocol):
         ...
 
     def forget_windows(self, limit: int) -> int:
-        """Delete up to `limit` rows of unique keys whose time is over. Active jobs keep theirs. Return how many."""
+        """Delete up to `limit` rows of unique keys whose time ended a minute ago; return how many. Active jobs keep theirs."""
         ...
 
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:

@@ -29,7 +29,7 @@ class SqliteRetention:
         return self._session.count_changed("prune", given)
 
     def forget_windows(self, limit: int) -> int:
-        given = {"limit": limit, "now": self._session.timestamp().text}
+        given = {"limit": limit, "before": self._session.timestamp().plus(-60.0)}
         return self._session.count_changed("unique_windows.forget", given)
 
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:

@@ -35,8 +35,9 @@ notified AS MATERIALIZED (SELECT {notify} FROM replaced LIMIT 1)
 SELECT r.id::text FROM replaced r CROSS JOIN notified
 
 -- name: unique_windows.forget
--- Windows that have ended. An active job keeps its row. A row that an enqueue has locked stays for the next time.
+-- Windows that ended a minute ago: an enqueue that began before the end and waited for another one must still find the
+-- row. An active job keeps its row. A row that an enqueue has locked stays for the next time.
 DELETE FROM interlock.unique_windows WHERE ctid = ANY(ARRAY(
-  SELECT w.ctid FROM interlock.unique_windows w WHERE w.until <= (SELECT interlock.clock())
+  SELECT w.ctid FROM interlock.unique_windows w WHERE w.until <= (SELECT interlock.clock()) - interval '1 minute'
     AND NOT EXISTS (SELECT FROM interlock.jobs j WHERE j.id = w.job_id AND j.finished_at IS NULL)
   ORDER BY w.until LIMIT :limit::int FOR UPDATE OF w SKIP LOCKED))
