@@ -31,7 +31,9 @@ def windows(raw: Raw) -> list[tuple[Any, ...]]:
 
 
 # ---------------------------------------------------------------- how long a key is taken
-def test_key_stays_taken_until_its_time_after_the_job_has_ended(store: Store, other: Store, clock: SettableClock) -> None:
+def test_key_stays_taken_until_its_time_after_the_job_has_ended(
+    store: Store, other: Store, clock: SettableClock
+) -> None:
     """The time counts from the creation of the job, by the clock of the database."""
     old = finished(store).job
     clock.advance(HOUR - 1)
@@ -226,9 +228,7 @@ def test_database_refuses_a_job_whose_key_is_taken(store: Store, raw: Raw) -> No
     old = finished(store).job
     new = stored(store)
     with pytest.raises(Exception, match="the unique key is taken until a later time"):
-        raw.copy(
-            "jobs", "id = :id", {"id": f"'{old.id[:-4]}ffff'", "unique_key": "'u'"}, id=new.id
-        )
+        raw.copy("jobs", "id = :id", {"id": f"'{old.id[:-4]}ffff'", "unique_key": "'u'"}, id=new.id)
     assert [job.id for job in store.inspect.jobs()] == [new.id, old.id]
 
 

@@ -45,6 +45,9 @@ TASK = Lifecycle(
         ({"queue": " slow"}, "space around it"),
         ({"tags": {"": "x"}}, "A tag's name is empty"),
         ({"tags": {"user": 5}}, "The value of tag user is 5: give a string"),
+        ({"unique_for": 0}, "unique_for is zero: give seconds above zero"),
+        ({"unique_for": -1}, "unique_for is -1"),
+        ({"on_conflict": "merge"}, 'on_conflict is \'merge\': give one of "keep", "replace", "debounce"'),
     ],
 )
 def test_invalid_option_of_a_call_is_refused(app: App[Tx], options: dict[str, Any], said: str) -> None:
@@ -53,6 +56,35 @@ def test_invalid_option_of_a_call_is_refused(app: App[Tx], options: dict[str, An
     with pytest.raises(InterlockError) as caught:
         using(**options)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"unique_for": 60}, "give unique_key, too"),
+        ({"on_conflict": "replace"}, "give unique_key, too"),
+        ({"unique_key": "u", "on_conflict": "replace", "idempotency_key": "k"}, "stands for one payload"),
+        ({"unique_key": "u", "on_conflict": "debounce"}, "give delay above zero, or run_at"),
+        ({"unique_key": "u", "on_conflict": "debounce", "delay": 9, "unique_for": 5}, "not shorter than delay"),
+    ],
+)
+def test_options_of_a_unique_key_that_do_not_fit_together_are_refused(
+    app: App[Tx], options: dict[str, Any], said: str
+) -> None:
+    """When a request is made, because they may come from several `using`; before the database is used."""
+    kind: Any = app.job()(greet)
+    for name, value in options.items():
+        kind = kind.using(**{name: value})
+    for call in (kind.request, kind.enqueue):
+        with pytest.raises(UsageError) as caught:
+            call("Ann")
+        assert said in str(caught.value)
+
+
+def test_schedule_refuses_a_request_that_replaces_payloads(app: App[Tx]) -> None:
+    request = app.job()(greet).using(unique_key="u", on_conflict="replace").request("Ann")
+    with pytest.raises(UsageError, match="has on_conflict"):
+        app.schedule("daily", "0 3 * * *", request)
 
 
 def test_ttl_needs_an_expire_transition(app: App[Tx]) -> None:

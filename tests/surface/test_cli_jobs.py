@@ -61,6 +61,21 @@ def test_enqueue_with_a_used_key_prints_the_existing_job(call: Call, shop: str) 
     assert "belongs to job" in other.sentence
 
 
+def test_enqueue_can_keep_and_replace_a_unique_job(call: Call, shop: str) -> None:
+    """The note says what happened, and the history of the job shows it."""
+    unique = ("--unique-key", "u", "--unique-for", "1h", "--delay", "1m", "--on-conflict")
+    first = call("enqueue", "greet", '{"name": "ann"}', *unique, "replace")
+    assert (first.code, first.err) == (0, "")
+    again = call("enqueue", "greet", '{"name": "bob"}', *unique, "debounce")
+    assert (again.out, again.err) == (first.out, "A waiting job with this key has taken the payload.\n")
+    kept = call("enqueue", "greet", '{"name": "eve"}', *unique, "keep", "--json").json
+    assert (kept["created"], kept["replaced"]) == (False, False)
+    shown = call("show", first.out.strip())
+    assert '{"name": "bob", "times": 1}' in shown.out
+    assert "debounced" in shown.lines[-1]
+    assert "give one of" in call("enqueue", "greet", '{"name": "x"}', *unique, "merge").sentence
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

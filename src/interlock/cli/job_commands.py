@@ -11,6 +11,7 @@ import typer
 from ..app import App
 from ..core.job import AuditEntry, Job
 from ..errors import NotFound
+from ..store.types import OnConflict
 from . import output
 from .arguments import UNITS, command_line, duration, tags
 from .common_options import (
@@ -58,6 +59,18 @@ def enqueue(
         typer.Option(metavar="KEY", help="A second enqueue with this key and payload returns the same job."),
     ] = None,
     unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="At most one active job has this key.")] = None,
+    unique_for: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help=f"Keep the unique key this long, also after a success: a number and {UNITS}."),
+    ] = None,
+    on_conflict: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHOICE",
+            help="For a waiting job with the unique key: keep it, replace its payload, or debounce it, which also "
+            "moves its due time.",
+        ),
+    ] = None,
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="The queue; by default the queue of the kind.")
     ] = None,
@@ -91,14 +104,18 @@ def enqueue(
         delay=late,
         ttl=expiring,
         tags=tags(tag),
+        unique_for=duration(unique_for, "--unique-for"),
+        on_conflict=cast("OnConflict | None", on_conflict),
     )
     with open_app(app, database, app=declared):
         enqueued = declared.enqueue_many([chosen.request_from_payload(arguments)])[0]
     if json:
-        output.print_json({"id": enqueued.id, "created": enqueued.created})
+        output.print_json({"id": enqueued.id, "created": enqueued.created, "replaced": enqueued.replaced})
     else:
         output.print_line(enqueued.id)
-        if not enqueued.created:
+        if enqueued.replaced:
+            output.print_note("A waiting job with this key has taken the payload.")
+        elif not enqueued.created:
             output.print_note("A job with this key already exists.")
 
 

@@ -12,13 +12,14 @@ from .options import Options
 from .request import JobRequest
 
 LONGEST_NAME = 220
-STORED = ("queue", "priority", "delay", "ttl", "tags", "unique_key", "concurrency_key")
+STORED = ("queue", "priority", "delay", "ttl", "tags", "unique_key", "unique_for", "concurrency_key")
 """The options that a schedule can have. The others belong to one job, or to the process that enqueues it."""
 _KEY = re.compile(r"schedule:(.+):\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", re.DOTALL)
 _WHY = {
     "after": "but the jobs that it waits for end only once",
     "idempotency_key": "but a schedule makes its own key from its name and tick",
     "run_at": "but every tick has its own time, and delay= makes each job wait after it",
+    "on_conflict": "but the job of a tick has an idempotency key and keeps its payload",
     "conn": "but a worker enqueues the jobs with its own connection",
 }
 
@@ -71,6 +72,7 @@ def check_times(name: str, cron: str, tz: str, catch_up: str) -> None:
 def check_storable(name: str, options: Options) -> None:
     """Raise `UsageError` if a request has an option that a schedule cannot have."""
     for each in fields(options):
-        if each.name not in STORED and getattr(options, each.name) not in (each.default, ()):
+        value = getattr(options, each.name)
+        if each.name not in STORED and value not in (each.default, ()) and (each.name, value) != ("on_conflict", "keep"):
             why = _WHY.get(each.name, "which the database does not store for a schedule")
             raise UsageError(f"The request of the schedule {name} has {each.name}, {why}: leave it out.")

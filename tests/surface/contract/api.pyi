@@ -34,6 +34,7 @@ Doubt = Literal["retry", "hold"]
 class Enqueued:
     id: str
     created: bool
+    replaced: bool
 
 class Job:
     id: str
@@ -143,6 +144,7 @@ class JobHandle(Generic[R_co]):
 
     id: str
     created: bool
+    replaced: bool
     def job(self) -> Job: ...
     def cancel(self, *, by: str, reason: str = ...) -> Job: ...
     def wait(self, *, timeout: Seconds = ...) -> Job: ...
@@ -449,6 +451,8 @@ class Kind(Generic[P, R, TxT]):
         concurrency_key: str | None = ...,
         after: Sequence[JobHandle[Any] | Batch] | None = ...,
         on_failed: Literal["cancel", "run", "hold"] = ...,
+        unique_for: Seconds | None = ...,
+        on_conflict: Literal["keep", "replace", "debounce"] | None = ...,
     ) -> Kind[P, R, TxT]: ...
     def load_result(self, value: object, /) -> R: ...
     def result(self, id: str, /, *, timeout: Seconds = ...) -> R: ...

@@ -132,7 +132,10 @@ class RetentionPart(Protocol):
         ...
 
     def forget_windows(self, limit: int) -> int:
-        """Delete up to `limit` rows of unique keys whose time ended a minute ago; return how many. Active jobs keep theirs."""
+        """Delete up to `limit` rows of unique keys whose time ended a minute ago. Return how many were deleted.
+
+        Rows of active jobs stay.
+        """
         ...
 
     def archive(self, *, age: float, write: Callable[[Sequence[AuditEntry]], None], limit: int) -> int:
