@@ -6,6 +6,7 @@ from tests.mutant import Mutant
 from tests.partition_mutants import PARTITION_MUTANTS
 from tests.question_mutants import QUESTION_MUTANTS
 from tests.schedule_mutants import SCHEDULE_MUTANTS
+from tests.unique_mutants import UNIQUE_MUTANTS
 
 PG, LITE = "src/interlock/store/postgres", "src/interlock/store/sqlite"
 CONTRACT, LOOPS, PURE = "tests/contract", "tests/loops", "tests/pure"
@@ -215,6 +216,7 @@ MUTANTS = (
     *COMMIT_MUTANTS,
     *PARTITION_MUTANTS,
     *QUESTION_MUTANTS,
+    *UNIQUE_MUTANTS,
     *BULK_MUTANTS,
     *SCHEDULE_MUTANTS,
     # ------------------------------------------------------------ decisions

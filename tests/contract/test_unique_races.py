@@ -1,5 +1,6 @@
 """Races of processes for unique keys with a window, and for the payload of a waiting job."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +11,8 @@ from typing import Any
 
 from interlock.operate.verify import verify
 from interlock.store.contract import Store
+from interlock.store.types import Enqueued
+from tests.contract.kit import make, stored
 from tests.contract.race_processes import WINDOW, enqueue_windows, replace_payloads, run_jobs
 from tests.kit import Place
 
@@ -48,6 +51,28 @@ def test_processes_that_enqueue_the_same_keys_make_one_job_for_each_window(live:
             if job.priority:
                 assert following.created_at - job.created_at >= timedelta(seconds=WINDOW)
     assert verify(live).ok
+
+
+def test_callers_that_replace_a_payload_at_the_same_time_all_write_their_note(live: Store, place: Place) -> None:
+    """The second one waits for the first, and its note has the next number."""
+    job = stored(live, unique_key="u")
+    answers: list[Enqueued] = []
+
+    def replace() -> None:
+        answers.extend(
+            place.open(real_time=True).queue.enqueue([make(unique_key="u", on_conflict="replace", payload="2")])
+        )
+
+    rival = threading.Thread(target=replace)
+    with live.transaction() as tx:
+        answers += live.queue.enqueue([make(unique_key="u", on_conflict="replace", payload="1")], conn=tx)
+        rival.start()
+        rival.join(timeout=0.5)
+        assert rival.is_alive()
+    rival.join()
+    assert answers == [Enqueued(job.id, False, True)] * 2
+    assert live.inspect.get(job.id).payload == 2
+    assert [(entry.n, entry.event) for entry in live.inspect.history(job.id)][1:] == [(1, "replaced"), (2, "replaced")]
 
 
 def test_job_runs_with_the_payload_that_its_history_and_the_callers_know(live: Store, place: Place) -> None:
