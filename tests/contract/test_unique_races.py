@@ -2,19 +2,22 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any
 
+import psycopg
+
 from interlock.operate.verify import verify
 from interlock.store.contract import Store
+from interlock.store.enqueue_plan import Statement
 from interlock.store.types import Enqueued
-from tests.contract.kit import make, stored
+from tests.contract.kit import CONTENTS, make, stored
 from tests.contract.race_processes import WINDOW, enqueue_windows, replace_payloads, run_jobs
-from tests.kit import Place
+from tests.kit import Place, postgres_place
 
 FUTURE = datetime(2999, 1, 1, tzinfo=UTC)
 KEYS = [f"key {n}" for n in range(12)]
@@ -53,26 +56,43 @@ def test_processes_that_enqueue_the_same_keys_make_one_job_for_each_window(live:
     assert verify(live).ok
 
 
-def test_callers_that_replace_a_payload_at_the_same_time_all_write_their_note(live: Store, place: Place) -> None:
-    """The second one waits for the first, and its note has the next number."""
-    job = stored(live, unique_key="u")
-    answers: list[Enqueued] = []
+class Meddling:
+    """A dialect that runs a function once, before it looks for the jobs that may take another payload."""
 
-    def replace() -> None:
-        answers.extend(
-            place.open(real_time=True).queue.enqueue([make(unique_key="u", on_conflict="replace", payload="2")])
-        )
+    def __init__(self, real: Any, meddle: Callable[[], None]) -> None:
+        self._real, self._meddle = real, [meddle]
 
-    rival = threading.Thread(target=replace)
-    with live.transaction() as tx:
-        answers += live.queue.enqueue([make(unique_key="u", on_conflict="replace", payload="1")], conn=tx)
-        rival.start()
-        rival.join(timeout=0.5)
-        assert rival.is_alive()
-    rival.join()
-    assert answers == [Enqueued(job.id, False, True)] * 2
-    assert live.inspect.get(job.id).payload == 2
-    assert [(entry.n, entry.event) for entry in live.inspect.history(job.id)][1:] == [(1, "replaced"), (2, "replaced")]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def replaceable(self, ids: Sequence[str]) -> Statement:
+        while self._meddle:
+            self._meddle.pop()()
+        return self._real.replaceable(ids)
+
+
+def test_callers_that_replace_a_payload_at_the_same_time_all_write_their_note(postgres_url: str) -> None:
+    """The second one waits for the first, which has locked the job after it was found, and its note has the next number.
+    It has its own transaction, which nothing retries. SQLite has one writer.
+    """
+    place = postgres_place(postgres_url)
+    store: Any = place.open_with(CONTENTS, real_time=True)
+    job = stored(store, unique_key="u")
+    first = psycopg.connect(place.url)
+
+    def meddle() -> None:
+        with_first = make(unique_key="u", on_conflict="replace", payload="1")
+        assert place.open(real_time=True).queue.enqueue([with_first], conn=first)[0].replaced
+        threading.Timer(0.5, first.commit).start()
+
+    store.session.dialect = Meddling(store.session.dialect, meddle)
+    with store.transaction() as tx:
+        (answer,) = store.queue.enqueue([make(unique_key="u", on_conflict="replace", payload="2")], conn=tx)
+    assert answer == Enqueued(job.id, False, True)
+    assert store.inspect.get(job.id).payload == 2
+    assert [(entry.n, entry.event) for entry in store.inspect.history(job.id)][1:] == [(1, "replaced"), (2, "replaced")]
+    first.close()
+    place.close()
 
 
 def test_job_runs_with_the_payload_that_its_history_and_the_callers_know(live: Store, place: Place) -> None:

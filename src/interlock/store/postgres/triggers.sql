@@ -137,8 +137,7 @@ CREATE TRIGGER jobs_update AFTER UPDATE ON interlock.jobs FOR EACH ROW EXECUTE F
 -- A trigger on this column alone, so that other updates do not run it. A redriven job repeats a job that was started,
 -- and an idempotency key stands for one payload.
 CREATE TRIGGER jobs_payload AFTER UPDATE OF payload ON interlock.jobs FOR EACH ROW WHEN ((
-    OLD.phase = 'pending' AND NEW.phase = 'pending' AND OLD.attempt = 0 AND NEW.attempt = 0
-    AND OLD.idempotency_key IS NULL AND OLD.redrive_of IS NULL) IS NOT TRUE)
+    NEW.phase = 'pending' AND NEW.attempt = 0 AND NEW.idempotency_key IS NULL AND NEW.redrive_of IS NULL) IS NOT TRUE)
   EXECUTE FUNCTION interlock.refuse('the payload of a job that was started never changes');
 CREATE TRIGGER jobs_delete BEFORE DELETE ON interlock.jobs FOR EACH ROW WHEN (OLD.finished_at IS NULL)
   EXECUTE FUNCTION interlock.refuse('only a job that has ended can be deleted');

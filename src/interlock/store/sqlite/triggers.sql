@@ -71,8 +71,7 @@ END;
 -- A trigger on this column alone, so that other updates do not run it. A redriven job repeats a job that was started,
 -- and an idempotency key stands for one payload.
 CREATE TRIGGER interlock_jobs_payload AFTER UPDATE OF payload ON interlock_jobs WHEN (
-    OLD.phase = 'pending' AND NEW.phase = 'pending' AND OLD.attempt = 0 AND NEW.attempt = 0
-    AND OLD.idempotency_key IS NULL AND OLD.redrive_of IS NULL
+    NEW.phase = 'pending' AND NEW.attempt = 0 AND NEW.idempotency_key IS NULL AND NEW.redrive_of IS NULL
   ) IS NOT TRUE
 BEGIN
   SELECT RAISE(ABORT, 'interlock refuses this UPDATE on jobs: the payload of a job that was started never changes');
