@@ -1,5 +1,6 @@
 """`on_conflict`: what an enqueue does with the waiting job that has its unique key."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,11 @@ from interlock.store.contract import Store
 from interlock.store.flow_types import Dependency
 from interlock.store.types import Enqueued
 from tests.contract.kit import check, claim, claim_rules, claimed, fail, finish, limit, lose, make, settle, stored
-from tests.kit import EPOCH, Raw, SettableClock
+from tests.contract.stacks import Stack
+from tests.contract.test_caller_connections import STACKS, in_a_transaction, place_of
+from tests.kit import EPOCH, Place, Raw, SettableClock
+
+__all__ = ["place_of"]
 
 HOUR = 3600.0
 
@@ -215,3 +220,23 @@ def test_database_refuses_another_payload_of_a_job_that_was_started(store: Store
     keyed = stored(store, idempotency_key="k")
     with pytest.raises(raw.refusal, match="payload"):
         raw(change, id=keyed.id)
+
+
+# ---------------------------------------------------------------- the caller's own connection
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_library_can_replace_debounce_and_keep_a_key(stack: Stack, place_of: Callable[[str], Place]) -> None:
+    """After a commit the job has the last payload and due time; after a rollback it is unchanged."""
+    place = place_of(stack.database)
+    store = place.open()
+    job = stored(store, unique_key="u", unique_for=HOUR, payload="0")
+    in_a_transaction(stack, place, store, commit=True, unique_key="u", on_conflict="replace", payload="1")
+    fields: dict[str, Any] = {"unique_key": "u", "on_conflict": "debounce", "unique_for": HOUR, "delay": 60.0}
+    in_a_transaction(stack, place, store, commit=True, payload="2", **fields)
+    in_a_transaction(stack, place, store, commit=False, payload="3", **fields)
+    (now,) = store.inspect.jobs()
+    assert now.id == job.id
+    assert store.inspect.get(job.id).payload == 2
+    assert now.due_at > job.due_at + timedelta(seconds=59)
+    assert [event for event, _, _ in notes(store, job.id)] == ["replaced", "debounced"]
+    kept = in_a_transaction(stack, place, store, commit=True, unique_key="v", unique_for=HOUR)
+    assert place.raw("SELECT unique_key FROM {unique_windows} WHERE job_id = :id", id=kept) == [("v",)]

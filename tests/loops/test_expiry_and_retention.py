@@ -10,7 +10,7 @@ from interlock.core.outcome import FailedFinally, Returned, Started
 from interlock.errors import Unavailable, UsageError
 from interlock.store.types import WorkerFacts
 from interlock.telemetry.events import Recovered, WorkerError
-from tests.kit import Place
+from tests.kit import Place, Raw
 from tests.loops.maintenance_bench import Bench, Timer
 from tests.loops.test_maintenance import DAY, IMAGE, Shop, shop
 
@@ -127,6 +127,15 @@ def test_pruning_runs_once_a_minute_and_continues_while_jobs_are_left(
         shop.advance(1)
     assert done == [10_000, 10_000, 5_000, *[0] * 60]
     assert len(asked) == 10 + 10 + 6 + 1
+
+
+def test_ended_windows_of_unique_keys_are_deleted_once_a_minute(shop: Shop, raw: Raw) -> None:
+    maintenance = shop.maintenance(retention={})
+    shop.move(shop.held(shop.mail.using(unique_key="u", unique_for=100)), Returned("null", boundary=False))
+    for seconds, left in ((0, 1), (120, 1), (61, 0)):
+        shop.advance(seconds)
+        maintenance.run_once()
+        assert raw("SELECT count(*) FROM {unique_windows}") == [(left,)]
 
 
 def test_worker_without_a_heartbeat_is_deleted_after_a_day(shop: Shop) -> None:
