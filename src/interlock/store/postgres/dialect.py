@@ -10,13 +10,19 @@ from ..types import NewJob
 from . import columns
 
 
+def _is_untimed(job: NewJob) -> bool:
+    """Whether the job takes no window: neither its own nor that of a job that it repeats."""
+    return job.unique_for is None and job.redrive_of is None
+
+
 class PostgresDialect:
     def __init__(self, queries: Mapping[str, str]) -> None:
         self._queries = queries
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Statement]:
-        if len(jobs) == 1 and jobs[0].plain and jobs[0].unique_key is None:
-            return [Statement(self._queries["enqueue.one"], columns.new_job(jobs[0]))]
+        if len(jobs) == 1 and jobs[0].plain and (jobs[0].unique_key is None or _is_untimed(jobs[0])):
+            query = "enqueue.one" if jobs[0].unique_key is None else "enqueue.unique"
+            return [Statement(self._queries[query], columns.new_job(jobs[0]))]
         if are_alike(jobs):
             return [Statement(self._queries["enqueue.alike"], columns.alike_jobs(jobs))]
         return [Statement(self._queries["enqueue"], columns.new_jobs(jobs))]

@@ -1,7 +1,7 @@
 -- Unique keys that stay taken after their job has ended, on SQLite. Jobs without `unique_for` have no row here.
 
--- Until when a job keeps its unique key, if it has not failed. The row of a job that failed or was deleted means nothing,
--- and the next job may take it. An active job keeps its row: it limits how far its due time moves.
+-- Until when a job keeps its unique key, if it has not failed. The row of a job that failed or was deleted means
+-- nothing, and the next job may take it. An active job keeps its row: it limits how far its due time moves.
 CREATE TABLE interlock_unique_windows (
   kind       TEXT NOT NULL,
   unique_key TEXT NOT NULL,

@@ -39,8 +39,7 @@ noted AS (
 notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
 SELECT s.id::text FROM stored s CROSS JOIN notified
 
--- name: enqueue.one
--- One plain job, with plain parameters instead of arrays. It stores the same rows as `enqueue`.
+-- fragment: one_job
 WITH stored AS (
   INSERT INTO interlock.jobs (id, kind, queue, priority, lifecycle, lifecycle_version, state, phase, tries, tries_left,
     due_at, expires_at, created_at, updated_at,
@@ -52,12 +51,27 @@ WITH stored AS (
     :payload::text::json, :tags::text::jsonb, :trace::text::json, :scheduled_for::text::timestamptz,
     :redrive_of::text::uuid, :root::text::uuid
   FROM (SELECT interlock.clock() AS now) c
+
+-- fragment: one_stored
   ON CONFLICT DO NOTHING RETURNING id, state, created_at),
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, attempt, at, event, from_state, to_state, actor)
   SELECT s.id, 0, 0, NULL, s.created_at, 'enqueue', NULL, s.state, :actor::text FROM stored s),
 notified AS MATERIALIZED (SELECT {notify} FROM stored LIMIT 1)
 SELECT s.id::text FROM stored s CROSS JOIN notified
+
+-- name: enqueue.one
+-- One plain job, with plain parameters instead of arrays. It stores the same rows as `enqueue`.
+{one_job}
+{one_stored}
+
+-- name: enqueue.unique
+-- The same for a job with a unique key and no time for it. The trigger looks for a window once more.
+{one_job}
+  WHERE NOT EXISTS (SELECT FROM interlock.unique_windows w JOIN interlock.jobs h ON h.id = w.job_id
+    AND h.phase <> 'failed'
+    WHERE w.kind = :kind::text AND w.unique_key = :unique_key::text AND w.until > c.now)
+{one_stored}
 
 -- name: enqueue.alike
 -- Many jobs without keys that differ only in their ids and payloads. It stores the same rows as `enqueue`; without keys
@@ -102,11 +116,12 @@ LEFT JOIN interlock.jobs i ON i.kind = a.kind AND i.idempotency_key = a.idempote
 LEFT JOIN interlock.jobs u ON u.kind = a.kind AND u.unique_key = a.unique_key AND u.unique_key IS NOT NULL
   AND u.phase IN ('pending', 'running')
 LEFT JOIN LATERAL (
-  SELECT interlock.window_holder(a.kind, a.unique_key, (SELECT interlock.clock())) AS id
-  WHERE u.id IS NULL AND a.unique_key IS NOT NULL OFFSET 0) w ON true
+  SELECT h.id FROM interlock.unique_windows w JOIN interlock.jobs h ON h.id = w.job_id AND h.phase <> 'failed'
+  WHERE u.id IS NULL AND w.kind = a.kind AND w.unique_key = a.unique_key AND w.until > (SELECT interlock.clock())
+  OFFSET 0) w ON true
 LEFT JOIN LATERAL (
-  SELECT x.id FROM interlock.jobs x WHERE coalesce(u.id, w.id) IS NULL AND a.tried AND a.idempotency_key IS NULL AND x.kind = a.kind
-    AND x.unique_key = a.unique_key
+  SELECT x.id FROM interlock.jobs x WHERE coalesce(u.id, w.id) IS NULL AND a.tried AND a.idempotency_key IS NULL
+    AND x.kind = a.kind AND x.unique_key = a.unique_key
     AND x.unique_key IS NOT NULL AND x.finished_at IS NOT NULL ORDER BY x.finished_at DESC LIMIT 1) l ON true
 
 -- name: copy_receipts

@@ -14,8 +14,8 @@
     AND w.until > (SELECT interlock.clock())))
 
 -- name: prune
--- Jobs that another job still waits for, or whose results it may still read, are kept. So are jobs that still have their
--- unique key.
+-- Jobs that another job still waits for, or whose results it may still read, are kept. So are jobs that still have
+-- their unique key.
 DELETE FROM interlock.jobs WHERE id = ANY(ARRAY(
   SELECT j.id FROM interlock.jobs j WHERE j.phase = :phase::text
     AND j.finished_at < (SELECT interlock.clock()) - :age::float8 * interval '1 second' AND j.finished_at IS NOT NULL

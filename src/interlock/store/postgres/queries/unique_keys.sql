@@ -11,8 +11,8 @@ SELECT j.id::text FROM interlock.jobs j WHERE j.id = ANY(:id::text::uuid[]) AND 
 ORDER BY j.id FOR NO KEY UPDATE
 
 -- name: replace
--- The job takes the new payload, and with `debounce` the new due time, which is never after the end of its window. A job
--- that waits is announced: a claim may just have skipped the locked row, or the job is due earlier now.
+-- The job takes the new payload, and with `debounce` the new due time, which is never after the end of its window. A
+-- job that waits is announced: a claim may just have skipped the locked row, or the job is due earlier now.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 asked AS MATERIALIZED (
   SELECT * FROM unnest(:id::text::uuid[], :payload::text::text[], :actor::text::text[], :delay::text::float8[],
@@ -27,8 +27,8 @@ replaced AS (
 noted AS (
   INSERT INTO interlock.audit (job_id, version, n, at, event, actor, detail)
   SELECT r.id, r.version, 1 + coalesce((SELECT max(b.n) FROM interlock.audit b
-    WHERE b.job_id = r.id AND b.version = r.version), 0), r.now, CASE WHEN r.debounce THEN 'debounced' ELSE 'replaced' END,
-    r.actor, CASE WHEN r.debounce
+    WHERE b.job_id = r.id AND b.version = r.version), 0), r.now,
+    CASE WHEN r.debounce THEN 'debounced' ELSE 'replaced' END, r.actor, CASE WHEN r.debounce
       THEN json_build_object('due_at', to_char(r.due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) END
   FROM replaced r),
 notified AS MATERIALIZED (SELECT {notify} FROM replaced LIMIT 1)

@@ -88,7 +88,7 @@ SELECT a.key, i.id, i.payload, i.state, coalesce((
     SELECT u.id FROM interlock_jobs u INDEXED BY interlock_jobs_unique
     WHERE u.kind = json_extract(a.value, '$[0]') AND u.unique_key = json_extract(a.value, '$[2]')
       AND u.unique_key IS NOT NULL AND u.phase IN ('pending', 'running')), (
-    SELECT w.job_id FROM interlock_unique_windows w CROSS JOIN interlock_jobs h ON h.id = w.job_id AND h.phase <> 'failed'
+    SELECT h.id FROM interlock_unique_windows w CROSS JOIN interlock_jobs h ON h.id = w.job_id AND h.phase <> 'failed'
     WHERE w.kind = json_extract(a.value, '$[0]') AND w.unique_key = json_extract(a.value, '$[2]') AND w.until > :now))
 FROM json_each(:keys) a LEFT JOIN interlock_jobs i ON i.id = (
     SELECT h.id FROM interlock_jobs h INDEXED BY interlock_jobs_idempotency

@@ -16,8 +16,8 @@
   WHERE w.kind = j.kind AND w.unique_key = j.unique_key AND w.job_id = j.id AND w.until > :now))
 
 -- name: prune
--- Jobs that another job still waits for, or whose results it may still read, are kept. So are jobs that still have their
--- unique key.
+-- Jobs that another job still waits for, or whose results it may still read, are kept. So are jobs that still have
+-- their unique key.
 -- differs: a trigger deletes executions and receipts.
 DELETE FROM interlock_jobs WHERE id IN (
   SELECT j.id FROM interlock_jobs j INDEXED BY interlock_jobs_finished

@@ -27,8 +27,8 @@ FROM interlock_jobs j WHERE j.id = :id AND {never_started}
 SELECT j.id FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value
 
 -- name: unique_windows.forget
--- Windows that ended a minute ago: an enqueue that began before the end must still find the row. An active job keeps its
--- row.
+-- Windows that ended a minute ago: an enqueue that began before the end must still find the row. An active job keeps
+-- its row.
 DELETE FROM interlock_unique_windows WHERE (kind, unique_key) IN (
   SELECT w.kind, w.unique_key FROM interlock_unique_windows w WHERE w.until <= :before
     AND NOT EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.id = w.job_id AND j.finished_at IS NULL)
