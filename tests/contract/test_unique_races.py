@@ -72,7 +72,10 @@ class Meddling:
 
 
 def test_callers_that_replace_a_payload_at_the_same_time_all_write_their_note(postgres_url: str) -> None:
-    """The second one waits for the first, which locked the job after it was found; its note has the next number. It has its own transaction, which nothing retries. SQLite has one writer."""
+    """The second one waits for the first, which locked the job after it was found; its note has the next number.
+
+    It has its own transaction, which nothing retries. SQLite has one writer.
+    """
     place = postgres_place(postgres_url)
     store: Any = place.open_with(CONTENTS, real_time=True)
     job = stored(store, unique_key="u")
