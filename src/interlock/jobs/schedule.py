@@ -73,6 +73,7 @@ def check_storable(name: str, options: Options) -> None:
     """Raise `UsageError` if a request has an option that a schedule cannot have."""
     for each in fields(options):
         value = getattr(options, each.name)
-        if each.name not in STORED and value not in (each.default, ()) and (each.name, value) != ("on_conflict", "keep"):
+        usual = "keep" if each.name == "on_conflict" else ()
+        if each.name not in STORED and value not in (each.default, usual):
             why = _WHY.get(each.name, "which the database does not store for a schedule")
             raise UsageError(f"The request of the schedule {name} has {each.name}, {why}: leave it out.")
