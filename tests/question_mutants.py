@@ -26,6 +26,16 @@ QUESTION_MUTANTS = [
         "sqlite",
     ),
     Mutant(
+        "answer to every redrive",
+        "A mailed link answers only the newest job of a chain of redrives",
+        f"{_RECONCILE}/answer.py",
+        "def _find_asking(",
+        "context.store.external.asking_job(root) or root",
+        "root",
+        _ANSWERS,
+        "sqlite",
+    ),
+    Mutant(
         "late answer",
         "An answer after the deadline is refused",
         f"{_RECONCILE}/answer.py",

@@ -29,7 +29,7 @@ from .maintenance.audit_retention import Archive
 from .maintenance.retention_options import Retained, audit_retention_of, retention_of
 from .operate.operated_app import OperatedApp
 from .operate.operator import operator_name
-from .reconcile.answer import answer
+from .reconcile.answer import answer, answer_job
 from .reconcile.callback import complete
 from .store.contract import Tx
 from .store.database import Database
@@ -180,7 +180,7 @@ class App(OperatedApp[TxT], Generic[TxT]):
         job = self._store_outside("app.answer_job").inspect.get(id)
         spec = self._find_kind(job.kind).spec
         context = self._acting(operator_name(by), spec)
-        if job.ended or not answer(context, spec, job.root or id, value, clean(reason) or None):
+        if job.ended or not answer_job(context, spec, id, value, clean(reason) or None):
             raise TransitionRefused(f"Job {id} takes no answer: it has its answer, or has ended in {job.state}.")
         return self.get(id)
 

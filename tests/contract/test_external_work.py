@@ -7,16 +7,19 @@ import pytest
 from interlock.core.outcome import FailedFinally, Handed, Looked, Outcome, Returned, Started, Unrecorded
 from interlock.store.contract import Store
 from interlock.store.report_types import ExternalWork
-from interlock.store.types import KindFacts
+from interlock.store.types import KindFacts, Lease
 from tests.contract.kit import (
     FACTS,
     LIFECYCLES,
     again,
     check,
+    claim,
     claimed,
     close,
     commit,
+    make,
     settle,
+    stored,
     walked,
 )
 from tests.contract.test_recall import after, due, execution, handed
@@ -210,18 +213,37 @@ def test_unchanged_external_system_status_is_not_written(store: Store, raw: Raw)
 
 
 # ---------------------------------------------------------------- questions
-def test_last_job_of_an_external_id_is_found_after_it_has_ended(store: Store, clock: SettableClock) -> None:
-    """A job and its redrive wait for the same answer, one after the other."""
-    assert store.external.last_job("fetch", "hash-1") is None
-    first = handed(store, check_in=0.0)
-    handed(store, "hash-2")
-    clock.advance(1)
-    settle(store, due(store)[0], FailedFinally("nobody answered"))
-    assert store.external.last_job("fetch", "hash-1") == first.job.id
-    clock.advance(1)
-    second = handed(store)
-    assert store.external.last_job("fetch", "hash-1") == second.job.id
-    assert store.external.last_job("mail", "hash-1") is None
+def test_token_answers_the_newest_job_of_a_chain_that_has_not_failed(store: Store, clock: SettableClock) -> None:
+    """If all have failed, it is the newest one, which says why. Clocks of machines do not decide, so ids do not."""
+
+    leases: dict[str, Lease] = {}
+
+    def fail(id: str) -> None:
+        leases.update({lease.job.id: lease for lease in claim(store, limit=9)})
+        settle(store, leases[id], FailedFinally("broken"))
+
+    def redriven(id: str) -> str:
+        clock.advance(1)
+        (result,) = store.bulk.redrive([make(redrive_of=id, root=root)], again=True, reason=None)
+        assert result.id is not None
+        return result.id
+
+    root = stored(store).id
+    stored(store)
+    assert store.external.asking_job(root) == root
+    fail(root)
+    assert store.external.asking_job(root) == root
+    second, third = redriven(root), redriven(root)
+    assert store.external.asking_job(root) == third
+    fail(third)
+    assert store.external.asking_job(root) == second
+    fail(second)
+    assert store.external.asking_job(root) == third
+    fourth = redriven(second)
+    assert store.external.asking_job(root) == fourth
+    store.bulk.delete([root, second, third], by="olga", reason=None)
+    assert store.external.asking_job(root) == fourth
+    assert [store.external.asking_job(id) for id in (second, make().id, "nonsense")] == [None, None, None]
 
 
 def test_terms_of_a_question_are_returned_to_every_owner_until_the_answer_replaces_them(

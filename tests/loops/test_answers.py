@@ -177,7 +177,69 @@ def test_job_waits_on_if_the_commit_function_raises(blog: Blog) -> None:
     assert (blog.publish.answer(token, False), blog.ledger.rows) == (True, ["False"])
 
 
+# ---------------------------------------------------------------- redriven jobs
+def test_answer_waits_for_a_redriven_job_that_has_not_asked_yet(blog: Blog) -> None:
+    """The link of the first job is not too late: the new job will ask the same question."""
+    job, token = blog.asked()
+    blog.app.cancel(job.id, by="ann")
+    blog.again(job)
+    again = blog.app.redrive(job.id, by="ann")
+    refused(blog, lambda: blog.answer_slowly(job, True), TimeoutError, f"{again.id} does not wait for an answer yet")
+    assert blog.answer_slowly(job, True, sleeping=blog.run) is True
+    assert (again.result(), blog.publish.answer(token, True)) == (True, False)
+
+
+def test_answer_goes_to_the_newest_job_of_a_chain_of_redrives(blog: Blog) -> None:
+    """One link never runs two commit functions. The older job waits until its own deadline."""
+    blog.records()
+    job, token = blog.asked()
+    blog.again(job, 3 * DAY)
+    older = blog.app.redrive(job.id, by="ann")
+    blog.clock.advance(1)
+    newer = blog.app.redrive(job.id, by="ann")
+    blog.run()
+    assert [blog.publish.answer(token, value) for value in (True, False)] == [True, False]
+    assert (newer.result(), older.job().phase, blog.published) == (True, "running", [True])
+    assert blog.left(older.job()) == 3 * DAY
+    assert (blog.again(older.job(), 3 * DAY).state, blog.publish.answer(token, True)) == ("FAILED", False)
+
+
+def test_answer_goes_to_an_older_redrive_if_the_newest_was_cancelled(blog: Blog) -> None:
+    job, token = blog.asked()
+    blog.again(job, 3 * DAY)
+    older = blog.app.redrive(job.id, by="ann")
+    blog.clock.advance(1)
+    newer = blog.app.redrive(job.id, by="ann")
+    blog.app.cancel(newer.id, by="ann")
+    blog.run()
+    assert (blog.publish.answer(token, True), older.result(), newer.job().state) == (True, True, "CANCELLED")
+
+
+def test_answer_to_a_redriven_job_needs_no_other_job_of_its_chain(blog: Blog) -> None:
+    """Retention may have deleted the first job, whose id is in the token."""
+    job, token = blog.asked()
+    blog.again(job, 3 * DAY)
+    again = blog.app.redrive(job.id, by="ann")
+    blog.app.delete(job.id, by="ann")
+    refused(blog, lambda: blog.answer_slowly(again.job(), True), TimeoutError, f"{again.id} does not wait")
+    blog.run()
+    assert (blog.publish.answer(token, True), again.result()) == (True, True)
+
+
 # ---------------------------------------------------------------- operators
+def test_operator_answers_the_job_that_the_id_names(blog: Blog) -> None:
+    """Although a newer job of its chain waits, too."""
+    blog.records()
+    job, token = blog.asked()
+    blog.again(job, 3 * DAY)
+    older = blog.app.redrive(job.id, by="ann")
+    blog.clock.advance(1)
+    newer = blog.app.redrive(job.id, by="ann")
+    blog.run()
+    assert blog.app.answer_job(older.id, False, by="olga").result is False
+    assert (newer.job().phase, blog.publish.answer(token, True), blog.published) == ("running", True, [False, True])
+
+
 def test_operator_answers_by_the_id_of_the_job(blog: Blog) -> None:
     """For a person whose mail was lost. The history says who did it, and why; no token is needed."""
     blog.records()

@@ -100,9 +100,9 @@ def recall_named(scene: Scene, n: int) -> Verb:
     return lambda: scene.store.leases.recall("callback", ["fetch"], 1e6, n, external_id=name)
 
 
-def find_last(scene: Scene, n: int) -> Verb:
-    hand(scene, n, 1e6, name := uuid7())
-    return lambda: scene.store.external.last_job("fetch", name)
+def find_asking(scene: Scene, n: int) -> Verb:
+    (lease,) = hand(scene, 1, 1e6)
+    return lambda: scene.store.external.asking_job(lease.job.id)
 
 
 def sweep(scene: Scene, n: int) -> Verb:
@@ -110,7 +110,7 @@ def sweep(scene: Scene, n: int) -> Verb:
     return lambda: scene.store.leases.adopt("maintenance", ["fetch"], 1e6, n)
 
 
-VERBS = [adopt, give_back, recall, recall_nothing, recall_named, find_last, sweep]
+VERBS = [adopt, give_back, recall, recall_nothing, recall_named, find_asking, sweep]
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb is not recall_nothing])

@@ -13,7 +13,7 @@ NO_DEFAULT = object()
 
 
 def ask(spec: KindSpec, job: Job, timeout: Seconds, default: object) -> Question[Any]:
-    """Return the question of a job. It is the same in every attempt, and in a redriven job."""
+    """Return the question of a job. It is the same in every attempt; its token is the same in a redriven job."""
     if not spec.signature.asks:
         raise UsageError(
             f"{spec.name} asks a question, but its return annotation does not say so: write it as "
@@ -22,5 +22,4 @@ def ask(spec: KindSpec, job: Job, timeout: Seconds, default: object) -> Question
     if (limit := seconds(timeout, "timeout")) == 0:
         raise UsageError("timeout is zero, so nobody could answer: give seconds above zero.")
     value = None if default is NO_DEFAULT else spec.signature.dump_value(default)
-    root = job.root or job.id
-    return Question(question_id(root), spec.tokens.sign(spec.name, root), Terms(limit, value))
+    return Question(question_id(job.id), spec.tokens.sign(spec.name, job.root or job.id), Terms(limit, value))

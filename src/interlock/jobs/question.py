@@ -48,9 +48,9 @@ class Terms:
         return cls(stored["timeout"], encode(stored["default"]) if "default" in stored else None)
 
 
-def question_id(root: str) -> str:
-    """Return the external id of an execution that waits for an answer, by the first job of its chain of redrives."""
-    return f"{_PREFIX}{root}"
+def question_id(job_id: str) -> str:
+    """Return the external id of an execution of this job that waits for an answer."""
+    return f"{_PREFIX}{job_id}"
 
 
 def is_question(work: Lease | Execution) -> bool:

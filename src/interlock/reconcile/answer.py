@@ -1,6 +1,7 @@
 """Answers the question of a job, in the name of the person or program that calls."""
 
 import json
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -24,26 +25,34 @@ WAIT = 5.0
 """Seconds for which an answer waits for the job, if the person is faster than the handler."""
 
 
-def answer(context: SettleContext, kind: KindSpec, root: str, value: Any, reason: str | None = None) -> bool:
-    """Answer the question of a chain of redrives, by its first job. Returns False if it was answered before.
+def answer(context: SettleContext, kind: KindSpec, root: str, value: Any) -> bool:
+    """Answer the newest job of a chain of redrives, by its first job. Returns False if it was answered before.
 
     `PayloadError` if the value does not fit, `TransitionRefused` if the question can no longer be answered, and
     `TimeoutError` if the job does not wait yet. Nothing changes then, nor if the commit function raises.
     """
+    return _answer(context, kind, lambda: _find_asking(context, root), value, None)
+
+
+def answer_job(context: SettleContext, kind: KindSpec, id: str, value: Any, reason: str | None) -> bool:
+    """Answer the question of this job, as `answer` does."""
+    return _answer(context, kind, lambda: context.store.inspect.get(id), value, reason)
+
+
+def _answer(context: SettleContext, kind: KindSpec, find: Callable[[], Job], value: Any, reason: str | None) -> bool:
+    """Answer the question of the job that `find` returns."""
     text = kind.signature.dump_value(value, "got an answer")
     given = kind.signature.load_value(json.loads(text))
     outcome = Returned(text, boundary=kind.finish is not None, begins=True, reason=reason)
-    external_id = question_id(root)
     for pause in chain(pauses(context.sleeper, WAIT), [0.0]):
-        stored = False
-        for lease in take_over(context, kind, external_id, "answer"):
-            stored = _answer_one(context, lease, outcome, given) or stored
-        if stored:
-            return True
-        if _was_answered(context, _find_job(context, kind, root), external_id):
+        # At most one lease: the external id of a question is its job.
+        for lease in take_over(context, kind, question_id(find().id), "answer"):
+            if _answer_one(context, lease, outcome, given):
+                return True
+        if _was_answered(context, find()):
             return False
         context.sleeper.sleep(pause)
-    job = _find_job(context, kind, root)
+    job = find()
     raise TimeoutError(
         f"Job {job.id} does not wait for an answer yet: it is {job.phase} in {job.state}. Nothing was stored. Call "
         "answer again later."
@@ -78,16 +87,16 @@ def _check_open(execution: HeldExecution, deadline: Deadline, lease: Lease) -> N
         raise _too_late(execution.job, "its deadline has passed")
 
 
-def _find_job(context: SettleContext, kind: KindSpec, root: str) -> Job:
-    """Return the job of a chain of redrives that asked last, or the first job if none has asked."""
-    return context.store.inspect.get(context.store.external.last_job(kind.name, question_id(root)) or root)
+def _find_asking(context: SettleContext, root: str) -> Job:
+    """Return the job that the token of a chain of redrives answers now. `NotFound` if all were deleted."""
+    return context.store.inspect.get(context.store.external.asking_job(root) or root)
 
 
-def _was_answered(context: SettleContext, job: Job, external_id: str) -> bool:
+def _was_answered(context: SettleContext, job: Job) -> bool:
     """Whether the question has its answer. False if it may still get one, `TransitionRefused` if it cannot."""
     executions = context.store.inspect.executions(job.id)
     last = executions[-1] if executions else None
-    if last is not None and last.external_id == external_id and last.committed_at is not None:
+    if last is not None and last.external_id == question_id(job.id) and last.committed_at is not None:
         if last.next_check_at is not None and last.committed_at < last.next_check_at:
             return True
         raise _too_late(job, "nobody answered in time, and it succeeded with its default")

@@ -119,10 +119,11 @@ class ExternalPart(Protocol):
         """Return how many live executions of this kind have this external id, with or without an owner."""
         ...
 
-    def last_job(self, kind: str, external_id: str) -> str | None:
-        """Return the id of the job of this kind that was handed over last under this external id; None if none was.
+    def asking_job(self, root: str) -> str | None:
+        """Return the id of the job that a token answers, by the first job of its chain of redrives.
 
-        The work may have ended.
+        It is the newest job of the chain that has not ended without success or, if all have, the newest one. None if
+        all were deleted.
         """
         ...
 

@@ -1,5 +1,6 @@
 """Work that was handed over to external systems, on PostgreSQL."""
 
+from .. import codec
 from ..report_types import ExternalWork
 from .session import PostgresSession
 
@@ -14,8 +15,8 @@ class PostgresExternal:
     def count(self, kind: str, external_id: str) -> int:
         return int(self._session.read("count_external", {"kind": kind, "external_id": external_id})[0][0])
 
-    def last_job(self, kind: str, external_id: str) -> str | None:
-        found = self._session.read_with_fixed_plan("last_external", {"kind": kind, "external_id": external_id})
+    def asking_job(self, root: str) -> str | None:
+        found = self._session.read_with_fixed_plan("asking_job", {"root": root}) if codec.is_id(root) else []
         return str(found[0][0]) if found else None
 
     def report_check(self, kind: str, error: str | None) -> None:

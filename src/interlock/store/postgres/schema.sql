@@ -179,6 +179,8 @@ CREATE INDEX jobs_by_key ON interlock.jobs (kind, concurrency_key, phase, queue,
   WHERE concurrency_key IS NOT NULL AND finished_at IS NULL AND held_at IS NULL AND blocked_at IS NULL;
 -- The jobs of a batch.
 CREATE INDEX jobs_batch ON interlock.jobs (batch, phase, id) WHERE batch IS NOT NULL;
+-- The redrives of a job, by the first job of their chain.
+CREATE INDEX jobs_root ON interlock.jobs (root) WHERE root IS NOT NULL;
 -- Jobs that wait for an operator, or for other jobs.
 CREATE INDEX jobs_aside ON interlock.jobs (kind, queue) WHERE held_at IS NOT NULL OR blocked_at IS NOT NULL;
 -- Jobs that maintenance expires.

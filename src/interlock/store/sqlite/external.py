@@ -28,8 +28,8 @@ class SqliteExternal:
     def count(self, kind: str, external_id: str) -> int:
         return int(self._session.read("count_external", {"kind": kind, "external_id": external_id})[0][0])
 
-    def last_job(self, kind: str, external_id: str) -> str | None:
-        found = self._session.read("last_external", {"kind": kind, "external_id": external_id})
+    def asking_job(self, root: str) -> str | None:
+        found = self._session.read("asking_job", {"root": root})
         return str(found[0][0]) if found else None
 
     def report_check(self, kind: str, error: str | None) -> None:

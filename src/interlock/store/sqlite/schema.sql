@@ -178,6 +178,8 @@ CREATE INDEX interlock_jobs_by_key ON interlock_jobs (kind, concurrency_key, pha
   WHERE concurrency_key IS NOT NULL AND finished_at IS NULL AND held_at IS NULL AND blocked_at IS NULL;
 -- The jobs of a batch.
 CREATE INDEX interlock_jobs_batch ON interlock_jobs (batch, phase, id) WHERE batch IS NOT NULL;
+-- The redrives of a job, by the first job of their chain.
+CREATE INDEX interlock_jobs_root ON interlock_jobs (root) WHERE root IS NOT NULL;
 -- Jobs that wait for an operator, or for other jobs.
 CREATE INDEX interlock_jobs_aside ON interlock_jobs (kind, queue) WHERE held_at IS NOT NULL OR blocked_at IS NOT NULL;
 -- Jobs that maintenance expires.

@@ -4,9 +4,12 @@
 SELECT count(*)::int FROM interlock.executions e WHERE e.kind = :kind::text AND e.external_id = :external_id::text
   AND {handed_over}
 
--- name: last_external
-SELECT e.job_id::text FROM interlock.executions e WHERE e.kind = :kind::text AND e.external_id = :external_id::text
-ORDER BY e.leased_at DESC, e.job_id DESC LIMIT 1
+-- name: asking_job
+SELECT c.id::text FROM (
+  SELECT j.id, j.phase, j.created_at FROM interlock.jobs j WHERE j.id = :root::text::uuid
+  UNION ALL
+  SELECT j.id, j.phase, j.created_at FROM interlock.jobs j WHERE j.root = :root::text::uuid) c
+ORDER BY c.phase = 'failed', c.created_at DESC, c.id DESC LIMIT 1
 
 -- name: external_work
 SELECT k.name, s.handed, greatest(coalesce(extract(epoch FROM interlock.clock() - s.due), 0), 0)::float8, k.check_every,

@@ -4,9 +4,12 @@
 SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external_id
   WHERE e.kind = :kind AND e.external_id = :external_id AND {handed_over}
 
--- name: last_external
-SELECT e.job_id FROM interlock_executions e INDEXED BY interlock_executions_external_id
-WHERE e.kind = :kind AND e.external_id = :external_id ORDER BY e.leased_at DESC, e.job_id DESC LIMIT 1
+-- name: asking_job
+SELECT c.id FROM (
+  SELECT j.id, j.phase, j.created_at FROM interlock_jobs j WHERE j.id = :root
+  UNION ALL
+  SELECT j.id, j.phase, j.created_at FROM interlock_jobs j WHERE j.root = :root) c
+ORDER BY c.phase = 'failed', c.created_at DESC, c.id DESC LIMIT 1
 
 -- name: external_work
 SELECT k.name, (SELECT count(*) FROM interlock_executions e INDEXED BY interlock_executions_external
