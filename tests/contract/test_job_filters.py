@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from typing import Any
@@ -146,6 +147,12 @@ def test_selection_has_exactly_the_jobs_that_the_list_has_in_its_phases(store: S
             wanted[-1].job.id if wanted else None,
         )
         assert list(pages(store, selection, counted, limit)) == wanted
+        ends_at = sorted(one.job.finished_at for one in wanted if one.job.finished_at is not None)
+        assert counted.ended_until == (ends_at[-1] if ends_at else None)
+        if ends_at:
+            until = ends_at[len(ends_at) // 2]
+            earlier = [one for one in wanted if one.job.finished_at is not None and one.job.finished_at <= until]
+            assert list(pages(store, replace(selection, ended_until=until), counted, limit)) == earlier
 
     agree()
 

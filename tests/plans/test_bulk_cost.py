@@ -8,9 +8,9 @@ import pytest
 from interlock.core.ids import next_id
 from interlock.core.job_filter import JobFilter
 from interlock.core.outcome import FailedFinally
-from interlock.store.postgres.bulk import selection_columns as postgres_columns
+from interlock.store.postgres.bulk import columns as postgres_columns
 from interlock.store.selection import Selection
-from interlock.store.sqlite.bulk import selection_columns as sqlite_columns
+from interlock.store.sqlite.bulk import columns as sqlite_columns
 from tests.contract.kit import claim_rules, decided, many
 from tests.kit import EPOCH
 from tests.plans.conftest import Scene, Scenes

@@ -193,6 +193,22 @@ def test_jobs_that_are_stored_meanwhile_are_left_alone(shop: Shop, small: None) 
     assert [job.state for job in shop.app.jobs(limit=2)] == ["PENDING"] * 2
 
 
+@pytest.mark.parametrize(("verb", "filters"), [("redrive", {"state": "CANCELLED"}), ("delete", {"kind": "greet"})])
+def test_jobs_that_end_meanwhile_are_left_alone(shop: Shop, small: None, verb: str, filters: dict[str, Any]) -> None:
+    """They were not counted, although their ids are between those of jobs that were."""
+    before, (between,), after = (greetings(shop, count) for count in (4, 1, 3))
+    for id in [*before, *after]:
+        shop.app.cancel(id, by="bob")
+
+    def cancel(result: BulkResult) -> None:
+        shop.app.cancel(between, by="bob")
+
+    result = verbs(shop.app)[verb](by="ann", on_batch=cancel, **filters)
+    assert (result.matched, result.changed, result.skipped) == (7, 7, {})
+    assert last(shop, between)[0] == "cancel"
+    assert verbs(shop.app)[verb](by="ann", dry_run=True, **filters).matched == (8 if verb == "redrive" else 1)
+
+
 def test_jobs_that_no_longer_match_are_reported(shop: Shop, small: None) -> None:
     """So that the numbers of the result add up."""
     ids = greetings(shop, 5)

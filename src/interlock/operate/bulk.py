@@ -1,6 +1,7 @@
 """Operations on many jobs: cancel, reject, redrive or delete all jobs that match a filter, batch by batch."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
@@ -26,6 +27,9 @@ class BulkOperation:
 
     It stores each batch before it reads the next one. After an interruption, the same operation continues with the jobs
     that are left, because a changed job is not selected again, or is skipped.
+
+    Jobs that are stored or that end meanwhile are left alone. Waiting and running jobs may change while the operation
+    runs, so `cancel` and `reject` change those that were stored before it began and match when their batch is read.
     """
 
     def __init__(self, operator: Operator, action: BulkAction, matching: JobFilter) -> None:
@@ -45,6 +49,8 @@ class BulkOperation:
         self._selection = action.select(matching, phases)
         self._bulk = operator.store.bulk
         self._counted: Counted = self._bulk.count(self._selection)
+        # A job that ends from now on may match, but was not counted.
+        self._selection = replace(self._selection, ended_until=self._counted.ended_until)
         self.result = BulkResult(self._counted.counts)
         """What the operation has done so far."""
 
@@ -69,8 +75,8 @@ class Bulk:
     """Changes many jobs at once: `app.bulk.cancel(kind="mail", queue="slow", by="ann")`.
 
     The filters are those of `app.jobs`; at least one must be given. Each job's history records who changed it and why.
-    Jobs that are stored in the meantime are left alone. `on_batch` is called with the result so far after each batch;
-    if it raises, the operation ends there. With `dry_run`, the result only says how many jobs match.
+    Jobs that are stored or that end in the meantime are left alone. `on_batch` is called with the result so far after
+    each batch; if it raises, the operation ends there. With `dry_run`, the result only says how many jobs match.
     """
 
     def __init__(self, operator: Callable[[str, str], Operator]) -> None:

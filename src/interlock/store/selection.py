@@ -27,6 +27,8 @@ class Selection:
     """Of failed jobs, whether to leave out those that were cancelled or rejected, or that expired."""
     redriven: bool = False
     """Whether to find out which of the jobs were redriven before."""
+    ended_until: datetime | None = None
+    """Leaves out jobs that have ended after this time."""
 
     @property
     def is_live(self) -> bool:
@@ -46,11 +48,13 @@ class JobCount:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The number of selected jobs by kind and state, and the least and the greatest of their ids."""
+    """The number of selected jobs by kind and state, the least and the greatest of their ids, and their last end."""
 
     counts: tuple[JobCount, ...] = ()
     first: str | None = None
     last: str | None = None
+    ended_until: datetime | None = None
+    """When the last of these jobs ended; None if they have not ended."""
 
     @property
     def jobs(self) -> int:
@@ -94,7 +98,20 @@ def filter_columns(matching: JobFilter, time: Callable[[datetime], str]) -> dict
     }
 
 
-def counted(rows: Any) -> Counted:
+def counted(rows: Any, time: Callable[[Any], datetime | None]) -> Counted:
     """The rows of the queries `count_live` and `count_ended`."""
-    counts = tuple(JobCount(kind, state, jobs, redriven or 0) for kind, state, jobs, redriven, _, _ in rows)
-    return Counted(counts, min((row[4] for row in rows), default=None), max((row[5] for row in rows), default=None))
+    counts = tuple(JobCount(kind, state, jobs, redriven or 0) for kind, state, jobs, redriven, _, _, _ in rows)
+    first, last = min((row[4] for row in rows), default=None), max((row[5] for row in rows), default=None)
+    return Counted(counts, first, last, time(max((row[6] for row in rows if row[6] is not None), default=None)))
+
+
+def selection_columns(
+    selection: Selection, time: Callable[[datetime], str], array: Callable[[tuple[Phase, ...]], str]
+) -> dict[str, Any]:
+    """The parameters of the fragment `selected`."""
+    return filter_columns(selection.matching, time) | {
+        "phases": array(selection.phases),
+        "failures": selection.failures,
+        "redriven": selection.redriven,
+        "ended_until": selection.ended_until and time(selection.ended_until),
+    }

@@ -12,7 +12,7 @@ class BulkPart(Protocol):
     """Selects many jobs, and redrives and deletes them. One job is redriven and deleted in the same way."""
 
     def count(self, selection: Selection) -> Counted:
-        """Return how many jobs are selected, by kind and state, and the range of their ids.
+        """Return how many jobs are selected, by kind and state, the range of their ids, and when the last one ended.
 
         It finds waiting and running jobs, and jobs that ended in a range of time, by the indexes that have only these.
         """

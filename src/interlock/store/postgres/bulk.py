@@ -11,7 +11,7 @@ from ...core.job import Job
 from .. import caller_enqueue, codec
 from ..enqueue_plan import Rows
 from ..redrive_plan import redriving
-from ..selection import Counted, Redriven, SelectedJob, Selection, counted, filter_columns
+from ..selection import Counted, Redriven, SelectedJob, Selection, counted, selection_columns
 from ..tx import PlainTx
 from ..types import NewJob
 from .connection import runner
@@ -24,12 +24,12 @@ class PostgresBulk:
 
     def count(self, selection: Selection) -> Counted:
         query = "count_live" if selection.is_live else "count_ended"
-        return counted(self._session.read(query, selection_columns(selection)))
+        return counted(self._session.read(query, columns(selection)), as_is)
 
     def page(self, selection: Selection, start: str, last: str, limit: int) -> list[SelectedJob]:
         session = self._session
         session.check()
-        given = selection_columns(selection) | {"start": start, "last": last, "limit": max(limit, 0)}
+        given = columns(selection) | {"start": start, "last": last, "limit": max(limit, 0)}
 
         def work(conn: psycopg.Connection[Any]) -> Rows:
             run = runner(conn)
@@ -72,10 +72,6 @@ class PostgresBulk:
         return [row[0] for row in self._session.run_locked("lock_jobs", asked, "delete_jobs", given)]
 
 
-def selection_columns(selection: Selection) -> dict[str, Any]:
+def columns(selection: Selection) -> dict[str, Any]:
     """The parameters of the fragment `selected`."""
-    return filter_columns(selection.matching, datetime.isoformat) | {
-        "phases": codec.array(selection.phases),
-        "failures": selection.failures,
-        "redriven": selection.redriven,
-    }
+    return selection_columns(selection, datetime.isoformat, codec.array)

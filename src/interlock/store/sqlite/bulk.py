@@ -7,7 +7,7 @@ from ...core.driver import drive
 from ...core.job import Job
 from .. import caller_enqueue, codec
 from ..redrive_plan import redriving
-from ..selection import Counted, Redriven, SelectedJob, Selection, counted, filter_columns
+from ..selection import Counted, Redriven, SelectedJob, Selection, counted, selection_columns
 from ..tx import PlainTx
 from ..types import NewJob
 from . import rows
@@ -22,10 +22,10 @@ class SqliteBulk:
 
     def count(self, selection: Selection) -> Counted:
         query = "count_live" if selection.is_live else "count_ended"
-        return counted(self._session.read(query, selection_columns(selection)))
+        return counted(self._session.read(query, columns(selection)), when)
 
     def page(self, selection: Selection, start: str, last: str, limit: int) -> list[SelectedJob]:
-        given = selection_columns(selection) | {"start": start, "last": last, "limit": max(limit, 0)}
+        given = columns(selection) | {"start": start, "last": last, "limit": max(limit, 0)}
         found = self._session.read("page_selected", given)
         return [SelectedJob(codec.job(row[: codec.JOB_WIDTH], when), bool(row[codec.JOB_WIDTH])) for row in found]
 
@@ -61,10 +61,6 @@ class SqliteBulk:
             return [row[0] for row in run(session.statement("delete_jobs", given))]
 
 
-def selection_columns(selection: Selection) -> dict[str, Any]:
+def columns(selection: Selection) -> dict[str, Any]:
     """The parameters of the fragment `selected`."""
-    return filter_columns(selection.matching, text_of) | {
-        "phases": rows.array(selection.phases),
-        "failures": selection.failures,
-        "redriven": selection.redriven,
-    }
+    return selection_columns(selection, text_of, rows.array)

@@ -2,10 +2,11 @@
 
 -- fragment: selected
 {matching} AND j.phase = ANY(:phases::text::text[]) AND (NOT :failures::boolean OR {ended_by_failure})
+  AND (:ended_until::text IS NULL OR j.finished_at <= :ended_until::text::timestamptz)
 
 -- fragment: counted
 j.kind, j.state, count(*)::int, count(*) FILTER (WHERE :redriven::boolean AND {redriven})::int,
-  min(j.id::text COLLATE "C"), max(j.id::text COLLATE "C")
+  min(j.id::text COLLATE "C"), max(j.id::text COLLATE "C"), max(j.finished_at)
 
 -- fragment: selectable
 -- The columns that a selection needs.

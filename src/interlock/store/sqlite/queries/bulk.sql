@@ -4,9 +4,10 @@
 
 -- fragment: selected
 {matching} AND j.phase IN (SELECT value FROM json_each(:phases)) AND (NOT :failures OR {ended_by_failure})
+  AND (:ended_until IS NULL OR j.finished_at <= :ended_until)
 
 -- fragment: counted
-j.kind, j.state, count(*), sum(:redriven AND {redriven}), min(j.id), max(j.id)
+j.kind, j.state, count(*), sum(:redriven AND {redriven}), min(j.id), max(j.id), max(j.finished_at)
 
 -- fragment: selectable
 -- The columns that a selection needs.
