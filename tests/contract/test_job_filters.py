@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import cycle
 from typing import Any
 
@@ -203,6 +203,8 @@ def test_time_of_a_job_is_its_end_and_before_that_its_creation(store: Store, clo
         ({"phase": "asleep"}, "phase is 'asleep': give pending, running, succeeded or failed"),
         ({"since": EPOCH.replace(tzinfo=None)}, "since is .*: give a datetime with a time zone"),
         ({"until": "yesterday"}, "until is 'yesterday': give a datetime with a time zone"),
+        ({"since": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))}, "since is .*: in UTC, it is before the ye"),
+        ({"until": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))}, "until is .*: in UTC, it is before th"),
         ({"kind": ""}, "kind is ''"),
         ({"error_like": ""}, "error_like is ''"),
         ({"error_like": "a\0b"}, "error_like is .*none of which is NUL"),
@@ -215,6 +217,14 @@ def test_filter_that_can_match_nothing_is_refused(filters: dict[str, Any], says:
     """A mistake is reported, and not answered with an empty list."""
     with pytest.raises(UsageError, match=says):
         JobFilter(**filters)
+
+
+def test_times_of_a_filter_are_in_utc() -> None:
+    """The first and the last time that a database stores are accepted."""
+    east, west = timezone(timedelta(hours=5)), timezone(timedelta(hours=-5))
+    found = JobFilter(since=datetime(1, 1, 1, 5, tzinfo=east), until=datetime(9999, 12, 31, 18, tzinfo=west))
+    assert found == JobFilter(since=datetime(1, 1, 1, tzinfo=UTC), until=datetime(9999, 12, 31, 23, tzinfo=UTC))
+    assert (found.since and found.since.tzinfo, found.until and found.until.tzinfo) == (UTC, UTC)
 
 
 def test_filter_without_conditions_is_empty() -> None:

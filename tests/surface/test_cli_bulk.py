@@ -78,6 +78,11 @@ def test_filters_without_a_terminal_need_yes(call: Call, store: OpenStore, place
         (("--state", "FAILD", "--yes"), "--state 'FAILD' is not a state of this app's lifecycles"),
         (("--phase", "asleep", "--yes"), "--phase 'asleep' is not a phase"),
         (("--since", "soon", "--yes"), "--since 'soon' is not a time"),
+        (
+            ("--since", "0001-01-01T00:00+05:00", "--dry-run"),
+            "since is 0001-01-01T00:00:00+05:00: in UTC, it is before",
+        ),
+        (("--until", "9999-12-31T23:59:59-05:00", "--dry-run"), "until is 9999-12-31T23:59:59-05:00: in UTC, it is be"),
     ],
 )
 def test_unclear_choice_of_jobs_changes_nothing(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import get_args
 
 from ..errors import UsageError
@@ -38,7 +38,7 @@ class JobFilter:
         if self.phase is not None and self.phase not in PHASES:
             raise UsageError(f"phase is {self.phase!r}: give {', '.join(PHASES[:-1])} or {PHASES[-1]}.")
         for name in ("since", "until"):
-            _check_time(name, getattr(self, name))
+            object.__setattr__(self, name, _in_utc(name, getattr(self, name)))
 
     @property
     def is_empty(self) -> bool:
@@ -51,8 +51,16 @@ def _check_text(name: str, text: object) -> None:
         raise UsageError(f"{name} is {text!r}: give a text of 1 to 10,000 characters, none of which is NUL.")
 
 
-def _check_time(name: str, at: object) -> None:
-    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+def _in_utc(name: str, at: object) -> datetime | None:
+    if at is None:
+        return None
+    if not isinstance(at, datetime) or at.tzinfo is None:
         raise UsageError(
             f"{name} is {at!r}: give a datetime with a time zone, such as datetime(2030, 1, 31, 12, tzinfo=UTC)."
         )
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise UsageError(
+            f"{name} is {at.isoformat()}: in UTC, it is before the year 1 or after the year 9999."
+        ) from None
