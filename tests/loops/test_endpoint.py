@@ -2,11 +2,14 @@
 
 import json
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
@@ -95,9 +98,28 @@ def test_address_in_use_is_refused_with_a_hint(endpoint: Endpoint) -> None:
         Endpoint(Address("127.0.0.1", port), {"/metrics": probe("ready", list)})
 
 
-def test_unknown_host_is_refused() -> None:
-    with pytest.raises(UsageError, match="cannot be served at no host, port 0: "):
-        Endpoint(Address("no host", 0), {"/metrics": probe("ready", list)})
+@pytest.mark.parametrize("host", ["no host", "256.1.1.1", f"{'a' * 64}.example"])
+def test_unknown_host_is_refused(host: str) -> None:
+    """Another port would not help."""
+    with pytest.raises(UsageError, match=rf"at {host}, port 0: the host is unknown \(.*\)\. Use an address") as refused:
+        Endpoint(Address(host, 0), {"/metrics": probe("ready", list)})
+    assert "Use another port" not in str(refused.value)
+
+
+def test_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"at 192.0.2.1, port 0: .*requested address\.$"):
+        Endpoint(Address("192.0.2.1", 0), {"/metrics": probe("ready", list)})
+
+
+def test_endpoint_opens_without_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of this machine is not needed, and a broken DNS server would delay the start for minutes."""
+
+    def hang(name: str = "") -> str:
+        raise AssertionError(f"asked for the name of {name}")
+
+    monkeypatch.setattr(socket, "getfqdn", hang)
+    with closing(Endpoint(FREE, {"/readyz": probe("ready", list)})) as endpoint:
+        assert ask(f"{endpoint.address.url}/readyz")[0] == 200
 
 
 def test_ipv6_addresses_are_served() -> None:
@@ -113,18 +135,24 @@ def _serve(addresses: Addresses, stack: ExitStack) -> Served:
     return served
 
 
-def test_metrics_and_health_share_a_server_if_their_addresses_are_equal() -> None:
-    """Otherwise each has its own."""
+def test_metrics_and_health_share_a_server_if_their_addresses_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are resolved first. Otherwise each has its own."""
+    find = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *args, **how: find("127.0.0.1" if host == "shop" else host, *args, **how)
+    )
     with ExitStack() as stack:
         one = _serve(Addresses(metrics=FREE, health=FREE), stack)
-        two = _serve(Addresses(metrics=FREE, health=Address("localhost", 0)), stack)
+        named = _serve(Addresses(metrics=FREE, health=Address("shop", 0)), stack)
+        two = _serve(Addresses(metrics=FREE, health=Address("127.0.0.2", 0)), stack)
         only = _serve(Addresses(health=FREE), stack)
-        assert {name: [ask(str(served.urls[name]))[0] for served in (one, two)] for name in one.urls} == {
-            "metrics": [200, 200],
-            "healthz": [503, 503],
-            "readyz": [503, 503],
+        assert {name: [ask(str(served.urls[name]))[0] for served in (one, named, two)] for name in one.urls} == {
+            "metrics": [200] * 3,
+            "healthz": [503] * 3,
+            "readyz": [503] * 3,
         }
-        assert (len(_ports(one.urls)), len(_ports(two.urls)), set(only.urls)) == (1, 2, {"healthz", "readyz"})
+        assert [len(_ports(served.urls)) for served in (one, named, two)] == [1, 1, 2]
+        assert set(only.urls) == {"healthz", "readyz"}
         problems = {name: json.loads(ask(str(only.urls[name]))[1])["problems"] for name in only.urls}
         assert problems == {"healthz": ["frozen"], "readyz": ["frozen", "stopping"]}
 
@@ -162,3 +190,88 @@ def test_request_that_is_too_large_is_refused(endpoint: Endpoint) -> None:
     head = b"GET /readyz HTTP/1.0\r\n"
     assert talk(endpoint.address, head + b"A: " + b"a" * LARGEST_REQUEST).startswith(b"HTTP/1.0 431 ")
     assert talk(endpoint.address, head + b"A: " + b"a" * 1000 + b"\r\n\r\n").startswith(b"HTTP/1.0 200 ")
+
+
+def test_client_that_sends_nothing_is_disconnected(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "REQUEST_TIMEOUT", 0.3)
+    with socket.create_connection((endpoint.address.host, endpoint.address.port), 10) as silent:
+        assert silent.recv(1) == b""
+
+
+LARGE = b"x" * (32 << 20)
+"""A page that no buffers of sockets can hold."""
+
+
+@pytest.fixture
+def large() -> Iterator[Endpoint]:
+    def page(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        start_response("200 OK", [])
+        return [LARGE]
+
+    endpoint = Endpoint(FREE, {"/large": page})
+    yield endpoint
+    endpoint.close()
+
+
+def test_client_that_does_not_read_its_answer_is_disconnected(large: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "REQUEST_TIMEOUT", 0.3)
+    with socket.create_connection((large.address.host, large.address.port), 10) as slow:
+        slow.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+        first = slow.recv(1)
+        end = time.monotonic() + 10
+        while _serving():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert len(first + _read(slow)) < len(LARGE)
+
+
+def test_client_has_the_same_time_again_to_read_its_answer(large: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after it has sent its request slowly."""
+    monkeypatch.setattr(endpoints, "REQUEST_TIMEOUT", 3.0)
+    with socket.create_connection((large.address.host, large.address.port), 10) as slow:
+        slow.sendall(b"GET /large HTTP/1.0\r\n")
+        time.sleep(2)
+        slow.sendall(b"Accept: */*\r\n")
+        time.sleep(0.1)
+        slow.sendall(b"\r\n")
+        time.sleep(1.9)
+        assert len(_read(slow)) > len(LARGE)
+
+
+def _serving() -> list[str]:
+    """The threads that serve connections."""
+    return [thread.name for thread in threading.enumerate() if "process_request_thread" in thread.name]
+
+
+def _read(connection: socket.socket) -> bytes:
+    """Return everything up to the end, or until the other side gives up."""
+    received: list[bytes] = []
+    try:
+        while part := connection.recv(1 << 20):
+            received.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(received)
+
+
+def test_connections_above_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no client makes the worker open threads without end. Others are served when one has ended."""
+    monkeypatch.setattr(endpoints, "MOST_CONNECTIONS", 3)
+    with closing(Endpoint(FREE, {"/readyz": probe("ready", list)})) as endpoint, ExitStack() as stack:
+        where = (endpoint.address.host, endpoint.address.port)
+        idle = [stack.enter_context(socket.create_connection(where, 10)) for _ in range(3)]
+        with socket.create_connection(where, 2) as fourth:
+            assert _read(fourth) == b""
+        idle[0].close()
+        while len(_serving()) > 2:
+            time.sleep(0.01)
+        assert ask(f"{endpoint.address.url}/readyz")[0] == 200
+
+
+def test_many_connections_can_wait_to_be_accepted() -> None:
+    """A probe is not delayed for seconds because many clients connect at the same moment."""
+    with ExitStack() as stack:
+        server = endpoints.open_server(FREE)
+        stack.callback(server.server_close)
+        for _ in range(64):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 0.9))

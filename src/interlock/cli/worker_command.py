@@ -86,9 +86,9 @@ def worker(
     to the queue and exits with 0. A second signal ends it at once, with 128 plus the signal's number; its jobs recover
     when their leases expire. If the database is unreachable, the worker retries every 5 seconds.
 
-    Exits with 1 if the database is not migrated for this app or the app's lifespan raised, with 2 for wrong usage,
-    and with 70 if it hung, so that a supervisor restarts it. After --max-jobs or --max-memory it lets all running jobs
-    finish and exits with 0.
+    Exits with 1 if the database is not migrated for this app, the app's lifespan raised, or an address of --health or
+    --metrics-port cannot be served, with 2 for wrong usage, and with 70 if it hung, so that a supervisor restarts it.
+    After --max-jobs or --max-memory it lets all running jobs finish and exits with 0.
 
     With --processes, this process runs that many workers: it restarts a worker that ends unexpectedly, replaces one
     that reaches a limit, drains all of them on a signal, and serves their metrics and health as one. It exits with 0 if

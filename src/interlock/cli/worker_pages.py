@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from wsgiref.types import WSGIApplication
 
-from ..telemetry.endpoint import Address, Endpoint, probe
+from ..telemetry.endpoint import Address, Endpoint, ResolvedAddress, probe
 from ..worker.health import Health
 
 
@@ -27,12 +27,15 @@ class Served:
 
 
 def serve(addresses: Addresses, metrics: WSGIApplication | None, health: Callable[[], Health]) -> Served:
-    """Serve the pages until the result is closed. If both addresses are equal, they share one server."""
+    """Serve the pages until the result is closed. If both addresses mean the same, they share one server."""
     pages: dict[Address, dict[str, WSGIApplication]] = {}
+    shared: Address | None = None
     if addresses.metrics is not None and metrics is not None:
         pages[addresses.metrics] = {"metrics": metrics}
+        shared = addresses.metrics
     if addresses.health is not None:
-        pages.setdefault(addresses.health, {}).update(
+        same = shared is not None and _resolve(shared) == _resolve(addresses.health)
+        pages.setdefault(shared if same and shared is not None else addresses.health, {}).update(
             healthz=probe("healthy", lambda: health().unhealthy), readyz=probe("ready", lambda: health().unready)
         )
     urls: dict[str, object] = {}
@@ -43,3 +46,11 @@ def serve(addresses: Addresses, metrics: WSGIApplication | None, health: Callabl
             urls |= {name: f"{endpoint.address.url}/{name}" for name in named}
         return Served(urls, stack.pop_all().close)
     raise AssertionError("the block returns")
+
+
+def _resolve(address: Address) -> ResolvedAddress | Address:
+    """Return what an address means; the address itself if its host is unknown, which its endpoint then reports."""
+    try:
+        return address.resolve()
+    except (OSError, OverflowError):
+        return address

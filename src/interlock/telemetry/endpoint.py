@@ -1,5 +1,6 @@
 """A small HTTP server for probes and metrics. It answers in threads of its own, so that user code cannot block it."""
 
+import errno
 import io
 import json
 import socket
@@ -7,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -20,6 +21,10 @@ REQUEST_TIMEOUT = 5.0
 """Seconds that a client has to send its whole request, and to read the answer."""
 LARGEST_REQUEST = 16_384
 """The most bytes of a request, headers included."""
+MOST_CONNECTIONS = 64
+"""The most connections that are served at once. Further ones are closed at once."""
+BACKLOG = 128
+"""The most connections that wait to be accepted."""
 
 Problems = Callable[[], Sequence[str]]
 """Returns what is wrong, in sentences; none if nothing is."""
@@ -36,18 +41,34 @@ class Address:
     def url(self) -> str:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
+    def resolve(self) -> "ResolvedAddress":
+        """Return what the host means on this machine. Raises `OSError` if it is unknown."""
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except UnicodeError as error:
+            raise socket.gaierror(socket.EAI_NONAME, str(error)) from None
+        return ResolvedAddress(int(found[0][0]), str(found[0][4][0]), self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedAddress:
+    """An address without names. Two addresses that mean the same are equal."""
+
+    family: int
+    """IPv4 or IPv6."""
+    host: str
+    port: int
+
 
 class Endpoint:
     """Serves some pages over HTTP until it is closed. Raises `UsageError` if the address cannot be used."""
 
     def __init__(self, address: Address, pages: Mapping[str, WSGIApplication]) -> None:
         try:
-            self._server = _server_class(address)((address.host, address.port), _Request)
+            self._server = open_server(address)
         except (OSError, OverflowError) as error:
-            raise UsageError(
-                f"{' and '.join(sorted(pages))} cannot be served at {address.host}, port {address.port}: {error}. "
-                "Use another port, or stop the program that uses this one."
-            ) from None
+            where = f"{' and '.join(sorted(pages))} cannot be served at {address.host}, port {address.port}"
+            raise UsageError(f"{where}: {_explain(error)}") from None
         self._server.set_app(_router(pages))
         self.address = Address(address.host, self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="interlock-endpoint", daemon=True)
@@ -93,20 +114,55 @@ def _answer(
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = BACKLOG
+
+    def __init__(self, address: ResolvedAddress) -> None:
+        self.address_family = address.family
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__((address.host, address.port), _Request)
+
+    @override
+    def server_bind(self) -> None:
+        """Bind the socket. The overridden method would ask DNS for the name of this machine, which can hang."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    @override
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    @override
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do nothing: a client that closes its connection early is no error of the worker."""
 
 
-def _server_class(address: Address) -> type[_Server]:
-    """Return the class of a server for the family of this address, IPv4 or IPv6."""
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+def open_server(address: Address) -> _Server:
+    """Return a server that listens on this address, and accepts connections when it serves."""
+    return _Server(address.resolve())
 
-    class OfFamily(_Server):
-        address_family = found[0][0]
 
-    return OfFamily
+def _explain(error: Exception) -> str:
+    """Return why an address cannot be used, and what to do."""
+    if isinstance(error, socket.gaierror):
+        return f"the host is unknown ({error}). Use an address or a name of this machine."
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"{error}. Use another port, or stop the program that uses this one."
+    return f"{error}."
 
 
 class _Request(WSGIRequestHandler):

@@ -16,7 +16,9 @@ class PostgresExternal:
         return int(self._session.read("count_external", {"kind": kind, "external_id": external_id})[0][0])
 
     def asking_job(self, root: str) -> str | None:
-        found = self._session.read_with_fixed_plan("asking_job", {"root": root}) if codec.is_id(root) else []
+        if not codec.is_id(root):
+            return None
+        found = self._session.read_with_fixed_plan("asking_job", {"root": root})
         return str(found[0][0]) if found else None
 
     def report_check(self, kind: str, error: str | None) -> None:
