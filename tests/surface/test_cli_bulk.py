@@ -230,6 +230,22 @@ def test_lost_database_ends_the_operation_with_its_error(
     ]
 
 
+def test_job_that_cannot_be_changed_is_an_error_only_if_it_is_named(
+    call: Call, store: OpenStore, place: Place
+) -> None:
+    """Of jobs that filters choose, it is skipped, and the exit code is 0. The help says so."""
+    ids = [greeting(call), greeting(call)]
+    before = place.raw.dump()
+    named = run(call, "reject", *ids)
+    chosen = run(call, "reject", "--kind", "greet", "--yes")
+    assert (named.code, "`reject` is not allowed" in named.err, place.raw.dump()) == (1, True, before)
+    assert (chosen.code, chosen.lines) == (0, ["0 jobs rejected", "2 jobs skipped: not allowed by the lifecycle"])
+    for verb in VERBS:
+        shown = " ".join(call(verb, "--help").out.split())
+        assert "Exits with 1 if a job that was named" in shown
+        assert "jobs chosen by filters" in shown
+
+
 # ---------------------------------------------------------------- in a terminal
 def in_terminal(*arguments: str, reply: bytes) -> tuple[int, str]:
     """Run the command in a terminal, and answer its question."""

@@ -61,7 +61,10 @@ def cancel(
     """Cancel waiting jobs, and ask running ones to stop. A running job may still succeed.
 
     Name the jobs, or choose them by filters. Kinds with a hook on the cancelled state need -A, so that the hook can
-    run. Exits with 1 if a job could not be cancelled. The other jobs are still cancelled.
+    run.
+
+    Exits with 1 if a job that was named could not be cancelled, or an error kept one from it; the other jobs are still
+    cancelled. Of jobs chosen by filters, those that cannot be cancelled are skipped.
 
     Example: interlock cancel ID --reason "ordered twice"
 
@@ -110,7 +113,9 @@ def reject(
     """Reject waiting jobs whose lifecycle has a `reject` transition from their state.
 
     Name the jobs, or choose them by filters. Kinds with a hook on the rejected state need -A, so that the hook can run.
-    Exits with 1 if a job could not be rejected. The other jobs are still rejected.
+
+    Exits with 1 if a job that was named could not be rejected, or an error kept one from it; the other jobs are still
+    rejected. Of jobs chosen by filters, those that cannot be rejected are skipped.
 
     Example: interlock reject --kind image --tag user=7 --reason "stolen card" --yes
     """
@@ -161,7 +166,8 @@ def redrive(
     and expired jobs, unless --state names their state, and skip jobs that were redriven before. With -A, the current
     code of your app checks the payloads.
 
-    Exits with 1 if a job could not be redriven. The other jobs are still redriven.
+    Exits with 1 if a job that was named could not be redriven, or an error kept one from it; the other jobs are still
+    redriven. Of jobs chosen by filters, those that cannot be redriven are skipped.
 
     Example: interlock redrive -A shop:app ID --reason "the bank is back"
 
@@ -209,8 +215,9 @@ def delete(
 ) -> None:
     """Delete jobs that have ended, with their executions and receipts. Their history stays, and says who deleted them.
 
-    Name the jobs, or choose them by filters. Exits with 1 if a job could not be deleted. The other jobs are still
-    deleted.
+    Name the jobs, or choose them by filters. Exits with 1 if a job that was named could not be deleted, or an
+    error kept one from it; the other jobs are still deleted. Of jobs chosen by filters, those that cannot be deleted
+    are skipped.
 
     Example: interlock delete --kind import --state FAILED --until 30d --dry-run
     """
