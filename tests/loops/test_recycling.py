@@ -12,7 +12,7 @@ from interlock.telemetry.events import DatabaseReachable, Notice, WorkerError, W
 from interlock.worker import recycle
 from interlock.worker.assembly import run_until_idle
 from interlock.worker.poll_backoff import PollBackoff
-from interlock.worker.recycle import RecycleLimits, resident_memory
+from interlock.worker.recycle import RecycleLimits, format_size, resident_memory
 from interlock.worker.worker import Worker
 from tests.kit import Place
 from tests.loops import child_app
@@ -238,3 +238,9 @@ def test_worker_does_not_count_the_jobs_of_its_children(shared: Bench) -> None:
     child_app.app.enqueue_many(child_app.add.request(1, 1) for _ in range(5))
     plan = child_app.app.plan(only=["add"], until_idle=True, limits=RecycleLimits(max_jobs=3), child_processes=1)
     assert asyncio.run(run_until_idle(replace(plan, target=TARGET), 30)) == 5
+
+
+def test_sizes_are_written_as_people_give_them() -> None:
+    """A small limit is not 0M."""
+    sizes = [512, 1 << 10, 64 << 10, 1 << 20, 3 << 19, 5 << 20, 43_700_000, 2 << 30]
+    assert [format_size(size) for size in sizes] == ["0.5K", "1K", "64K", "1M", "1.5M", "5M", "42M", "2,048M"]

@@ -24,8 +24,9 @@ def resident_memory() -> int:
 
 
 def format_size(size: int) -> str:
-    """Format a number of bytes for people, in mebibytes."""
-    return f"{size / (1 << 20):,.0f}M"
+    """Format a number of bytes as people give it to `--max-memory`, in units of 1,024."""
+    number, unit = (size / (1 << 20), "M") if size >= 1 << 20 else (size / (1 << 10), "K")
+    return f"{number:,.0f}{unit}" if number >= 10 else f"{number:.3g}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
