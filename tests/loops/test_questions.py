@@ -16,6 +16,7 @@ from interlock import (
     Run,
     SyncRun,
     TransitionRefused,
+    UsageError,
 )
 from interlock.jobs.tokens import Tokens
 from interlock.telemetry.events import AttemptEnded
@@ -256,16 +257,22 @@ def test_handler_whose_annotation_names_no_question_cannot_ask(bench: Bench) -> 
     assert "ask asks a question, but its return annotation does not say so" in (job.last_error or "")
 
 
-def test_app_without_a_secret_cannot_ask(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_of_a_kind_that_asks_needs_a_secret(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so when it starts, and not when the first job asks."""
     monkeypatch.delenv("INTERLOCK_SECRET", raising=False)
 
     @bench.app.job
     async def ask(run: Run) -> Question[bool]:
         return run.ask(timeout=60)
 
-    job = bench.run_one(ask)
-    assert (job.state, job.attempt) == ("FAILED", 1)
-    assert "pass App(secret=…) or set INTERLOCK_SECRET" in (job.last_error or "")
+    bench.migrate()
+    job = ask.enqueue()
+    with pytest.raises(UsageError, match=r"^ask asks. Questions need a secret .* pass App\(secret=…\) or set INTERLO"):
+        bench.run()
+    assert job.job().phase == "pending"
+    monkeypatch.setenv("INTERLOCK_SECRET", "a-secret-of-the-environment")
+    bench.run()
+    assert job.job().phase == "running"
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,23 @@ def test_memory_limit_below_the_memory_of_an_idle_worker_is_refused(start: Start
     assert call("workers", "--json").json == []
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_worker_of_a_kind_that_asks_needs_a_secret(
+    call: Call, waiter: str, here: Path, monkeypatch: pytest.MonkeyPatch, processes: str
+) -> None:
+    """Under a supervisor, too."""
+    monkeypatch.delenv("INTERLOCK_SECRET", raising=False)
+    asking = "\n\n@app.job\ndef ask(run: SyncRun) -> Question[int]: return run.ask(timeout=60)\n"
+    (here / "asking.py").write_text(f"from interlock import Question\n{(here / 'waiter.py').read_text()}{asking}")
+    assert call("migrate", "-A", "asking:app").code == 0
+    answer = call("worker", "-A", "asking:app", "--processes", processes)
+    assert answer.code == 1
+    if processes == "1":
+        assert answer.sentence.startswith(
+            "ask asks. Questions need a secret to sign their tokens: pass App(secret=…) o"
+        )
+
+
 # ---------------------------------------------------------------- probes
 def test_worker_is_ready_when_it_has_connected_to_its_database(start: Start, here: Path, call: Call) -> None:
     """It is healthy before, so that no probe restarts it."""

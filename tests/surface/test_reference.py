@@ -68,7 +68,7 @@ UNSAID = {
     "App(retention=)": "`{'succeeded': 7 days, 'failed': None, 'audit': None}`: failed jobs and history are kept",
     "App(url=)": "`INTERLOCK_DATABASE_URL`, `DATABASE_URL`, then `sqlite:///interlock.db`",
     "App(transaction=)": "a transaction that Interlock opens",
-    "App(secret=)": "`INTERLOCK_SECRET`; without one, `run.ask` and `answer` raise",
+    "App(secret=)": "`INTERLOCK_SECRET`; without one, `answer` raises, and a worker of a kind that asks does not start",
     "app.worker(child_processes=)": "the number of cores",
 }
 

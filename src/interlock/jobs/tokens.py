@@ -23,6 +23,10 @@ class Tokens:
     def __init__(self, given: str | Sequence[str] | None = None) -> None:
         self._given = None if given is None else _check([given] if isinstance(given, str) else list(given))
 
+    def check(self) -> None:
+        """Raise `UsageError` if no token can be signed."""
+        self._signers()
+
     def sign(self, kind: str, root: str) -> str:
         """Return the token of a job's question, by its kind and the first job of its chain of redrives.
 

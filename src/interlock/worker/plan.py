@@ -81,6 +81,11 @@ class Plan:
                 f"{', '.join(apart)} runs in a child process, which must import the app by name. Put the app into a "
                 "module, and start the worker with interlock worker -A module:app."
             )
+        for name in sorted(kind.name for kind in self.kinds.values() if kind.signature.asks):
+            try:
+                self.kinds[name].tokens.check()
+            except UsageError as error:
+                raise UsageError(f"{name} asks. {error}") from None
         named = self.queues or sorted({"default", *(kind.queue for kind in self.kinds.values())})
         queues = tuple(check_name("queue", queue) for queue in named)
         return replace(self, queues=queues, drain=seconds(self.drain, "drain"), limits=self.limits.checked())
