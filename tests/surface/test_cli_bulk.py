@@ -230,9 +230,7 @@ def test_lost_database_ends_the_operation_with_its_error(
     ]
 
 
-def test_job_that_cannot_be_changed_is_an_error_only_if_it_is_named(
-    call: Call, store: OpenStore, place: Place
-) -> None:
+def test_job_that_cannot_be_changed_is_an_error_only_if_it_is_named(call: Call, store: OpenStore, place: Place) -> None:
     """Of jobs that filters choose, it is skipped, and the exit code is 0. The help says so."""
     ids = [greeting(call), greeting(call)]
     before = place.raw.dump()
