@@ -103,8 +103,9 @@ def test_workers_are_ready_again_when_their_database_is_back(own: Server, tmp_pa
         probes = Probes(lab, supervised)
         assert probes.ask("readyz") == (200, [])
         own.stop()
-        problems = probes.until("readyz", 503)
-        assert {"sup-1: The database is unreachable.", "sup-2: The database is unreachable."} <= {*problems}
+        outage = {"sup-1: The database is unreachable.", "sup-2: The database is unreachable."}
+        lab.until(lambda: outage <= {*probes.ask("readyz")[1]}, "both workers notice the outage")
+        assert probes.ask("readyz")[0] == 503
         assert probes.ask("healthz") == (200, [])
         own.start()
         assert probes.until("readyz", 200, within=60.0) == []
