@@ -53,7 +53,9 @@ ORDER BY j.id LIMIT :limit::int
 SELECT {job} FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) ORDER BY j.id
 
 -- name: redrivable
-SELECT j.id::text, {redriven}, j.awaited IS TRUE OR j.batch IS NOT NULL, j.awaited IS TRUE,
+-- A dependent of a job that had ended before has not marked it as `awaited`.
+SELECT j.id::text, {redriven}, j.batch IS NOT NULL OR EXISTS (SELECT FROM interlock.dependencies d WHERE d.needs = j.id),
+  EXISTS (SELECT FROM interlock.dependencies d WHERE d.needs = j.id),
   EXISTS (SELECT FROM interlock.dependencies d WHERE d.job_id = j.id)
 FROM interlock.jobs j
 WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) AND j.phase = 'failed'

@@ -1,8 +1,9 @@
 -- Deletion of old jobs and their audit, on PostgreSQL.
 
 -- fragment: needed
--- Whether a job that has not ended waits for this one, or for a batch that contains it.
-((j.batch IS NOT NULL OR j.awaited IS TRUE) AND EXISTS (
+-- Whether a job that has not ended waits for this one, or for a batch that contains it. Also if this one had ended
+-- before: then it is not marked as `awaited`.
+(EXISTS (SELECT FROM interlock.dependencies) AND EXISTS (
   SELECT FROM interlock.dependencies d JOIN interlock.jobs w ON w.id = ANY (ARRAY[d.job_id, d.job_id])
     AND w.finished_at IS NULL
   WHERE d.needs IN (j.id, j.batch, (SELECT b.parent FROM interlock.batches b WHERE b.id = j.batch))))

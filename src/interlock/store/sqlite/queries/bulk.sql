@@ -50,7 +50,9 @@ ORDER BY j.id LIMIT :limit + 0
 SELECT {job} FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value ORDER BY j.id
 
 -- name: redrivable
-SELECT j.id, {redriven}, j.awaited IS NOT NULL OR j.batch IS NOT NULL, j.awaited IS NOT NULL,
+-- A dependent of a job that had ended before has not marked it as `awaited`.
+SELECT j.id, {redriven}, j.batch IS NOT NULL OR EXISTS (SELECT 1 FROM interlock_dependencies d WHERE d.needs = j.id),
+  EXISTS (SELECT 1 FROM interlock_dependencies d WHERE d.needs = j.id),
   EXISTS (SELECT 1 FROM interlock_dependencies d WHERE d.job_id = j.id)
 FROM json_each(:ids) i CROSS JOIN interlock_jobs j ON j.id = i.value WHERE j.phase = 'failed'
 

@@ -4,8 +4,9 @@
 -- differs: `read_committed`, `drop_partition`, `delete_archived`.
 
 -- fragment: needed
--- Whether a job that has not ended waits for this one, or for a batch that contains it.
-((j.batch IS NOT NULL OR j.awaited IS NOT NULL) AND EXISTS (
+-- Whether a job that has not ended waits for this one, or for a batch that contains it. Also if this one had ended
+-- before: then it is not marked as `awaited`.
+(EXISTS (SELECT 1 FROM interlock_dependencies) AND EXISTS (
   SELECT 1 FROM interlock_dependencies d CROSS JOIN interlock_jobs w ON w.id = d.job_id AND w.finished_at IS NULL
   WHERE d.needs IN (j.id, j.batch, (SELECT b.parent FROM interlock_batches b WHERE b.id = j.batch))))
 

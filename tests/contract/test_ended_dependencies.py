@@ -1,0 +1,118 @@
+"""Dependencies on jobs that had ended before: retention, deletion and redrives treat them like any others."""
+
+import pytest
+
+from interlock.core.blocked_jobs import OnFailed
+from interlock.store.contract import Store
+from interlock.store.types import NewJob
+from tests.contract.flow_kit import batch, cancel_requested, events, get, node, put, run, run_all
+from tests.contract.kit import make
+from tests.kit import SettableClock
+
+
+def redrive(store: Store, job: NewJob, **fields: object) -> NewJob:
+    new = make(redrive_of=job.id, root=job.id, inherits=True, batch=job.batch, **fields)
+    (answer,) = store.bulk.redrive([new], again=False, reason=None)
+    assert answer.result == "stored"
+    return new
+
+
+@pytest.fixture
+def ended(store: Store) -> NewJob:
+    """A job that has succeeded, and that no other one has waited for."""
+    job = node()
+    put(store, [job])
+    run(store)
+    return job
+
+
+# ---------------------------------------------------------------- deletion
+@pytest.mark.parametrize("resolved", [True, False])
+def test_retention_keeps_a_job_that_had_ended_before(
+    store: Store, clock: SettableClock, ended: NewJob, resolved: bool
+) -> None:
+    """Whether or not its dependent was looked at before."""
+    slow = node(delay=2000)
+    last = node([ended, slow])
+    store.queue.enqueue([slow, last])
+    if resolved:
+        store.flow.resolve()
+    clock.advance(1000)
+    assert store.retention.prune(phase="succeeded", age=100, limit=10) == 0
+    clock.advance(1000)
+    assert run_all(store) == [slow.id, last.id]
+    assert store.flow.results(last.id, "mail") == ['"v"', '"v"']
+    clock.advance(1000)
+    assert store.retention.prune(phase="succeeded", age=100, limit=10) == 3
+
+
+def test_only_dependency_is_kept_before_its_dependent_was_looked_at(store: Store, clock: SettableClock, ended: NewJob) -> None:
+    clock.advance(1000)
+    last = node([ended])
+    store.queue.enqueue([last])
+    assert store.retention.prune(phase="succeeded", age=100, limit=10) == 0
+    assert run(store) == [last.id]
+
+
+def test_job_that_had_ended_before_is_not_deleted_while_another_waits_for_it(
+    store: Store, clock: SettableClock, ended: NewJob
+) -> None:
+    """The refused delete leaves no note. A plain job in the same call is deleted."""
+    slow, plain = node(delay=60), node()
+    put(store, [plain])
+    run(store)
+    last = node([ended, slow])
+    store.queue.enqueue([slow, last])
+    assert store.bulk.delete([ended.id, plain.id], by="olga", reason=None) == [plain.id]
+    assert [event for event, _ in events(store, ended)] == ["claim", "succeed"]
+    clock.advance(60)
+    run_all(store)
+    assert store.bulk.delete([ended.id], by="olga", reason=None) == [ended.id]
+
+
+def test_jobs_of_a_flow_are_kept_while_another_waits_for_the_flow(store: Store, clock: SettableClock) -> None:
+    """Also those in its batches."""
+    whole = batch("import")
+    parts = batch("parts", whole)
+    inner, slow = node(batch=parts.id), node(delay=2000, batch=whole.id)
+    last = node([whole])
+    put(store, [inner, slow, last], whole, parts)
+    run(store)
+    clock.advance(1000)
+    assert store.retention.prune(phase="succeeded", age=100, limit=10) == 0
+    assert store.bulk.delete([inner.id], by="olga", reason=None) == []
+    clock.advance(1000)
+    assert run_all(store) == [slow.id, last.id]
+
+
+# ---------------------------------------------------------------- redrives
+@pytest.mark.parametrize("on_failed", ["cancel", "hold"])
+def test_redrive_reopens_what_was_enqueued_after_the_failure(store: Store, on_failed: OnFailed) -> None:
+    bad = node()
+    put(store, [bad])
+    run(store, fails=[bad])
+    last = node([bad], on_failed)
+    store.queue.enqueue([last])
+    store.flow.resolve()
+    assert (get(store, last).held_at is None, get(store, last).cancel_requested_at is None) == (
+        on_failed == "cancel",
+        on_failed == "hold",
+    )
+    new = redrive(store, bad)
+    assert [need.needs for need in store.flow.needs(last.id, 5)] == [new.id]
+    assert cancel_requested(store) == []
+    assert run_all(store) == [new.id, last.id]
+
+
+def test_redrive_names_a_cancelled_job_that_was_enqueued_after_the_failure(store: Store) -> None:
+    bad = node()
+    put(store, [bad])
+    run(store, fails=[bad])
+    last = node([bad])
+    store.queue.enqueue([last])
+    run_all(store)
+    assert get(store, last).state == "CANCELLED"
+    new = make(redrive_of=bad.id, root=bad.id)
+    (answer,) = store.bulk.redrive([new], again=False, reason=None)
+    assert answer.awaited
+    assert [job.id for job in store.flow.reopenable([new.id])] == [last.id]
