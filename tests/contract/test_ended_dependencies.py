@@ -116,3 +116,23 @@ def test_redrive_names_a_cancelled_job_that_was_enqueued_after_the_failure(store
     (answer,) = store.bulk.redrive([new], again=False, reason=None)
     assert answer.awaited
     assert [job.id for job in store.flow.reopenable([new.id])] == [last.id]
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_failed_job_is_redriven_although_what_it_needed_was_deleted(
+    store: Store, clock: SettableClock, in_batch: bool
+) -> None:
+    """Together with other jobs. A note says that it runs without the deleted results; the others stay."""
+    whole, kept = batch("import"), node(tries=3)
+    first = node(batch=whole.id if in_batch else None)
+    last, other = node([whole if in_batch else first, kept]), node()
+    put(store, [first, kept, last, other], whole)
+    run(store, fails=[other])
+    run(store, fails=[last])
+    assert store.bulk.delete([first.id], by="olga", reason=None) == [first.id]
+    new = [make(redrive_of=job.id, root=job.id, inherits=True) for job in (last, other)]
+    assert {each.result for each in store.bulk.redrive(new, again=False, reason="go on")} == {"stored"}
+    assert [need.needs for need in store.flow.needs(new[0].id, 5)] == [kept.id]
+    assert events(store, last)[-1][1] == f"as {new[0].id}, without 1 deleted dependency: go on"
+    assert events(store, other)[-1][1] == f"as {new[1].id}: go on"
+    assert sorted(run_all(store)) == sorted(job.id for job in new)

@@ -132,3 +132,14 @@ def test_two_operators_reopen_a_flow_once(pipeline: Pipeline) -> None:
         pipeline.app.run_until_idle()
         again = [job for job in pipeline.app.jobs(kind="total") if job.redrive_of == final.id]
         assert [(job.state, job.result) for job in again] == [("SUCCEEDED", 10)]
+
+
+def test_delete_says_which_jobs_others_still_wait_for(pipeline: Pipeline) -> None:
+    """Also of a job that had ended before the other one was enqueued."""
+    first = pipeline.part.enqueue(1)
+    pipeline.app.run_until_idle()
+    slow = pipeline.report.using(delay=3600).enqueue()
+    pipeline.total.using(after=[first, slow]).enqueue()
+    result = pipeline.app.bulk.delete(kind="part", by="ann")
+    assert (result.changed, result.skipped) == (0, {"another job still waits for it or its batch": 1})
+    assert first.job().result == 1

@@ -17,6 +17,7 @@ PAYLOADS = 100
 """The most jobs that are redriven at once. Their payloads are in memory, and each may take a megabyte."""
 
 DELETED = "deleted in the meantime"
+NEEDED = "another job still waits for it or its batch"
 MOVED = "moved by workers in the meantime, or past the commit"
 NOT_ALLOWED = "not allowed by the lifecycle"
 ASKED = "asked to stop before"
@@ -152,7 +153,10 @@ class DeleteJobs:
         def delete(ids: Sequence[str]) -> None:
             deleted = operator.store.bulk.delete(ids, by=operator.actor, reason=self.reason)
             result.changed += len(deleted)
-            result.skip(DELETED, len(ids) - len(deleted))
+            left = sorted(set(ids) - set(deleted))
+            needed = len(operator.store.bulk.get(left)) if left else 0
+            result.skip(NEEDED, needed)
+            result.skip(DELETED, len(left) - needed)
 
         # A table of the user may refer to a job, which then cannot be deleted.
         for id, error in bisect([each.job.id for each in selected], delete, is_unavailable):

@@ -99,7 +99,10 @@ class Dialect(Protocol):
         ...
 
     def dependencies_of(self, ids: Sequence[str]) -> Statement:
-        """Find what these jobs waited for. Each row is (id, what it needs, is it a batch, policy, outcome)."""
+        """Find what these jobs waited for.
+
+        Each row is (id, what it needs, is it a batch, policy, outcome, was it deleted since).
+        """
         ...
 
     def lock_dependents(self, ids: Sequence[str]) -> Statement:

@@ -5,6 +5,7 @@ in an old job's audit proves that the job was redriven, and of two transactions 
 second one finds the note of the first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 from ..core.blocked_jobs import OnFailed
@@ -32,7 +33,7 @@ def redriving(
     rows = yield dialect.redrivable(list(new))
     before, awaited, itself, waited = ({str(row[0]): bool(row[n]) for row in rows} for n in range(1, 5))
     allowed = {old: job for old, job in new.items() if old in before and (again or not before[old])}
-    yield from _inherit_dependencies(dialect, {old: job for old, job in allowed.items() if waited[old]})
+    left_out = yield from _inherit_dependencies(dialect, {old: job for old, job in allowed.items() if waited[old]})
     for old, job in allowed.items():
         job.awaited = itself[old]
     enqueued = yield from enqueueing(dialect, list(allowed.values()), admit)
@@ -41,18 +42,37 @@ def redriving(
     for (old, job), found in zip(allowed.items(), enqueued, strict=True):
         results[old] = Redriven(old, "stored" if found.created else "key_taken", found.id, awaited[old])
         if found.created:
-            notes[old] = f"as {job.id}: {reason}" if reason else f"as {job.id}"
+            notes[old] = ": ".join(part for part in (_successor(job.id, left_out[old]), reason) if part)
     if notes:
         yield dialect.note_redrives(notes, jobs[0].actor)
         yield from _reopen(dialect, {old: allowed[old].id for old in notes if awaited[old]})
     return list(results.values())
 
 
-def _inherit_dependencies(dialect: Dialect, jobs: Mapping[str, NewJob]) -> Generator[Statement, Rows, None]:
-    """Let the new jobs wait for what the old ones waited for. What has failed for good no longer stops them."""
-    for old, needs, is_batch, on_failed, outcome in (yield dialect.dependencies_of(list(jobs))) if jobs else ():
+def _inherit_dependencies(
+    dialect: Dialect, jobs: Mapping[str, NewJob]
+) -> Generator[Statement, Rows, Counter[str]]:
+    """Let the new jobs wait for what the old ones waited for. What has failed for good no longer stops them.
+
+    What was deleted since is left out. Returns how much that was for each old job.
+    """
+    left_out: Counter[str] = Counter()
+    for old, needs, is_batch, on_failed, outcome, deleted in (
+        (yield dialect.dependencies_of(list(jobs))) if jobs else ()
+    ):
+        if deleted:
+            left_out[old] += 1
+            continue
         policy: OnFailed = "run" if outcome == "failed" else on_failed
         jobs[old].after += (Dependency(needs, bool(is_batch), policy),)
+    return left_out
+
+
+def _successor(id: str, left_out: int) -> str:
+    """Name the new job in the audit of the old one. `flow.follow` reads the id."""
+    if not left_out:
+        return f"as {id}"
+    return f"as {id}, without {left_out} deleted {'dependency' if left_out == 1 else 'dependencies'}"
 
 
 def _reopen(dialect: Dialect, repeated: Mapping[str, str]) -> Generator[Statement, Rows, None]:

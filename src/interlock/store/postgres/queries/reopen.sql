@@ -1,7 +1,11 @@
 -- A redrive re-opens what waits for the failed job, on PostgreSQL.
 
 -- name: dependencies.of
-SELECT d.job_id::text, d.needs::text, d.is_batch, d.on_failed, d.outcome FROM interlock.dependencies d
+-- What jobs waited for, and whether it was deleted since.
+SELECT d.job_id::text, d.needs::text, d.is_batch, d.on_failed, d.outcome, CASE WHEN d.is_batch
+  THEN NOT EXISTS (SELECT FROM interlock.batches b WHERE b.id = d.needs)
+  ELSE NOT EXISTS (SELECT FROM interlock.jobs n WHERE n.id = d.needs) END
+FROM interlock.dependencies d
 WHERE d.job_id = ANY(ARRAY(SELECT unnest(:ids::text::uuid[]))) ORDER BY d.job_id, d.needs
 
 -- fragment: sets_of

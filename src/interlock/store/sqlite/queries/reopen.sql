@@ -3,7 +3,10 @@
 -- differs: one writer, so nothing must be locked: there is no `reopen.lock`.
 
 -- name: dependencies.of
-SELECT d.job_id, d.needs, d.is_batch, d.on_failed, d.outcome
+-- What jobs waited for, and whether it was deleted since.
+SELECT d.job_id, d.needs, d.is_batch, d.on_failed, d.outcome, CASE WHEN d.is_batch
+  THEN NOT EXISTS (SELECT 1 FROM interlock_batches b WHERE b.id = d.needs)
+  ELSE NOT EXISTS (SELECT 1 FROM interlock_jobs n WHERE n.id = d.needs) END
 FROM json_each(:ids) i CROSS JOIN interlock_dependencies d ON d.job_id = i.value ORDER BY d.job_id, d.needs
 
 -- fragment: sets_of
