@@ -9,6 +9,7 @@ from interlock.operate.verify import verify
 from interlock.store.contract import Store
 from interlock.store.postgres.store import PostgresStore
 from interlock.store.types import Decision, Fence, Heartbeat, Lease, WorkerFacts
+from tests.contract.flow_kit import get, node, put
 from tests.contract.kit import claim, claimed, close, commit, decided, fail, finish, settle, started, stored, taken
 from tests.kit import SettableClock
 
@@ -131,3 +132,20 @@ def test_uptime_is_unknown_if_the_clock_is_before_the_servers_start(store: Store
         earlier = "(clock_timestamp() - interval '1000 hours')"
         store.session.queries["uptime"] = store.session.queries["uptime"].replace("clock_timestamp()", earlier)
     assert store.inspect.uptime() is None
+
+
+@pytest.mark.parametrize("ended_before", [True, False])
+def test_dependents_do_not_wait_for_the_clock(store: Store, clock: SettableClock, ended_before: bool) -> None:
+    """After it went back: neither of a job that ends then, nor of one that had ended before."""
+    first = node()
+    last = node([first])
+    put(store, [first] if ended_before else [first, last])
+    (lease,) = claim(store)
+    if ended_before:
+        finish(store, lease)
+        store.queue.enqueue([last])
+    clock.advance(BACK)
+    if not ended_before:
+        finish(store, lease)
+    store.flow.resolve()
+    assert get(store, last).blocked_at is None

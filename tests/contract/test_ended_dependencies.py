@@ -136,3 +136,45 @@ def test_failed_job_is_redriven_although_what_it_needed_was_deleted(
     assert events(store, last)[-1][1] == f"as {new[0].id}, without 1 deleted dependency: go on"
     assert events(store, other)[-1][1] == f"as {new[1].id}: go on"
     assert sorted(run_all(store)) == sorted(job.id for job in new)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_dependency_on_a_redriven_job_is_one_on_the_last_new_job(store: Store, times: int) -> None:
+    """A batch counts it the same way. It does not matter whether the job had been redriven before or is redriven now."""
+    first = bad = node()
+    put(store, [bad])
+    for _ in range(times):
+        run(store, fails=[bad])
+        bad = redrive(store, bad)
+    last, both = node([first]), node([first, bad])
+    store.queue.enqueue([last, both])
+    store.flow.resolve()
+    for job in (last, both):
+        assert [(need.needs, need.outcome) for need in store.flow.needs(job.id, 5)] == [(bad.id, None)]
+    assert run_all(store) == [bad.id, last.id, both.id]
+
+
+def test_dependency_on_a_redriven_job_fails_if_the_new_job_has_failed(store: Store) -> None:
+    bad = node()
+    put(store, [bad])
+    run(store, fails=[bad])
+    new = redrive(store, bad)
+    run(store, fails=[new])
+    last = node([bad], "hold")
+    store.queue.enqueue([last])
+    store.flow.resolve()
+    assert get(store, last).held_reason == f"its dependency mail {new.id} failed"
+
+
+def test_check_of_an_end_does_not_depend_on_a_pending_arrival(store: Store) -> None:
+    """The end of a job that was redriven since tells its dependents nothing; they wait for the new job."""
+    bad = node(awaited=True)
+    put(store, [bad, node([bad])])
+    store.transitions._flow.resolve_ended = lambda: None  # type: ignore[attr-defined]  # it dies here
+    run(store, fails=[bad])
+    new = redrive(store, bad)
+    last = node([bad])
+    store.queue.enqueue([last])
+    assert run(store) == [new.id]
+    store.flow.resolve()
+    assert get(store, last).blocked_at is None

@@ -7,6 +7,7 @@ the end of the other. A worker that dies in between leaves the check to the next
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..core.blocked_jobs import Blocked
@@ -20,6 +21,17 @@ AGAIN_AFTER = 1.0
 """Seconds after which a locked job is looked at again."""
 ACTOR = "dependencies"
 """The actor in the audit of a job that waited for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A dependency that has an outcome, which may not be stored yet."""
+
+    job_id: str
+    needs: str
+    is_batch: bool
+    outcome: str
+    """`succeeded`, `failed`, or `redriven` if the job waits for the new one instead."""
 
 
 class FlowQueries(Protocol):
@@ -37,11 +49,20 @@ class FlowQueries(Protocol):
         """Mark the jobs that these jobs wait for. Return those of `ids` for which this was not possible now."""
         ...
 
-    def mark(self, ended: Sequence[str], arrived: Sequence[str]) -> bool:
-        """Store the outcome of dependencies, and add a check for each job whose dependency has one now.
+    def follow(self, ids: Sequence[str]) -> list[str]:
+        """Let those of these jobs that wait for a redriven job wait for the new one. Return them."""
+        ...
 
-        Return whether there is such a job.
-        """
+    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[Edge]:
+        """Return the dependencies that have an outcome now: on jobs that have ended, and of jobs that have arrived."""
+        ...
+
+    def lock_edges(self, edges: Sequence[Edge]) -> list[str]:
+        """Keep redrives from changing these dependencies. Return the waiting jobs for which this was not possible."""
+        ...
+
+    def mark(self, edges: Sequence[Edge]) -> None:
+        """Store the outcomes of these dependencies."""
         ...
 
     def lock(self, ids: Sequence[str]) -> list[str]:
@@ -59,23 +80,55 @@ class FlowQueries(Protocol):
 
 def resolve_some(db: FlowQueries) -> bool:
     """Carry out checks in one transaction. Returns whether there may be more."""
-    taken, marked = db.take(CHECKS), False
+    taken = db.take(CHECKS)
     steps: dict[str, list[str]] = {"ended": [], "arrived": [], "changed": []}
     for step, id in dict.fromkeys(taken):
         steps[step].append(id)
-    arrived = steps["arrived"]
-    if arrived and (locked := db.await_needs(arrived)):
-        db.add("arrived", locked, AGAIN_AFTER)
-    if steps["ended"] or arrived:
-        marked = db.mark(steps["ended"], arrived)
-    if changed := steps["changed"]:
-        if locked := db.lock(changed):
-            db.add("changed", locked, AGAIN_AFTER)
-        free = sorted(set(changed) - set(locked))
-        decided = [each for each in db.blocked(free) if each.decision != "wait"]
-        if decided:
-            db.apply(decided)
+    _await_needs(db, steps["arrived"])
+    marked = _store_outcomes(db, steps["ended"], steps["arrived"])
+    _decide(db, steps["changed"])
     return marked or len(taken) == CHECKS
+
+
+def _await_needs(db: FlowQueries, arrived: Sequence[str]) -> None:
+    """Mark what these jobs wait for. What has been redriven is followed to the new job, which may have ended, too."""
+    asked = list(arrived)
+    while asked:
+        if locked := db.await_needs(asked):
+            db.add("arrived", locked, AGAIN_AFTER)
+        asked = db.follow(asked)
+
+
+def _store_outcomes(db: FlowQueries, ended: Sequence[str], arrived: Sequence[str]) -> bool:
+    """Store outcomes of dependencies, and add checks of the jobs that wait. Returns whether there are such jobs."""
+    edges = db.outcomes(ended, arrived) if ended or arrived else []
+    if moved := sorted({each.job_id for each in edges if each.outcome == "redriven"}):
+        db.add("arrived", moved, 0.0)
+    edges = [each for each in edges if each.outcome != "redriven"]
+    if edges and (locked := set(db.lock_edges(edges))):
+        db.add("arrived", sorted(locked), AGAIN_AFTER)
+        edges = [each for each in edges if each.job_id not in locked]
+    if edges:
+        db.mark(edges)
+        # Also if another process has stored the outcome meanwhile: it cannot decide while this one has locked the job.
+        db.add("changed", sorted({each.job_id for each in edges}), 0.0)
+    return bool(moved or edges)
+
+
+def _decide(db: FlowQueries, changed: Sequence[str]) -> None:
+    """Carry out what is decided about these jobs. Most of them still wait, and are not locked."""
+    decided = _decided(db, changed)
+    if not decided:
+        return
+    ids = [each.job_id for each in decided]
+    if locked := set(db.lock(ids)):
+        db.add("changed", sorted(locked), AGAIN_AFTER)
+    if now := _decided(db, [id for id in ids if id not in locked]):
+        db.apply(now)
+
+
+def _decided(db: FlowQueries, ids: Sequence[str]) -> list[Blocked]:
+    return [each for each in db.blocked(ids) if each.decision != "wait"] if ids else []
 
 
 class Ended:

@@ -12,7 +12,7 @@ from ...core.job import Job
 from ...errors import NotFound, Unavailable
 from ..codec import array, is_id, text_array
 from ..codec import job as job_of
-from ..dependents import ACTOR, ROUNDS, resolve_some
+from ..dependents import ACTOR, ROUNDS, Edge, resolve_some
 from ..enqueue_plan import Rows
 from ..flow_types import BatchProgress, Need
 from . import columns
@@ -85,6 +85,10 @@ class PostgresFlow:
         return [job_of(row, as_is) for row in self._session.read("flow.members", given)]
 
 
+def _columns(edges: Sequence[Edge]) -> dict[str, str]:
+    return {"job_id": array(each.job_id for each in edges), "needs": array(each.needs for each in edges)}
+
+
 class PostgresFlowQueries:
     """The statements that resolve dependencies, in one transaction."""
 
@@ -101,8 +105,21 @@ class PostgresFlowQueries:
     def await_needs(self, ids: Sequence[str]) -> list[str]:
         return [row[0] for row in self._run("flow.await", {"id": array(ids)})]
 
-    def mark(self, ended: Sequence[str], arrived: Sequence[str]) -> bool:
-        return bool(self._run("flow.mark", {"ended": array(ended), "arrived": array(arrived)}))
+    def follow(self, ids: Sequence[str]) -> list[str]:
+        return [row[0] for row in self._run("flow.follow", {"id": array(ids)})]
+
+    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[Edge]:
+        return [Edge(*row) for row in self._run("flow.outcomes", {"ended": array(ended), "arrived": array(arrived)})]
+
+    def lock_edges(self, edges: Sequence[Edge]) -> list[str]:
+        given = _columns(edges) | {
+            "is_batch": array(each.is_batch for each in edges),
+            "outcome": array(each.outcome for each in edges),
+        }
+        return [row[0] for row in self._run("flow.lock_edges", given)]
+
+    def mark(self, edges: Sequence[Edge]) -> None:
+        self._run("flow.mark", _columns(edges), answers=False)
 
     def lock(self, ids: Sequence[str]) -> list[str]:
         return [row[0] for row in self._run("flow.lock", {"id": array(ids)})]

@@ -82,8 +82,9 @@ CREATE INDEX dependencies_open ON interlock.dependencies (job_id) WHERE outcome 
 CREATE INDEX dependencies_failed ON interlock.dependencies (job_id) WHERE outcome = 'failed';
 
 -- What must be found out about dependencies, after the transaction that caused it: `ended`, what waits for this job;
--- `arrived`, which of its dependencies have ended already; `changed`, whether the job still waits. Rows are only
--- inserted and deleted, so that nothing waits for them.
+-- `arrived`, which of its dependencies have ended already; `changed`, whether the job still waits. A check is due at
+-- once, whatever the clock says (`epoch`), or later if a row was locked. Rows are only inserted and deleted, so that
+-- nothing waits for them.
 CREATE TABLE interlock.flow_checks (
   check_at timestamptz NOT NULL,
   job_id   uuid NOT NULL,

@@ -80,7 +80,7 @@ BEGIN
     END IF;
   END IF;
   IF job.finished_at IS NOT NULL AND (job.batch IS NOT NULL OR job.awaited) THEN
-    INSERT INTO interlock.flow_checks (check_at, job_id, step) VALUES (job.created_at, job.id, 'ended');
+    INSERT INTO interlock.flow_checks (check_at, job_id, step) VALUES ('epoch', job.id, 'ended');
   END IF;
   IF stopped AND job.limited THEN
     PERFORM pg_notify('interlock.jobs', '');

@@ -9,13 +9,15 @@ from ...core.job import Job
 from ...errors import NotFound, Unavailable
 from ..codec import job as job_of
 from ..commit_boundary import Run
-from ..dependents import ACTOR, ROUNDS, resolve_some
+from ..dependents import ACTOR, ROUNDS, Edge, resolve_some
 from ..flow_types import BatchProgress, Need
 from . import rows
 from .file import runner
 from .session import SqliteSession
 from .timestamps import Timestamp, when
 
+ALWAYS_DUE = "1970-01-01T00:00:00.000000Z"
+"""The time of a check that is due at once, whatever the clock says."""
 _log = logging.getLogger("interlock")
 
 
@@ -95,17 +97,27 @@ class SqliteFlowQueries:
         return [(step, id) for step, id in self._run("flow.take", {"limit": limit})]
 
     def add(self, step: str, ids: Sequence[str], wait: float) -> None:
-        self._run("flow.add", {"step": step, "ids": rows.array(ids), "at": self._now.plus(wait)}, answers=False)
+        at = self._now.plus(wait) if wait > 0 else ALWAYS_DUE
+        self._run("flow.add", {"step": step, "ids": rows.array(ids), "at": at}, answers=False)
 
     def await_needs(self, ids: Sequence[str]) -> list[str]:
         self._run("flow.await", {"ids": rows.array(ids)}, answers=False)
         return []
 
-    def mark(self, ended: Sequence[str], arrived: Sequence[str]) -> bool:
+    def follow(self, ids: Sequence[str]) -> list[str]:
+        return sorted({row[0] for row in self._run("flow.follow", {"ids": rows.array(ids)})})
+
+    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[Edge]:
         given = {"ended": rows.array(ended), "arrived": rows.array(arrived)}
-        if changed := sorted({row[0] for row in self._run("flow.mark", given)}):
-            self.add("changed", changed, 0.0)
-        return bool(changed)
+        return [Edge(row[0], row[1], bool(row[2]), row[3]) for row in self._run("flow.outcomes", given)]
+
+    def lock_edges(self, edges: Sequence[Edge]) -> list[str]:
+        del edges  # one writer: no other transaction has locked a row
+        return []
+
+    def mark(self, edges: Sequence[Edge]) -> None:
+        given = {"edges": rows.array((each.job_id, each.needs, each.outcome) for each in edges)}
+        self._run("flow.mark", given, answers=False)
 
     def lock(self, ids: Sequence[str]) -> list[str]:
         del ids  # one writer: no other transaction has locked a row

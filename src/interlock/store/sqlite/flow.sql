@@ -82,8 +82,8 @@ CREATE INDEX interlock_dependencies_open ON interlock_dependencies (job_id) WHER
 CREATE INDEX interlock_dependencies_failed ON interlock_dependencies (job_id) WHERE outcome = 'failed';
 
 -- What must be found out about dependencies, after the transaction that caused it: `ended`, what waits for this job;
--- `arrived`, which of its dependencies have ended already; `changed`, whether the job still waits. Rows are only
--- inserted and deleted.
+-- `arrived`, which of its dependencies have ended already; `changed`, whether the job still waits. A check is due at
+-- once, whatever the clock says: in 1970. Rows are only inserted and deleted.
 CREATE TABLE interlock_flow_checks (
   id       INTEGER PRIMARY KEY,
   check_at TEXT NOT NULL CHECK (check_at GLOB '????-??-??T??:??:??.??????Z'),
@@ -120,7 +120,7 @@ BEGIN
     WHERE NEW.concurrency_key IS NOT NULL AND NEW.phase = 'pending' AND NEW.held_at IS NULL
       AND NEW.blocked_at IS NULL AND NEW.cancel_requested_at IS NULL;
   INSERT INTO interlock_flow_checks (check_at, job_id, step)
-    SELECT NEW.created_at, NEW.id, 'ended'
+    SELECT '1970-01-01T00:00:00.000000Z', NEW.id, 'ended'
     WHERE NEW.finished_at IS NOT NULL AND (NEW.batch IS NOT NULL OR NEW.awaited = 1);
 END;
 

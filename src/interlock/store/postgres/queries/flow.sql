@@ -18,7 +18,7 @@ stored AS (
   INSERT INTO interlock.dependencies (job_id, needs, is_batch, on_failed) SELECT * FROM asked ON CONFLICT DO NOTHING),
 arrived AS (
   INSERT INTO interlock.flow_checks (check_at, job_id, step)
-  SELECT (SELECT interlock.clock()), i.id, 'arrived' FROM unnest(:arrived::text::uuid[]) AS i(id))
+  SELECT 'epoch', i.id, 'arrived' FROM unnest(:arrived::text::uuid[]) AS i(id))
 SELECT a.needs::text FROM asked a WHERE CASE WHEN a.is_batch
   THEN NOT EXISTS (SELECT FROM interlock.batches b WHERE b.id = a.needs)
   ELSE NOT EXISTS (SELECT FROM interlock.jobs j WHERE j.id = a.needs) END LIMIT 1
@@ -32,7 +32,8 @@ RETURNING step, job_id::text
 
 -- name: flow.add
 INSERT INTO interlock.flow_checks (check_at, job_id, step)
-SELECT interlock.clock() + :wait::float8 * interval '1 second', i.id, :step::text
+SELECT CASE WHEN :wait::float8 > 0 THEN interlock.clock() + :wait::float8 * interval '1 second' ELSE 'epoch' END, i.id,
+  :step::text
 FROM unnest(:id::text::uuid[]) AS i(id)
 
 -- name: flow.await
@@ -51,10 +52,52 @@ marked AS (
 SELECT DISTINCT o.job_id::text FROM open o JOIN interlock.jobs j ON j.id = o.needs
 WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = o.needs)
 
--- name: flow.mark
--- Stores the outcome of dependencies: of these jobs that have ended, of the batches and flows that contain them, and of
--- whatever these other jobs wait for. A batch is complete if all its jobs have ended. If one fails before that, only
--- jobs that the failure cancels learn of it. A failed job that was redriven counts as its successor.
+-- name: flow.follow
+-- A dependency on a failed job that was redriven becomes one on the new job, which the note in the audit names. Returns
+-- the jobs that had such a dependency.
+WITH moved AS MATERIALIZED (
+  SELECT d.job_id, d.needs, d.on_failed, n.successor
+  FROM interlock.dependencies d JOIN interlock.jobs j ON j.id = ANY (ARRAY[d.needs, d.needs]) AND j.phase = 'failed'
+    CROSS JOIN LATERAL (
+      SELECT substr(a.reason, 4, 36)::uuid AS successor FROM interlock.audit a
+      WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive'
+      ORDER BY a.n DESC LIMIT 1) n
+  WHERE d.job_id = ANY(ARRAY(SELECT unnest(:id::text::uuid[]))) AND NOT d.is_batch AND d.outcome IS NULL),
+dropped AS (
+  DELETE FROM interlock.dependencies d USING moved m WHERE d.job_id = m.job_id AND d.needs = m.needs),
+added AS (
+  INSERT INTO interlock.dependencies (job_id, needs, is_batch, on_failed)
+  SELECT m.job_id, m.successor, false, m.on_failed FROM moved m ON CONFLICT DO NOTHING)
+SELECT DISTINCT m.job_id::text FROM moved m
+
+-- fragment: outcomes
+-- The outcome of each of the dependencies `edges`. A batch is complete if all its jobs have ended. If one fails before
+-- that, only jobs that the failure cancels learn of it. A failed job of a batch that was redriven counts as its
+-- successor. A dependency on a redriven job has no outcome: `flow.follow` moves it.
+parts AS MATERIALIZED (
+  SELECT x.needs AS whole, x.needs AS part FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x
+  UNION ALL
+  SELECT x.needs, b.id FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x
+    JOIN interlock.batches b ON b.parent = x.needs),
+states AS MATERIALIZED (
+  SELECT p.whole, bool_or(EXISTS (SELECT FROM interlock.jobs j WHERE j.batch = p.part AND j.phase = 'pending')
+      OR EXISTS (SELECT FROM interlock.jobs j WHERE j.batch = p.part AND j.phase = 'running')) AS open,
+    bool_or(EXISTS (SELECT FROM interlock.jobs j WHERE j.batch = p.part AND j.phase = 'failed'
+      AND NOT {redriven})) AS failed
+  FROM parts p GROUP BY p.whole),
+outcomes AS MATERIALIZED (
+  SELECT e.job_id, e.needs, e.is_batch, CASE
+    WHEN NOT e.is_batch AND j.id IS NULL THEN 'failed'
+    WHEN NOT e.is_batch AND j.phase = 'failed' AND {redriven} THEN 'redriven'
+    WHEN NOT e.is_batch AND j.finished_at IS NOT NULL THEN j.phase
+    WHEN e.is_batch AND s.failed AND (NOT s.open OR e.on_failed = 'cancel') THEN 'failed'
+    WHEN e.is_batch AND NOT s.open THEN 'succeeded' END AS outcome
+  FROM edges e LEFT JOIN interlock.jobs j ON j.id = e.needs AND NOT e.is_batch
+    LEFT JOIN states s ON s.whole = e.needs AND e.is_batch)
+
+-- name: flow.outcomes
+-- The dependencies that have an outcome now: on these jobs that have ended, on the batches and flows that contain them,
+-- and whatever these other jobs wait for.
 WITH ended AS MATERIALIZED (
   SELECT j.id, j.batch FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:ended::text::uuid[])))),
 sets AS MATERIALIZED (
@@ -70,31 +113,45 @@ edges AS MATERIALIZED (
   UNION
   SELECT d.job_id, d.needs, d.is_batch, d.on_failed FROM interlock.dependencies d
   WHERE d.job_id = ANY(ARRAY(SELECT unnest(:arrived::text::uuid[]))) AND d.outcome IS NULL),
-parts AS MATERIALIZED (
-  SELECT x.needs AS whole, x.needs AS part FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x
-  UNION ALL
-  SELECT x.needs, b.id FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x
-    JOIN interlock.batches b ON b.parent = x.needs),
-states AS MATERIALIZED (
-  SELECT p.whole, bool_or(EXISTS (SELECT FROM interlock.jobs j WHERE j.batch = p.part AND j.phase = 'pending')
-      OR EXISTS (SELECT FROM interlock.jobs j WHERE j.batch = p.part AND j.phase = 'running')) AS open,
-    bool_or(EXISTS (SELECT FROM interlock.jobs j WHERE j.batch = p.part AND j.phase = 'failed'
-      AND NOT {redriven})) AS failed
-  FROM parts p GROUP BY p.whole),
-outcomes AS MATERIALIZED (
-  SELECT e.job_id, e.needs, CASE
-    WHEN NOT e.is_batch AND j.id IS NULL THEN 'failed'
-    WHEN NOT e.is_batch AND j.finished_at IS NOT NULL THEN j.phase
-    WHEN e.is_batch AND s.failed AND (NOT s.open OR e.on_failed = 'cancel') THEN 'failed'
-    WHEN e.is_batch AND NOT s.open THEN 'succeeded' END AS outcome
-  FROM edges e LEFT JOIN interlock.jobs j ON j.id = e.needs AND NOT e.is_batch
-    LEFT JOIN states s ON s.whole = e.needs AND e.is_batch),
-marked AS (
-  UPDATE interlock.dependencies d SET outcome = o.outcome FROM outcomes o
-  WHERE d.job_id = o.job_id AND d.needs = o.needs AND d.outcome IS NULL AND o.outcome IS NOT NULL
-  RETURNING d.job_id)
-INSERT INTO interlock.flow_checks (check_at, job_id, step)
-SELECT DISTINCT (SELECT interlock.clock()), m.job_id, 'changed' FROM marked m RETURNING job_id
+{outcomes}
+SELECT o.job_id::text, o.needs::text, o.is_batch, o.outcome FROM outcomes o WHERE o.outcome IS NOT NULL
+
+-- name: flow.lock_edges
+-- Locks the jobs that wait, and the failed jobs and batches that they wait for, until their outcomes are stored. A
+-- redrive locks the same rows, so it comes before or after. Nothing else waits for these shared locks but changes of
+-- the waiting jobs. Returns the jobs of which another transaction has locked a row.
+WITH asked AS MATERIALIZED (
+  SELECT * FROM unnest(:job_id::text::uuid[], :needs::text::uuid[], :is_batch::text::bool[], :outcome::text::text[])
+    AS a(job_id, needs, is_batch, outcome)),
+waiting AS MATERIALIZED (
+  SELECT j.id FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT a.job_id FROM asked a))
+  ORDER BY j.id FOR SHARE SKIP LOCKED),
+failed AS MATERIALIZED (
+  SELECT j.id FROM interlock.jobs j
+  WHERE j.id = ANY(ARRAY(SELECT a.needs FROM asked a WHERE a.outcome = 'failed' AND NOT a.is_batch))
+  ORDER BY j.id FOR SHARE SKIP LOCKED),
+sets AS MATERIALIZED (
+  SELECT b.id FROM interlock.batches b
+  WHERE b.id = ANY(ARRAY(SELECT a.needs FROM asked a WHERE a.outcome = 'failed' AND a.is_batch))
+  ORDER BY b.id FOR SHARE SKIP LOCKED)
+SELECT DISTINCT a.job_id::text FROM asked a
+WHERE a.job_id NOT IN (SELECT w.id FROM waiting w)
+  OR (a.outcome = 'failed' AND NOT a.is_batch AND a.needs NOT IN (SELECT f.id FROM failed f)
+    AND EXISTS (SELECT FROM interlock.jobs j WHERE j.id = a.needs))
+  OR (a.outcome = 'failed' AND a.is_batch AND a.needs NOT IN (SELECT s.id FROM sets s)
+    AND EXISTS (SELECT FROM interlock.batches b WHERE b.id = a.needs))
+
+-- name: flow.mark
+-- Stores the outcomes of these dependencies. It finds them out again: what a redrive has changed before the locks were
+-- taken is seen now.
+WITH edges AS MATERIALIZED (
+  SELECT d.job_id, d.needs, d.is_batch, d.on_failed
+  FROM unnest(:job_id::text::uuid[], :needs::text::uuid[]) AS a(job_id, needs)
+    JOIN interlock.dependencies d ON d.job_id = ANY (ARRAY[a.job_id, a.job_id]) AND d.needs = a.needs
+  WHERE d.outcome IS NULL),
+{outcomes}
+UPDATE interlock.dependencies d SET outcome = o.outcome FROM outcomes o
+WHERE d.job_id = o.job_id AND d.needs = o.needs AND d.outcome IS NULL AND o.outcome IN ('succeeded', 'failed')
 
 -- name: flow.lock
 -- The blocked jobs among these that no other transaction has locked, and the ids of those that one has.

@@ -22,10 +22,13 @@ sets AS MATERIALIZED (
 (w.finished_at IS NULL OR (w.phase = 'failed' AND w.cancel_requested_by = :actor::text))
 
 -- name: reopen.lock
--- The jobs that wait for these jobs. Another redrive of what they wait for must not run at the same time: of two that
--- each repeat one of two failed jobs, the second must see the first.
-WITH {sets_of}
-SELECT count(*) FROM (
+-- The jobs that wait for these jobs, and the batches and flows of these jobs. Another redrive of what they wait for must
+-- not run at the same time: of two that each repeat one of two failed jobs, the second must see the first. Nor is a
+-- failure stored with a dependency (`flow.lock_edges`), even of a job that begins to wait for a batch now.
+WITH {sets_of},
+locked_sets AS MATERIALIZED (
+  SELECT b.id FROM interlock.batches b WHERE b.id IN (SELECT s.id FROM sets s) ORDER BY b.id FOR NO KEY UPDATE)
+SELECT count(*), (SELECT count(*) FROM locked_sets) FROM (
   SELECT FROM interlock.jobs w WHERE w.id IN (
     SELECT d.job_id FROM interlock.dependencies d WHERE d.needs = ANY(ARRAY(SELECT unnest(:ids::text::uuid[])))
     UNION

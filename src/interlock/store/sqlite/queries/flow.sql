@@ -1,6 +1,7 @@
 -- Batches and dependencies, on SQLite.
 --
--- differs: SQLite has one writer, so no row is locked by another transaction: there is no `flow.lock`.
+-- differs: SQLite has one writer, so no row is locked by another transaction: there is no `flow.lock`
+-- differs: and no `flow.lock_edges`.
 
 -- name: batches.add
 INSERT INTO interlock_batches (id, parent, name, created_at, created_by)
@@ -14,7 +15,7 @@ SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(va
 ON CONFLICT DO NOTHING
 
 -- name: dependencies.add_arrived
-INSERT INTO interlock_flow_checks (check_at, job_id, step) SELECT :now, value, 'arrived' FROM json_each(:arrived)
+INSERT INTO interlock_flow_checks (check_at, job_id, step) SELECT '1970-01-01T00:00:00.000000Z', value, 'arrived' FROM json_each(:arrived)
 
 -- name: dependencies.missing
 -- Each dependency must exist. Returns one that does not.
@@ -44,10 +45,47 @@ WHERE id IN (SELECT d.needs FROM json_each(:ids) i CROSS JOIN interlock_dependen
     WHERE NOT d.is_batch AND d.outcome IS NULL)
   AND finished_at IS NULL AND awaited IS NULL
 
--- name: flow.mark
--- Stores the outcome of dependencies: of these jobs that have ended, of the batches and flows that contain them, and of
--- whatever these other jobs wait for. A batch is complete if all its jobs have ended. If one fails before that, only
--- jobs that the failure cancels learn of it. A failed job that was redriven counts as its successor.
+-- name: flow.follow
+-- A dependency on a failed job that was redriven becomes one on the new job, which the note in the audit names. Returns
+-- the jobs that had such a dependency.
+WITH moved(job_id, old, new) AS MATERIALIZED (
+  SELECT d.job_id, d.needs, (SELECT substr(a.reason, 4, 36) FROM interlock_audit a
+      WHERE a.job_id = j.id AND a.version = j.version AND a.n > 0 AND a.event = 'redrive' ORDER BY a.n DESC LIMIT 1)
+  FROM json_each(:ids) i CROSS JOIN interlock_dependencies d ON d.job_id = i.value
+    CROSS JOIN interlock_jobs j ON j.id = d.needs
+  WHERE NOT d.is_batch AND d.outcome IS NULL AND j.phase = 'failed' AND {redriven})
+UPDATE OR REPLACE interlock_dependencies SET needs = m.new FROM moved m
+WHERE interlock_dependencies.job_id = m.job_id AND interlock_dependencies.needs = m.old
+RETURNING job_id
+
+-- fragment: outcomes
+-- The outcome of each of the dependencies `edges`. A batch is complete if all its jobs have ended. If one fails before
+-- that, only jobs that the failure cancels learn of it. A failed job of a batch that was redriven counts as its
+-- successor. A dependency on a redriven job has no outcome: `flow.follow` moves it.
+parts(whole, part) AS MATERIALIZED (
+  SELECT x.needs, x.needs FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x
+  UNION ALL
+  SELECT x.needs, b.id FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x CROSS JOIN interlock_batches b
+    ON b.parent = x.needs),
+states(whole, open, failed) AS MATERIALIZED (
+  SELECT p.whole, max(EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = p.part AND j.phase = 'pending')
+      OR EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = p.part AND j.phase = 'running')),
+    max(EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = p.part AND j.phase = 'failed'
+      AND NOT {redriven}))
+  FROM parts p GROUP BY p.whole),
+outcomes(job_id, needs, is_batch, outcome) AS MATERIALIZED (
+  SELECT e.job_id, e.needs, e.is_batch, CASE
+    WHEN NOT e.is_batch AND j.id IS NULL THEN 'failed'
+    WHEN NOT e.is_batch AND j.phase = 'failed' AND {redriven} THEN 'redriven'
+    WHEN NOT e.is_batch AND j.finished_at IS NOT NULL THEN j.phase
+    WHEN e.is_batch AND s.failed AND (NOT s.open OR e.on_failed = 'cancel') THEN 'failed'
+    WHEN e.is_batch AND NOT s.open THEN 'succeeded' END
+  FROM edges e LEFT JOIN interlock_jobs j ON j.id = e.needs AND NOT e.is_batch
+    LEFT JOIN states s ON s.whole = e.needs AND e.is_batch)
+
+-- name: flow.outcomes
+-- The dependencies that have an outcome now: on these jobs that have ended, on the batches and flows that contain them,
+-- and whatever these other jobs wait for.
 WITH ended AS MATERIALIZED (
   SELECT j.id, j.batch FROM json_each(:ended) i CROSS JOIN interlock_jobs j ON j.id = i.value),
 sets AS MATERIALIZED (
@@ -63,29 +101,15 @@ edges AS MATERIALIZED (
   UNION
   SELECT d.job_id, d.needs, d.is_batch, d.on_failed FROM json_each(:arrived) i CROSS JOIN interlock_dependencies d
     ON d.job_id = i.value WHERE d.outcome IS NULL),
-parts(whole, part) AS MATERIALIZED (
-  SELECT x.needs, x.needs FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x
-  UNION ALL
-  SELECT x.needs, b.id FROM (SELECT DISTINCT e.needs FROM edges e WHERE e.is_batch) x CROSS JOIN interlock_batches b
-    ON b.parent = x.needs),
-states(whole, open, failed) AS MATERIALIZED (
-  SELECT p.whole, max(EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = p.part AND j.phase = 'pending')
-      OR EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = p.part AND j.phase = 'running')),
-    max(EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = p.part AND j.phase = 'failed'
-      AND NOT {redriven}))
-  FROM parts p GROUP BY p.whole),
-outcomes(job_id, needs, outcome) AS MATERIALIZED (
-  SELECT e.job_id, e.needs, CASE
-    WHEN NOT e.is_batch AND j.id IS NULL THEN 'failed'
-    WHEN NOT e.is_batch AND j.finished_at IS NOT NULL THEN j.phase
-    WHEN e.is_batch AND s.failed AND (NOT s.open OR e.on_failed = 'cancel') THEN 'failed'
-    WHEN e.is_batch AND NOT s.open THEN 'succeeded' END
-  FROM edges e LEFT JOIN interlock_jobs j ON j.id = e.needs AND NOT e.is_batch
-    LEFT JOIN states s ON s.whole = e.needs AND e.is_batch)
-UPDATE interlock_dependencies SET outcome = o.outcome FROM outcomes o
-WHERE interlock_dependencies.job_id = o.job_id AND interlock_dependencies.needs = o.needs
-  AND interlock_dependencies.outcome IS NULL AND o.outcome IS NOT NULL
-RETURNING job_id
+{outcomes}
+SELECT o.job_id, o.needs, o.is_batch, o.outcome FROM outcomes o WHERE o.outcome IS NOT NULL
+
+-- name: flow.mark
+-- Stores the outcomes of these dependencies.
+-- differs: one writer, so they cannot have changed since they were found out; PostgreSQL finds them out again.
+UPDATE interlock_dependencies SET outcome = json_extract(a.value, '$[2]') FROM json_each(:edges) a
+WHERE interlock_dependencies.job_id = json_extract(a.value, '$[0]')
+  AND interlock_dependencies.needs = json_extract(a.value, '$[1]')
 
 -- name: flow.blocked
 -- Whether jobs still wait. The dependencies are counted only if the job waits no longer.
