@@ -7,6 +7,7 @@ from interlock.errors import NotFound
 from interlock.store.contract import Store
 from tests.contract.flow_kit import batch, get, node, put, run, run_all
 from tests.contract.kit import claim, finish, settle
+from tests.kit import SettableClock
 
 
 def test_job_waits_for_all_jobs_of_a_batch(store: Store) -> None:
@@ -88,3 +89,28 @@ def test_batch_can_be_awaited_after_it_was_stored(store: Store) -> None:
     store.queue.enqueue([last])
     assert run(store) == [jobs[2].id]
     assert run(store) == [last.id]
+
+
+@pytest.mark.parametrize("last", ["flow", "batch"])
+def test_empty_batch_is_deleted_with_the_last_job_of_its_flow(store: Store, last: str) -> None:
+    whole, alone = batch("import"), batch("alone")
+    empty, parts = batch("empty", whole), batch("parts", whole)
+    outer, inner, kept = node(batch=whole.id), node(batch=parts.id), node(batch=alone.id)
+    put(store, [outer, inner, kept], whole, empty, parts, alone)
+    run(store)
+    first, second = (inner, outer) if last == "flow" else (outer, inner)
+    assert store.bulk.delete([first.id], by="olga", reason=None) == [first.id]
+    assert "empty" in [each.name for each in store.flow.batches(parent=whole.id)]
+    assert store.bulk.delete([second.id], by="olga", reason=None) == [second.id]
+    assert [each.name for each in store.flow.batches()] == ["alone"]
+    assert store.flow.batches(parent=whole.id) == []
+
+
+def test_flow_is_pruned_with_its_empty_batches(store: Store, clock: SettableClock) -> None:
+    whole = batch("import")
+    empty, parts = batch("empty", whole), batch("parts", whole)
+    put(store, [node(batch=whole.id), node(batch=parts.id), node(batch=parts.id)], whole, empty, parts)
+    run(store)
+    clock.advance(100)
+    assert store.retention.prune(phase="succeeded", age=50, limit=10) == 3
+    assert store.flow.batches() == store.flow.batches(parent=whole.id) == []

@@ -6,6 +6,7 @@ from threading import Barrier
 import pytest
 
 from interlock.core.blocked_jobs import OnFailed
+from interlock.errors import UsageError
 from tests.loops.pipeline import Pipeline
 
 
@@ -143,3 +144,11 @@ def test_delete_says_which_jobs_others_still_wait_for(pipeline: Pipeline) -> Non
     result = pipeline.app.bulk.delete(kind="part", by="ann")
     assert (result.changed, result.skipped) == (0, {"another job still waits for it or its batch": 1})
     assert first.job().result == 1
+
+
+def test_stored_flow_takes_no_more_jobs_and_dependencies(pipeline: Pipeline) -> None:
+    with pipeline.app.flow("import") as flow:
+        first, last = flow.add(pipeline.part.request(1)), flow.add(pipeline.total.request())
+    for change in (lambda: flow.depend(last, after=[first]), lambda: flow.add(pipeline.report.request())):
+        with pytest.raises(UsageError, match="The flow import is stored already: add its jobs and dependencies inside"):
+            change()

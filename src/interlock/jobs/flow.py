@@ -81,6 +81,7 @@ class Flow(Batch):
 
     def depend(self, waiting: Needed, /, *, after: Sequence[Needed], on_failed: OnFailed = "cancel") -> None:
         """Let a job of this flow, or each job of a batch of it, wait for more jobs and batches."""
+        self._check_open()
         more = dependencies(after, on_failed)
         chosen = [part for part in self._parts.values() if waiting.id in (part.handle.id, part.batch)]
         if not chosen:
@@ -93,8 +94,7 @@ class Flow(Batch):
     def _add(
         self, requests: Sequence[JobRequest[Any]], batch: str, after: Sequence[Needed], on_failed: OnFailed
     ) -> list[JobHandle[Any]]:
-        if self._stored:
-            raise UsageError(f"The flow {self.name} is stored already: add its jobs inside the `with` block.")
+        self._check_open()
         needed, handles = dependencies(after, on_failed), list[JobHandle[Any]]()
         for id, request in zip(new_ids(len(requests)), requests, strict=True):
             self._flow_store.check(request)
@@ -105,6 +105,12 @@ class Flow(Batch):
             self._parts[id] = Part(handle, request, batch, merged)
             handles.append(handle)
         return handles
+
+    def _check_open(self) -> None:
+        if self._stored:
+            raise UsageError(
+                f"The flow {self.name} is stored already: add its jobs and dependencies inside the `with` block."
+            )
 
     # ------------------------------------------------------------ storing
     def store(self) -> None:
@@ -129,7 +135,8 @@ class Flow(Batch):
         return [NewBatch(self.id, self.name), *self._batches.values()]
 
     def _note_stored(self, parts: Sequence[Part], found: Sequence[Enqueued]) -> None:
-        # A job that was found by its key is not part of the flow; its handle shows the job that exists.
+        # A job that was found by its key is not part of the flow; its handle shows the job that exists. What waits for
+        # its batch waits for it as well.
         for part, stored in zip(parts, found, strict=True):
             part.handle.id, part.handle.created, part.handle.replaced = stored.id, stored.created, stored.replaced
         self._stored = True

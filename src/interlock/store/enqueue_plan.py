@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Protocol
 
-from ..errors import InterlockError, KeyReused, NotFound
+from ..errors import InterlockError, KeyReused, NotFound, UsageError
 from .flow_types import Dependency, NewBatch
 from .types import Enqueued, NewJob
 
@@ -193,8 +193,12 @@ def _add_dependencies(
     stored: Container[str],
     batches: Sequence[NewBatch],
 ) -> Generator[Statement, Rows, None]:
-    """Store what the new jobs wait for. What they need may be an existing job, found by its key."""
+    """Store what the new jobs wait for. What they need may be an existing job, found by its key.
+
+    A job that was found is not in the new batch that asked for it: what waits for the batch waits for the job as well.
+    """
     actual = {jobs[n].id: each.id for n, each in found.items()}
+    beside = _found_beside(jobs, found, batches)
     filled = {job.batch for job in jobs if job.id in stored}
     filled |= {batch.parent for batch in batches if batch.id in filled}
     new_sets = {batch.id for batch in batches} & filled
@@ -203,8 +207,11 @@ def _add_dependencies(
     for job in jobs:
         if job.id not in stored:
             continue
-        for each in job.after:
+        more = [Dependency(id, False, each.on_failed) for each in job.after for id in beside.get(each.needs, ())]
+        for each in (*job.after, *more):
             needs = actual.get(each.needs, each.needs)
+            if needs == job.id:
+                raise UsageError(f"A new job of kind {job.kind} would wait for itself: another one has the same key.")
             edges.append((job.id, replace(each, needs=needs) if needs != each.needs else each))
             # A new job adds a check when it ends. Whether another one has ended already must be found out.
             if not (needs in new_sets if each.is_batch else needs in stored):
@@ -214,6 +221,20 @@ def _add_dependencies(
         rows = yield statement
     if rows:
         raise NotFound(f"There is no job or batch {rows[0][0]} to wait for. Nothing was stored.")
+
+
+def _found_beside(
+    jobs: Sequence[NewJob], found: Mapping[int, Enqueued], batches: Sequence[NewBatch]
+) -> dict[str, list[str]]:
+    """Return the jobs that were found by their keys, by the new batch that asked for them, and by its flow."""
+    parents = {batch.id: batch.parent for batch in batches}
+    beside: dict[str, list[str]] = {}
+    for n, each in found.items():
+        batch = jobs[n].batch
+        if batch in parents:
+            for id in {batch, parents[batch]} - {None}:
+                beside.setdefault(str(id), []).append(each.id)
+    return beside
 
 
 def _first_of_each_key(jobs: Sequence[NewJob], places: Sequence[int]) -> list[int]:

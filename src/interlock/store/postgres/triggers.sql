@@ -222,13 +222,16 @@ CREATE TRIGGER executions_update AFTER UPDATE ON interlock.executions FOR EACH R
 CREATE FUNCTION interlock.delete_flow(jobs uuid[], sets uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM interlock.dependencies d WHERE d.job_id = ANY (jobs);
-  -- First the batches, then the flows that contained them.
+  -- First the batches, then the flows that contained them, with their batches that never had a job.
   WHILE cardinality(sets) > 0 LOOP
     WITH gone AS (
       DELETE FROM interlock.batches b WHERE b.id = ANY (sets)
         AND NOT EXISTS (SELECT FROM interlock.jobs j WHERE j.batch = b.id)
-        AND NOT EXISTS (SELECT FROM interlock.batches c WHERE c.parent = b.id)
-      RETURNING b.parent)
+        AND NOT EXISTS (SELECT FROM interlock.batches c CROSS JOIN LATERAL (
+            SELECT FROM interlock.jobs j WHERE j.batch = c.id LIMIT 1) filled WHERE c.parent = b.id)
+      RETURNING b.id, b.parent),
+    emptied AS (
+      DELETE FROM interlock.batches c USING gone g WHERE c.parent = g.id)
     SELECT coalesce(array_agg(DISTINCT g.parent), '{}') INTO sets FROM gone g WHERE g.parent IS NOT NULL;
   END LOOP;
 END $$;

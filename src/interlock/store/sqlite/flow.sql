@@ -129,14 +129,20 @@ BEGIN
   DELETE FROM interlock_dependencies WHERE job_id = OLD.id;
   DELETE FROM interlock_batches WHERE id = OLD.batch
     AND NOT EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = OLD.batch)
-    AND NOT EXISTS (SELECT 1 FROM interlock_batches c WHERE c.parent = OLD.batch);
+    AND NOT EXISTS (SELECT 1 FROM interlock_batches c CROSS JOIN interlock_jobs j ON j.batch = c.id
+      WHERE c.parent = OLD.batch);
+  DELETE FROM interlock_batches WHERE parent = OLD.batch
+    AND NOT EXISTS (SELECT 1 FROM interlock_batches b WHERE b.id = OLD.batch);
 END;
 
 CREATE TRIGGER interlock_batches_deleted AFTER DELETE ON interlock_batches WHEN OLD.parent IS NOT NULL
 BEGIN
   DELETE FROM interlock_batches WHERE id = OLD.parent
     AND NOT EXISTS (SELECT 1 FROM interlock_jobs j WHERE j.batch = OLD.parent)
-    AND NOT EXISTS (SELECT 1 FROM interlock_batches c WHERE c.parent = OLD.parent);
+    AND NOT EXISTS (SELECT 1 FROM interlock_batches c CROSS JOIN interlock_jobs j ON j.batch = c.id
+      WHERE c.parent = OLD.parent);
+  DELETE FROM interlock_batches WHERE parent = OLD.parent
+    AND NOT EXISTS (SELECT 1 FROM interlock_batches b WHERE b.id = OLD.parent);
 END;
 
 CREATE TRIGGER interlock_operations_replace BEFORE INSERT ON interlock_operations
