@@ -117,6 +117,22 @@ def test_worker_that_dies_after_an_end_leaves_the_dependents_to_the_next(store: 
     assert [each.job.id for each in claim(other, by="bob")] == [last.id]
 
 
+@pytest.mark.parametrize("verb", ["commit", "commit_group"])
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_end_with_a_commit_function_is_looked_at_at_once(store: Store, verb: str, in_batch: bool) -> None:
+    parts = batch("parts")
+    first = node(batch=parts.id if in_batch else None)
+    last = node([parts if in_batch else first])
+    put(store, [first, last], parts)
+    (lease,) = claim(store)
+    move = decided(lease, Returned('"v"', boundary=False))
+    if verb == "commit":
+        assert store.transitions.commit(move, lambda _tx, _job: None) is None
+    else:
+        store.transitions.commit_group([move], lambda _tx, _job: None)
+    assert get(store, last).blocked_at is None
+
+
 def test_lost_attempt_does_not_count_as_an_end(store: Store, clock: SettableClock) -> None:
     first = node()
     last = node([first])

@@ -1,13 +1,15 @@
 """Interleavings of redrives and the resolution of dependencies on PostgreSQL: each test forces one."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from interlock.core.blocked_jobs import OnFailed
 from interlock.core.outcome import FailedFinally, Returned
 from interlock.store import OpenStore
+from interlock.store.dependents import Edge
+from interlock.store.postgres import flow as postgres_flow
 from interlock.store.postgres.flow import PostgresFlowQueries
 from interlock.store.types import NewJob
 from tests.contract.flow_kit import batch, cancel_requested, events, get, node, put, run, run_all
@@ -116,6 +118,78 @@ def test_redrive_waits_for_the_outcome_that_is_being_stored(
         store.flow.resolve()
     redriving.join(10)
     clock.advance(2)
+    assert run_all(store) == [redriven[0].id, last.id]
+
+
+def test_redrive_between_the_two_readings_of_an_outcome_counts(
+    store: OpenStore, other_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure that was read before the locks were taken is not stored."""
+    parts = batch("parts")
+    bad = node(batch=parts.id)
+    last = node([parts])
+    put(store, [bad, last], parts)
+    fail_unseen(store, bad, monkeypatch)
+    redriven: list[NewJob] = []
+    lock = PostgresFlowQueries.lock_edges
+
+    def locking(self: PostgresFlowQueries, edges: Sequence[Edge]) -> list[str]:
+        redriven.append(redrive(other_store, bad))
+        return lock(self, edges)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresFlowQueries, "lock_edges", locking)
+        store.flow.resolve()
+    assert cancel_requested(store) == []
+    assert run_all(store) == [redriven[0].id, last.id]
+
+
+def failed_and_undecided(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> tuple[NewJob, NewJob]:
+    """Return a failed job and one that waits for it: the outcome is stored, and nothing was decided."""
+    bad = node()
+    last = node([bad], "hold")
+    put(store, [bad, last])
+    fail_unseen(store, bad, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_flow, "ROUNDS", 1)
+        store.flow.resolve()
+    assert (store.flow.count_needs(last.id), get(store, last).held_at) == ((0, 1), None)
+    return bad, last
+
+
+def test_job_that_is_being_reopened_is_not_waited_for(
+    store: OpenStore, other_store: OpenStore, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is decided later what happens to it."""
+    bad, last = failed_and_undecided(store, monkeypatch)
+    deciding = threading.Thread(target=other_store.flow.resolve)
+    with store.transaction() as tx:
+        new = redrive(store, bad, tx)
+        deciding.start()
+        deciding.join(3)
+        waited = deciding.is_alive()
+    deciding.join()
+    assert not waited
+    clock.advance(2)
+    assert run_all(store) == [new.id, last.id]
+
+
+def test_job_that_was_reopened_before_it_was_locked_is_not_held(
+    store: OpenStore, other_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, last = failed_and_undecided(store, monkeypatch)
+    redriven: list[NewJob] = []
+    lock = PostgresFlowQueries.lock
+
+    def locking(self: PostgresFlowQueries, ids: Sequence[str]) -> list[str]:
+        if not redriven:
+            redriven.append(redrive(other_store, bad))
+        return lock(self, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresFlowQueries, "lock", locking)
+        store.flow.resolve()
+    assert get(store, last).held_at is None
     assert run_all(store) == [redriven[0].id, last.id]
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from interlock.core.outcome import Errored, Requeued
 from interlock.store.contract import Store
-from tests.contract.kit import FACTS, LIFECYCLES, claimed, make, many, settle, stored
+from tests.contract.flow_kit import node, put
+from tests.contract.kit import FACTS, LIFECYCLES, claim, claimed, finish, make, many, settle, stored
 from tests.contract.stacks import POSTGRES, SQLITE, Stack
 from tests.kit import Raw, postgres_place, sqlite_place
 
@@ -87,6 +88,17 @@ def test_returned_job_wakes_the_listener(store: Store, other: Store) -> None:
     with listening(store) as bell:
         bell.forget()
         settle(other, lease, Requeued("its worker stops"))
+        bell.wait()
+
+
+def test_job_that_waits_no_longer_wakes_the_listener(store: Store, other: Store) -> None:
+    """The last job that it waited for has ended."""
+    first = node()
+    put(store, [first, node([first])])
+    (lease,) = claim(store)
+    with listening(store) as bell:
+        bell.forget()
+        finish(other, lease)
         bell.wait()
 
 
