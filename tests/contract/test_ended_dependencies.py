@@ -46,7 +46,9 @@ def test_retention_keeps_a_job_that_had_ended_before(
     assert store.retention.prune(phase="succeeded", age=100, limit=10) == 3
 
 
-def test_only_dependency_is_kept_before_its_dependent_was_looked_at(store: Store, clock: SettableClock, ended: NewJob) -> None:
+def test_only_dependency_is_kept_before_its_dependent_was_looked_at(
+    store: Store, clock: SettableClock, ended: NewJob
+) -> None:
     clock.advance(1000)
     last = node([ended])
     store.queue.enqueue([last])
@@ -114,7 +116,7 @@ def test_redrive_names_a_cancelled_job_that_was_enqueued_after_the_failure(store
     assert get(store, last).state == "CANCELLED"
     new = make(redrive_of=bad.id, root=bad.id)
     (answer,) = store.bulk.redrive([new], again=False, reason=None)
-    assert answer.awaited
+    assert (answer.result, answer.awaited) == ("stored", True)
     assert [job.id for job in store.flow.reopenable([new.id])] == [last.id]
 
 

@@ -57,19 +57,25 @@ def redrive(store: OpenStore, job: NewJob, conn: object | None = None) -> NewJob
     return new
 
 
-@pytest.mark.parametrize("on_failed", ["cancel", "hold"])
-@pytest.mark.parametrize("in_batch", [True, False])
-@pytest.mark.parametrize("arrives_later", [True, False])
+CASES: list[tuple[bool, bool, OnFailed]] = [
+    (in_batch, arrives_later, on_failed)
+    for in_batch in (True, False)
+    for arrives_later in (True, False)
+    for on_failed in ("cancel", "hold")
+]
+"""Whether the dependent waits for the batch or the job, whether it is enqueued during the redrive, and its policy."""
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_no_failure_is_stored_while_it_is_being_redriven(
     store: OpenStore,
     other_store: OpenStore,
     clock: SettableClock,
     monkeypatch: pytest.MonkeyPatch,
-    in_batch: bool,
-    arrives_later: bool,
-    on_failed: OnFailed,
+    case: tuple[bool, bool, OnFailed],
 ) -> None:
     """The transaction of the redrive is open while another process looks at the dependents."""
+    in_batch, arrives_later, on_failed = case
     parts = batch("parts")
     bad = node(batch=parts.id if in_batch else None)
     last = node([parts if in_batch else bad], on_failed)

@@ -49,9 +49,7 @@ def redriving(
     return list(results.values())
 
 
-def _inherit_dependencies(
-    dialect: Dialect, jobs: Mapping[str, NewJob]
-) -> Generator[Statement, Rows, Counter[str]]:
+def _inherit_dependencies(dialect: Dialect, jobs: Mapping[str, NewJob]) -> Generator[Statement, Rows, Counter[str]]:
     """Let the new jobs wait for what the old ones waited for. What has failed for good no longer stops them.
 
     What was deleted since is left out. Returns how much that was for each old job.
