@@ -83,12 +83,12 @@ FLOW_MUTANTS = [
     Mutant(
         "end of a redriven job",
         "The late end of a redriven job fails no job that waits for the new one",
-        _LITE,
+        _PG,
         "-- fragment: outcomes\n",
         "j.phase = 'failed' AND {redriven} THEN",
         "false THEN",
-        _ENDED,
-        "sqlite",
+        _INTERLEAVINGS,
+        "late_check",
     ),
     Mutant(
         "unnoticed commit",

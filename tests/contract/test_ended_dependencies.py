@@ -166,17 +166,3 @@ def test_dependency_on_a_redriven_job_fails_if_the_new_job_has_failed(store: Sto
     store.queue.enqueue([last])
     store.flow.resolve()
     assert get(store, last).held_reason == f"its dependency mail {new.id} failed"
-
-
-def test_check_of_an_end_does_not_depend_on_a_pending_arrival(store: Store) -> None:
-    """The end of a job that was redriven since tells its dependents nothing; they wait for the new job."""
-    bad = node(awaited=True)
-    put(store, [bad, node([bad])])
-    store.transitions._flow.resolve_ended = lambda: None  # type: ignore[attr-defined]  # it dies here
-    run(store, fails=[bad])
-    new = redrive(store, bad)
-    last = node([bad])
-    store.queue.enqueue([last])
-    assert run(store) == [new.id]
-    store.flow.resolve()
-    assert get(store, last).blocked_at is None

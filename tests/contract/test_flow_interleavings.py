@@ -234,6 +234,24 @@ def raw_check(store: OpenStore, job: NewJob) -> None:
         )
 
 
+def test_late_check_of_a_redriven_job_fails_nothing(
+    store: OpenStore, other_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job has begun to wait for it during the redrive, and waits for the new one at once."""
+    bad = node()
+    last = node([bad])
+    put(store, [bad])
+    fail_unseen(store, bad, monkeypatch)
+    with store.transaction() as tx:
+        new = redrive(store, bad, tx)
+        other_store.queue.enqueue([last])
+        other_store.flow.resolve()
+    raw_check(store, bad)
+    store.flow.resolve()
+    assert [(need.needs, need.outcome) for need in store.flow.needs(last.id, 5)] == [(new.id, None)]
+    assert run_all(store) == [new.id, last.id]
+
+
 def test_locked_job_is_looked_at_again(store: OpenStore, other_store: OpenStore, clock: SettableClock) -> None:
     """Its new dependent does not lose the end of a job that is being changed while it arrives."""
     first = node()
