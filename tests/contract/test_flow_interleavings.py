@@ -8,7 +8,7 @@ import pytest
 from interlock.core.blocked_jobs import OnFailed
 from interlock.core.outcome import FailedFinally, Returned
 from interlock.store import OpenStore
-from interlock.store.dependents import Edge
+from interlock.store.dependents import EndedDependency
 from interlock.store.postgres import flow as postgres_flow
 from interlock.store.postgres.flow import PostgresFlowQueries
 from interlock.store.types import NewJob
@@ -139,7 +139,7 @@ def test_redrive_between_the_two_readings_of_an_outcome_counts(
     redriven: list[NewJob] = []
     lock = PostgresFlowQueries.lock_edges
 
-    def locking(self: PostgresFlowQueries, edges: Sequence[Edge]) -> list[str]:
+    def locking(self: PostgresFlowQueries, edges: Sequence[EndedDependency]) -> list[str]:
         redriven.append(redrive(other_store, bad))
         return lock(self, edges)
 

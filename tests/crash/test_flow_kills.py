@@ -12,7 +12,7 @@ from tests.crash.flow_program import PARTS, build, store_flow
 from tests.surface.launcher import ENGINE, launcher
 
 ROOT = Path(__file__).parents[2]
-MOST = 60
+MOST = 90
 """More statements than a run of the flow needs."""
 
 

@@ -24,7 +24,7 @@ ACTOR = "dependencies"
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class EndedDependency:
     """A dependency that has an outcome, which may not be stored yet."""
 
     job_id: str
@@ -53,15 +53,15 @@ class FlowQueries(Protocol):
         """Let those of these jobs that wait for a redriven job wait for the new one. Return them."""
         ...
 
-    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[Edge]:
+    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[EndedDependency]:
         """Return the dependencies that have an outcome now: on jobs that have ended, and of jobs that have arrived."""
         ...
 
-    def lock_edges(self, edges: Sequence[Edge]) -> list[str]:
+    def lock_edges(self, edges: Sequence[EndedDependency]) -> list[str]:
         """Keep redrives from changing these dependencies. Return the waiting jobs for which this was not possible."""
         ...
 
-    def mark(self, edges: Sequence[Edge]) -> None:
+    def mark(self, edges: Sequence[EndedDependency]) -> None:
         """Store the outcomes of these dependencies."""
         ...
 

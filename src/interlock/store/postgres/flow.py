@@ -12,7 +12,7 @@ from ...core.job import Job
 from ...errors import NotFound, Unavailable
 from ..codec import array, is_id, text_array
 from ..codec import job as job_of
-from ..dependents import ACTOR, ROUNDS, Edge, resolve_some
+from ..dependents import ACTOR, ROUNDS, EndedDependency, resolve_some
 from ..enqueue_plan import Rows
 from ..flow_types import BatchProgress, Need
 from . import columns
@@ -85,7 +85,7 @@ class PostgresFlow:
         return [job_of(row, as_is) for row in self._session.read("flow.members", given)]
 
 
-def _columns(edges: Sequence[Edge]) -> dict[str, str]:
+def _columns(edges: Sequence[EndedDependency]) -> dict[str, str]:
     return {"job_id": array(each.job_id for each in edges), "needs": array(each.needs for each in edges)}
 
 
@@ -108,17 +108,20 @@ class PostgresFlowQueries:
     def follow(self, ids: Sequence[str]) -> list[str]:
         return [row[0] for row in self._run("flow.follow", {"id": array(ids)})]
 
-    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[Edge]:
-        return [Edge(*row) for row in self._run("flow.outcomes", {"ended": array(ended), "arrived": array(arrived)})]
+    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[EndedDependency]:
+        return [
+            EndedDependency(*row)
+            for row in self._run("flow.outcomes", {"ended": array(ended), "arrived": array(arrived)})
+        ]
 
-    def lock_edges(self, edges: Sequence[Edge]) -> list[str]:
+    def lock_edges(self, edges: Sequence[EndedDependency]) -> list[str]:
         given = _columns(edges) | {
             "is_batch": array(each.is_batch for each in edges),
             "outcome": array(each.outcome for each in edges),
         }
         return [row[0] for row in self._run("flow.lock_edges", given)]
 
-    def mark(self, edges: Sequence[Edge]) -> None:
+    def mark(self, edges: Sequence[EndedDependency]) -> None:
         self._run("flow.mark", _columns(edges), answers=False)
 
     def lock(self, ids: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from ...core.job import Job
 from ...errors import NotFound, Unavailable
 from ..codec import job as job_of
 from ..commit_boundary import Run
-from ..dependents import ACTOR, ROUNDS, Edge, resolve_some
+from ..dependents import ACTOR, ROUNDS, EndedDependency, resolve_some
 from ..flow_types import BatchProgress, Need
 from . import rows
 from .file import runner
@@ -107,15 +107,15 @@ class SqliteFlowQueries:
     def follow(self, ids: Sequence[str]) -> list[str]:
         return sorted({row[0] for row in self._run("flow.follow", {"ids": rows.array(ids)})})
 
-    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[Edge]:
+    def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[EndedDependency]:
         given = {"ended": rows.array(ended), "arrived": rows.array(arrived)}
-        return [Edge(row[0], row[1], bool(row[2]), row[3]) for row in self._run("flow.outcomes", given)]
+        return [EndedDependency(row[0], row[1], bool(row[2]), row[3]) for row in self._run("flow.outcomes", given)]
 
-    def lock_edges(self, edges: Sequence[Edge]) -> list[str]:
+    def lock_edges(self, edges: Sequence[EndedDependency]) -> list[str]:
         del edges  # one writer: no other transaction has locked a row
         return []
 
-    def mark(self, edges: Sequence[Edge]) -> None:
+    def mark(self, edges: Sequence[EndedDependency]) -> None:
         given = {"edges": rows.array((each.job_id, each.needs, each.outcome) for each in edges)}
         self._run("flow.mark", given, answers=False)
 
