@@ -32,8 +32,8 @@ SKIP_FOR = 60.0
 """Seconds for which a claim skips a job that cannot be claimed."""
 ROUNDS = 5
 """How often one claim looks again, because something has changed meanwhile."""
-PAUSED = "IL002"
-"""The SQLSTATE of a claim of a queue or kind that was paused while it ran."""
+OVERTAKEN = "IL002"
+"""The SQLSTATE of a claim of a queue or kind that was paused or limited while it ran."""
 Special = Literal["flow", "limit", "other"]
 """Why the plain statement does not fit: dependencies must be resolved; a limit; a job with a TTL or a suspect."""
 _log = logging.getLogger("interlock")
@@ -54,12 +54,12 @@ class PostgresClaims:
         self.special_for = SPECIAL_FOR
 
     def claim(self, by: str, claim: LimitedClaim, *, alone: bool) -> list[Lease]:
-        """Claim jobs. A claim that a pause overtook sees the pause when it is repeated."""
+        """Claim jobs. A claim that a pause or a new limit overtook sees it when it is repeated."""
         for _ in range(ROUNDS):
             try:
                 return self._claim(self._given(by, claim, alone=alone), claim)
             except psycopg.Error as error:
-                if error.sqlstate == PAUSED:
+                if error.sqlstate == OVERTAKEN:
                     continue
                 if is_database_error(error):
                     raise

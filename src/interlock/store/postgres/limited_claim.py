@@ -31,11 +31,19 @@ class PostgresLimitedQueries:
         """Statements without an answer, which are sent with the next ones."""
 
     def read_limits(self) -> list[LimitRow]:
-        self._conn.execute("BEGIN")
-        if is_shared(self._conn):
-            self._last.append(self._session.statement("fixed_plans", {"local": True}, answers=False))
-        self._last.append(self._statement("limits.lock"))
-        return [LimitRow(*row) for row in self._run(self._statement("limits.read"))]
+        while True:
+            self._conn.execute("BEGIN")
+            with self._conn.pipeline():
+                if is_shared(self._conn):
+                    send(self._conn, self._session.statement("fixed_plans", {"local": True}))
+                locked = send(self._conn, self._statement("limits.lock"))
+                send(self._conn, self._statement("limits.share"))
+                read = send(self._conn, self._statement("limits.read"))
+            rows = [LimitRow(*row) for row in read.fetchall()]
+            if {(row.scope, row.name) for row in rows}.issubset(locked.fetchall()):
+                return rows
+            # A limit was stored after `limits.lock` began, so this claim does not hold its lock.
+            self._conn.execute("ROLLBACK")
 
     def take_checks(self, pairs: Sequence[tuple[str, str]], most: int) -> list[KeyCheck]:
         given = {

@@ -27,13 +27,17 @@ class PostgresLimits:
         return self._write("limits.resume", operation_columns(scope, name, by, reason))
 
     def _write(self, query: str, given: dict[str, Any], *, answers: bool = True) -> bool:
-        """Write a change and wake the workers. Returns whether there was something to change."""
+        """Write a change, wake the workers, and wait for the claims that run now.
+
+        Returns whether there was something to change.
+        """
         session = self._session
         session.check()
         statements = [
             session.statement(query, given, answers=answers),
             session.statement("limits.announce", {"scope": given["scope"], "name": given["name"]}),
             Statement(session.queries["limits.drop_unused"], {}, answers=False),
+            Statement(session.queries["limits.wait"], {}, answers=False),
         ]
         return bool(session.fixed.with_fixed_plans(session.fixed_plans, *statements)[0])
 

@@ -161,11 +161,17 @@ CREATE FUNCTION interlock.timestamps_fit(status text, started_at timestamptz, co
 CREATE FUNCTION interlock.check_new_executions() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   found_jobs bigint;
+  new_executions bigint;
+  leases bigint;
+  refused bigint;
 BEGIN
-  IF EXISTS (SELECT FROM added a WHERE (a.holder = 1 AND a.attempt >= 1 AND a.external_id IS NULL
+  SELECT count(*), count(*) FILTER (WHERE a.status <> 'ABORTED'),
+    count(*) FILTER (WHERE (a.holder = 1 AND a.attempt >= 1 AND a.external_id IS NULL
       AND interlock.timestamps_fit(a.status, a.started_at, a.committed_at, a.finished_at, a.ended_by)
       AND (a.status IN ('LEASED', 'IN_PROGRESS') OR (a.status = 'ABORTED'
-        AND a.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE) THEN
+        AND a.ended_by IN ('cancel', 'expire', 'reject')))) IS NOT TRUE)
+  INTO new_executions, leases, refused FROM added a;
+  IF refused > 0 THEN
     RAISE EXCEPTION 'interlock refuses this INSERT on executions: %',
       'it must have holder 1 and attempt 1 or more, be LEASED, IN_PROGRESS, or ABORTED by cancel, expire or reject, '
       'and have timestamps that fit its status'
@@ -174,20 +180,23 @@ BEGIN
   PERFORM FROM added a CROSS JOIN LATERAL (
     SELECT FROM interlock.jobs j WHERE j.id = a.job_id AND j.attempt = a.attempt OFFSET 0 FOR KEY SHARE) found;
   GET DIAGNOSTICS found_jobs = ROW_COUNT;
-  -- A query of this function sees a pause that was stored after the claim began.
-  IF found_jobs <> (SELECT count(*) FROM added)
-    OR EXISTS (SELECT FROM interlock.limits l WHERE l.paused_at IS NOT NULL) THEN
-    IF found_jobs <> (SELECT count(*) FROM added) THEN
-      RAISE EXCEPTION 'interlock refuses this INSERT on executions: it must be the current attempt of a job'
-        USING ERRCODE = 'foreign_key_violation';
-    END IF;
-    PERFORM FROM added a JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
-      JOIN interlock.limits l ON l.paused_at IS NOT NULL AND ((l.scope = 'queue' AND l.name = j.queue)
-        OR (l.scope = 'kind' AND l.name = a.kind))
-      WHERE a.status <> 'ABORTED';
-    IF FOUND THEN
-      RAISE EXCEPTION 'interlock refuses this INSERT on executions: the queue or kind is paused'
-        USING ERRCODE = 'IL002';
+  IF found_jobs <> new_executions THEN
+    RAISE EXCEPTION 'interlock refuses this INSERT on executions: it must be the current attempt of a job'
+      USING ERRCODE = 'foreign_key_violation';
+  END IF;
+  IF leases > 0 THEN
+    -- Whoever stores a pause or a new limit waits for this lock: it ends with the claim. The queries below begin after
+    -- it, so they see every pause and limit that did not wait for this claim.
+    PERFORM pg_advisory_xact_lock_shared(1768846437, 'interlock.limits'::regclass::oid::int);
+    IF EXISTS (SELECT FROM interlock.limits) THEN
+      PERFORM FROM added a JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
+        JOIN interlock.limits l ON (l.scope = 'queue' AND l.name = j.queue) OR (l.scope = 'kind' AND l.name = a.kind)
+        WHERE a.status <> 'ABORTED' AND (l.paused_at IS NOT NULL
+          OR (j.limited IS NOT TRUE AND (l.max_running IS NOT NULL OR l.rate_count IS NOT NULL)));
+      IF FOUND THEN
+        RAISE EXCEPTION 'interlock refuses this INSERT on executions: the queue or kind was paused or limited meanwhile'
+          USING ERRCODE = 'IL002';
+      END IF;
     END IF;
   END IF;
   RETURN NULL;

@@ -28,10 +28,23 @@ CASE WHEN l.scope = 'kind' THEN (
 least(l.burst, coalesce(l.tokens + greatest(extract(epoch FROM c.now - l.tokens_at)::float8, 0)
   * l.rate_count / l.rate_seconds, l.burst))
 
+-- fragment: claims_lock
+-- Claims share this lock of the database, and whoever pauses or limits something waits for it. Rows of limits are
+-- locked before it, by everybody and in the order of (scope, name), so that there is no deadlock.
+1768846437, 'interlock.limits'::regclass::oid::int
+
 -- name: limits.lock
 -- Claims of limited jobs run one after the other: they must count from a snapshot that is newer than this lock.
-SELECT count(*) FROM (SELECT 1 FROM interlock.limits l WHERE {concerned} ORDER BY l.scope, l.name
-  FOR NO KEY UPDATE) locked
+SELECT l.scope, l.name FROM interlock.limits l WHERE {concerned} ORDER BY l.scope COLLATE "C", l.name COLLATE "C"
+  FOR NO KEY UPDATE
+
+-- name: limits.share
+-- From now on until the end of the claim, no limit and no pause is stored. `limits.read` sees all others.
+SELECT pg_advisory_xact_lock_shared({claims_lock})
+
+-- name: limits.wait
+-- The last statement of a change: it waits for claims that may not have seen the change. Later ones see it.
+SELECT pg_advisory_xact_lock({claims_lock})
 
 -- name: limits.read
 SELECT l.scope, l.name, l.paused_at IS NOT NULL, l.max_running,
@@ -208,8 +221,11 @@ ON CONFLICT (scope, name) DO UPDATE SET declared = excluded.declared,
 
 -- name: limits.drop_unused
 -- Rows without effect. Those of concurrency keys stay, because jobs that have keys need them.
-DELETE FROM interlock.limits WHERE scope <> 'key' AND max_running IS NULL AND rate_count IS NULL AND paused_at IS NULL
-  AND (declared IS NULL OR declared = '{}') AND changed_by IS NULL
+-- Locked rows stay until the next time: to wait for them could be a deadlock.
+DELETE FROM interlock.limits WHERE ctid = ANY (ARRAY(
+  SELECT l.ctid FROM interlock.limits l
+  WHERE l.scope <> 'key' AND l.max_running IS NULL AND l.rate_count IS NULL AND l.paused_at IS NULL
+    AND (l.declared IS NULL OR l.declared = '{}') AND l.changed_by IS NULL FOR UPDATE SKIP LOCKED))
 
 -- name: limits.change
 WITH changed AS (
