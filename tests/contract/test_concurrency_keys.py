@@ -220,3 +220,23 @@ def test_burst_of_jobs_for_one_full_key_does_not_hide_another_key(store: Store) 
     store.queue.enqueue(keyed("a", 900))  # type: ignore[arg-type]
     store.queue.enqueue(keyed("b", 1))  # type: ignore[arg-type]
     assert keys(claim(store, limit=5)) == ["a", "b"]
+
+
+def test_error_in_a_later_round_loses_no_lease(store: Store, clock: SettableClock, raw: Raw) -> None:
+    """The checks of the first key fill the first round; the second round meets a row that cannot be written."""
+    limit(store, "key", "mail", max_running=1)
+    store.queue.enqueue(keyed("a", 20))  # type: ignore[arg-type]
+    clock.advance(1)
+    broken = stored(store, concurrency_key="b")
+    refusing = "BEFORE UPDATE ON {jobs}"
+    if hasattr(store, "file"):
+        raise_it = "BEGIN SELECT RAISE(ABORT, 'broken row'); END"
+        raw.script(raw.words(f"CREATE TRIGGER broken {refusing} WHEN NEW.id = '{broken.id}' {raise_it}"))
+    else:
+        refuse = raw.table("refuse")
+        when = f"FOR EACH ROW WHEN (NEW.id = '{broken.id}') EXECUTE FUNCTION {refuse}('broken row')"
+        raw.script(raw.words(f"CREATE TRIGGER broken {refusing} {when}"))
+    leases = claim(store, limit=5)
+    assert keys(leases) == ["a"]
+    assert raw("SELECT count(*) FROM {executions}") == [(1,)]
+    assert claim(store, limit=5) == []

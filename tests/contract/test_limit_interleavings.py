@@ -105,20 +105,26 @@ def test_change_waits_for_claims_that_did_not_see_it(store: PostgresStore, place
 
 
 def test_limit_that_is_stored_while_a_claim_locks_others_holds(store: PostgresStore, place: Place) -> None:
-    """The claim waits for the lock of one limit; meanwhile another limit of its jobs is stored."""
+    """The claim waits for the lock of one limit; meanwhile another limit of its jobs is stored, and it locks that too:
+    a second claim of that limit waits for it.
+    """
     limiting, other = place.open(real_time=True), place.open(real_time=True)
     limit(limiting, "queue", "default", max_running=100)
     store.queue.enqueue([*many(1), make(queue="other")])
-    leases: list[str] = []
-    thread = threading.Thread(target=lambda: leases.extend(lease.job.id for lease in claim(store)))
     with psycopg.connect(place.url) as holder:
         holder.execute(f"SELECT FROM {place.schema}.limits WHERE scope = 'queue' FOR NO KEY UPDATE")
-        thread.start()
+        first = threading.Thread(target=claim, args=(store,))
+        first.start()
         wait_for_lock(place, "locktype = 'transactionid'")
         limit(limiting, "kind", "mail", max_running=1)
-        assert len(other.queue.claim("bob", claim_rules("mail"), ["other"], 1)) == 1
-    thread.join()
-    assert leases == []
+        second = threading.Thread(target=lambda: other.queue.claim("bob", claim_rules("mail"), ["other"], 1))
+        with stopped(place, holder.rollback, BEFORE):
+            second.start()
+            wait_for_lock(place, "locktype = 'transactionid'")
+    first.join()
+    second.join()
+    (kind,) = [seen for seen in limiting.limits.all() if seen.scope == "kind"]
+    assert kind.running == 1
 
 
 def test_limit_waits_for_a_limited_claim_that_has_counted(store: PostgresStore, place: Place) -> None:

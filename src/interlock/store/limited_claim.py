@@ -4,8 +4,9 @@ The claim holds the lock of its limits while it runs. It reads what is left of e
 chooses among them in the order of any claim, and leases them.
 """
 
+import logging
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ ROUNDS = 6
 """How often one claim looks at further keys, if those before had no job to start."""
 AGAIN_AFTER = 1.0
 """Seconds after which a claim looks again for a job that it could not lease, because it is locked or a suspect."""
+_log = logging.getLogger("interlock")
 
 
 class LimitRow(NamedTuple):
@@ -160,6 +162,26 @@ class LimitedClaim:
     def limited_to(self, ids: Collection[str]) -> "LimitedClaim":
         """Return the claim of these jobs only."""
         return replace(self, only=frozenset(ids))
+
+    def run_rounds(self, run_one: Callable[["LimitedClaim"], tuple[list[Lease], bool]]) -> list[Lease]:
+        """Claim until the claim is full or no concurrency key is due. Each round is a transaction of its own.
+
+        If a round fails, the jobs of earlier rounds are leased already: they are returned, and the error appears at the
+        next claim, if it lasts.
+        """
+        leases: list[Lease] = []
+        for round in range(ROUNDS):
+            try:
+                found, more = run_one(self.after(leases, round))
+            except Exception as error:
+                if not leases:
+                    raise
+                _log.warning("A claim ended after %d jobs: %s. The next claim tries again.", len(leases), error)
+                break
+            leases += found
+            if not more or len(leases) >= self.limit:
+                break
+        return leases
 
     def run(self, db: LimitedQueries) -> tuple[list[Lease], bool]:
         """Carry out the claim. Returns the leases, and whether more keys may be due."""

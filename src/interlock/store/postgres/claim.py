@@ -12,7 +12,6 @@ from ...errors import Unavailable
 from ..bisect import bisect
 from ..codec import array, text_array
 from ..enqueue_plan import Rows, Statement
-from ..limited_claim import ROUNDS as KEY_ROUNDS
 from ..limited_claim import LimitedClaim
 from ..plain_path import Fallbacks, plain_claim
 from ..types import ClaimRule, Lease
@@ -145,15 +144,10 @@ class PostgresClaims:
 
     # ------------------------------------------------------------ jobs with limits
     def _claim_limited(self, given: dict[str, Any], claim: LimitedClaim) -> list[Lease]:
-        """Claim jobs with and without limits, until the claim is full or no concurrency key is due."""
-        leases: list[Lease] = []
-        for round in range(KEY_ROUNDS):
-            rest = claim.after(leases, round)
-            found, more = self._session.fixed.carry_out(partial(self._limited_once, given, rest))
-            leases += found
-            if not more or len(leases) >= claim.limit:
-                break
-        return leases
+        """Claim jobs with and without limits."""
+        return claim.run_rounds(
+            lambda rest: self._session.fixed.carry_out(partial(self._limited_once, given, rest))
+        )
 
     def _limited_once(
         self, given: dict[str, Any], claim: LimitedClaim, conn: psycopg.Connection[Any]

@@ -13,7 +13,7 @@ from ...core.limits import Candidate
 from ..bisect import bisect
 from ..codec import lease
 from ..commit_boundary import Run
-from ..limited_claim import ROUNDS, LimitedClaim
+from ..limited_claim import LimitedClaim
 from ..plain_path import Fallbacks, plain_claim
 from ..types import ClaimRule, Lease
 from . import rows
@@ -124,15 +124,11 @@ class SqliteClaims:
         return self._claim_limited(given, claim, by) if limits else leases
 
     def _claim_limited(self, given: dict[str, Any], claim: LimitedClaim, by: str) -> list[Lease]:
-        leases: list[Lease] = []
-        for round in range(ROUNDS):
-            rest = claim.after(leases, round)
+        def run_one(rest: LimitedClaim) -> tuple[list[Lease], bool]:
             with self._session.file.write() as conn:
-                found, more = rest.run(self._queries(runner(conn), given, rest, by))
-            leases += found
-            if not more or len(leases) >= claim.limit:
-                break
-        return leases
+                return rest.run(self._queries(runner(conn), given, rest, by))
+
+        return claim.run_rounds(run_one)
 
     def _queries(self, run: Run, given: dict[str, Any], claim: LimitedClaim, by: str) -> SqliteLimitedQueries:
         now, rules = self._session.timestamp(), claim.claim_rules
