@@ -1,11 +1,14 @@
 """Limits of queues and kinds: how many jobs run at once, how often they start, and pauses."""
 
+from typing import Any
+
 import pytest
 
-from interlock.core.limits import Limit, Rate
+from interlock.core.limits import Limit, Rate, Scope
 from interlock.core.outcome import Errored, Handed, Lost
 from interlock.errors import UsageError
 from interlock.store.contract import Store
+from interlock.store.postgres.limited_claim import PostgresLimitedQueries
 from interlock.store.types import Lease
 from tests.contract.kit import (
     claim,
@@ -165,6 +168,45 @@ def test_clock_that_steps_back_starts_no_job_early(store: Store, clock: Settable
     store.queue.enqueue(many(1))
     assert claim(store) == []
     clock.advance(31)
+    assert len(claim(store)) == 1
+
+
+@pytest.mark.parametrize("scope", ["kind", "key"])
+def test_clock_that_steps_back_stops_no_rate(store: Store, clock: SettableClock, scope: Scope) -> None:
+    """From the step on, tokens grow again."""
+    limit(store, scope, "mail", rate="1/s")
+    key = "a" if scope == "key" else None
+    store.queue.enqueue(many(2, concurrency_key=key))
+    assert len(claim(store)) == 1
+    clock.advance(-3600)
+    store.queue.enqueue(many(9, concurrency_key=key))
+    assert claim(store) == []
+    for _ in range(5):
+        clock.advance(1)
+        assert len(claim(store)) == 1
+    assert due_in(store) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("scope", ["queue", "key"])
+def test_rate_counts_from_the_time_of_the_leases(
+    store: Store, clock: SettableClock, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, a claim leases its jobs later than it reads the rate: nothing is saved up in between."""
+    if hasattr(store, "file"):
+        pytest.skip("A claim on SQLite has one time.")
+    limit(store, scope, "default" if scope == "queue" else "mail", rate="1/s", burst=5)
+    store.queue.enqueue(many(20, concurrency_key="a" if scope == "key" else None))
+    lease = PostgresLimitedQueries.lease
+
+    def lease_later(self: PostgresLimitedQueries, *given: Any) -> list[Lease]:
+        clock.advance(2)
+        return lease(self, *given)
+
+    monkeypatch.setattr(PostgresLimitedQueries, "lease", lease_later)
+    assert len(claim(store)) == 5
+    monkeypatch.undo()
+    assert claim(store) == []
+    clock.advance(1)
     assert len(claim(store)) == 1
 
 

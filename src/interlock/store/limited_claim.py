@@ -38,6 +38,8 @@ class LimitRow(NamedTuple):
     tokens: float | None
     now: Any
     """The time, as the store writes it, at which the tokens were read."""
+    ahead: bool = False
+    """Whether the clock was set back since the tokens were stored. They grow again once they are stored anew."""
 
     @property
     def budget(self) -> Budget:
@@ -82,6 +84,8 @@ class KeyJob(NamedTuple):
     suspect: bool
     fits: bool
     """Whether this worker may lease the job: it knows its state, and has room for it if it is a suspect."""
+    ahead: bool = False
+    """Whether the clock was set back since the tokens were stored."""
 
 
 @dataclass(slots=True)
@@ -96,6 +100,7 @@ class KeyState:
     checks: list[KeyCheck]
     budget: Budget = field(default_factory=lambda: Budget(0, 0))
     now: Any = None
+    ahead: bool = False
     jobs: list[Candidate] = field(default_factory=list[Candidate])
     foreign: set[str] = field(default_factory=set[str])
     """Queues with waiting jobs that this worker does not serve."""
@@ -130,8 +135,8 @@ class LimitedQueries(Protocol):
         """Lease the chosen jobs that still wait."""
         ...
 
-    def spend(self, limits: Sequence[tuple[LimitRow, float]], keys: Sequence[tuple[KeyState, float]]) -> None:
-        """Store the tokens that are left."""
+    def spend(self, limits: Sequence[tuple[LimitRow, int]], keys: Sequence[tuple[KeyState, int]]) -> None:
+        """Take so many tokens of each rate, at the time at which the jobs were leased."""
         ...
 
     def add_checks(self, checks: Sequence[KeyCheck]) -> None: ...
@@ -253,7 +258,8 @@ class LimitedClaim:
             key = keys[row.n - 1]
             most = key.limit.max_running
             running = math.inf if most is None else most - row.running
-            key.budget, key.now = Budget(running, math.inf if row.tokens is None else row.tokens), row.now
+            key.budget = Budget(running, math.inf if row.tokens is None else row.tokens)
+            key.now, key.ahead = row.now, row.ahead
             if row.id is None:
                 continue
             if not row.fits:
@@ -288,11 +294,11 @@ class LimitedClaim:
             for name in (("queue", job.queue), ("kind", job.kind), ("key", f"{job.kind} {job.concurrency_key}")):
                 used[name] = used.get(name, 0) + 1
         limits = [
-            (row, row.tokens - used[row.scope, row.name])
+            (row, used.get((row.scope, row.name), 0))
             for row in rows.values()
-            if row.tokens is not None and row.scope != "key" and (row.scope, row.name) in used
+            if row.tokens is not None and row.scope != "key" and (row.ahead or (row.scope, row.name) in used)
         ]
-        spent = [(key, key.budget.tokens - used[key.name]) for key in keys if key.limit.rate and key.name in used]
+        spent = [(key, used.get(key.name, 0)) for key in keys if key.limit.rate and (key.ahead or key.name in used)]
         if limits or spent:
             db.spend(limits, spent)
 

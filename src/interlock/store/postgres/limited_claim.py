@@ -1,11 +1,12 @@
 """The statements of a claim of jobs with limits, on PostgreSQL."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from psycopg import Connection
 
-from ...core.limits import Candidate
+from ...core.limits import Candidate, Rate
 from ..codec import array, text_array, time_array
 from ..enqueue_plan import Rows, Statement
 from ..limited_claim import KeyCheck, KeyJob, KeyState, LimitRow
@@ -27,6 +28,7 @@ class PostgresLimitedQueries:
         self._given = dict(given)
         """The parameters of the claim."""
         self._rules = rules
+        self._leased_at: datetime | None = None
         self._last: list[Statement] = []
         """Statements without an answer, which are sent with the next ones."""
 
@@ -82,28 +84,37 @@ class PostgresLimitedQueries:
             "limited": array(True if each.id in limited else None for each in chosen),
         }
         rows = self._run(self._statement("claim.picked", given))
+        self._leased_at = rows[0][0] if rows else None
         if unmoved := jobs_without_transition(rows, self._rules):
             # A claim without a transition writes an audit note.
             self._last.append(self._session.statement("claim.note", {"id": array(unmoved)}, answers=False))
         return read_leases(rows, self._rules, self._given["by"])
 
-    def spend(self, limits: Sequence[tuple[LimitRow, float]], keys: Sequence[tuple[KeyState, float]]) -> None:
+    def spend(self, limits: Sequence[tuple[LimitRow, int]], keys: Sequence[tuple[KeyState, int]]) -> None:
         if limits:
             given = {
                 "scope": text_array([row.scope for row, _ in limits]),
                 "name": text_array([row.name for row, _ in limits]),
-                "tokens": array([tokens for _, tokens in limits]),
-                "at": time_array([row.now for row, _ in limits]),
+                "tokens": array([self._tokens(row.rate, row.burst, row.tokens, row.now, n) for row, n in limits]),
+                "at": time_array([self._leased_at or row.now for row, _ in limits]),
             }
             self._last.append(self._session.statement("limits.spend", given, answers=False))
         if keys:
             given = {
                 "kind": text_array([key.kind for key, _ in keys]),
                 "key": text_array([key.key for key, _ in keys]),
-                "tokens": array([tokens for _, tokens in keys]),
-                "at": time_array([key.now for key, _ in keys]),
+                "tokens": array([
+                    self._tokens(key.limit.rate, key.limit.burst, key.budget.tokens, key.now, n) for key, n in keys
+                ]),
+                "at": time_array([self._leased_at or key.now for key, _ in keys]),
             }
             self._last.append(self._session.statement("key_rates.spend", given, answers=False))
+
+    def _tokens(self, rate: Rate | None, burst: float | None, tokens: float | None, at: datetime, used: int) -> float:
+        """Return the tokens that are left when the jobs have been leased, which is later than `at`."""
+        assert rate is not None and burst is not None and tokens is not None
+        elapsed = 0.0 if self._leased_at is None else (self._leased_at - at).total_seconds()
+        return rate.after(tokens, burst, elapsed) - used
 
     def add_checks(self, checks: Sequence[KeyCheck]) -> None:
         if checks:

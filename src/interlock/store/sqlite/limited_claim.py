@@ -21,8 +21,9 @@ def read_limits(run: Run, session: SqliteSession, given: Mapping[str, Any], now:
     found: list[LimitRow] = []
     for row in run(session.statement("limits.read", dict(given))):
         count, seconds, burst, tokens, at = row[5:]
+        ahead = at is not None and at > now.text
         left = None if burst is None else tokens_now(Rate(count, seconds), burst, tokens, at, now.at)
-        found.append(LimitRow(row[0], row[1], bool(row[2]), row[3], row[4], count, seconds, burst, left, now.text))
+        found.append(LimitRow(row[0], row[1], bool(row[2]), row[3], row[4], count, seconds, burst, left, now.text, ahead))
     return found
 
 
@@ -69,7 +70,8 @@ class SqliteLimitedQueries:
         running, stored, at = self._run("key_jobs.state", names)[0]
         rate, burst = key.limit.rate, key.limit.burst
         tokens = None if rate is None or burst is None else tokens_now(rate, burst, stored, at, self._now.at)
-        state = KeyJob(n, running, tokens, self._now.text, None, "", 0, "", suspect=False, fits=True)
+        ahead = at is not None and at > self._now.text
+        state = KeyJob(n, running, tokens, self._now.text, None, "", 0, "", suspect=False, fits=True, ahead=ahead)
         most = key.limit.max_running
         free = int(min(limit, limit if most is None else most - running, limit if tokens is None else tokens))
         if free < 1:
@@ -101,11 +103,13 @@ class SqliteLimitedQueries:
         del limited  # a listener sees every change, so the end of a limited job needs no announcement
         return self._lease_picks([(each, self._plain.get(each.id, False)) for each in chosen])
 
-    def spend(self, limits: Sequence[tuple[LimitRow, float]], keys: Sequence[tuple[KeyState, float]]) -> None:
-        for row, tokens in limits:
-            given = {"scope": row.scope, "name": row.name, "tokens": tokens, "now": self._now.text}
+    def spend(self, limits: Sequence[tuple[LimitRow, int]], keys: Sequence[tuple[KeyState, int]]) -> None:
+        # The whole claim has one time.
+        for row, used in limits:
+            given = {"scope": row.scope, "name": row.name, "tokens": (row.tokens or 0) - used, "now": self._now.text}
             self._run("limits.spend", given, answers=False)
-        for key, tokens in keys:
+        for key, used in keys:
+            tokens = key.budget.tokens - used
             given = {"kind": key.kind, "key": key.key, "tokens": tokens, "now": self._now.text}
             self._run("key_rates.spend", given, answers=False)
 

@@ -187,7 +187,7 @@ chosen AS MATERIALIZED (
     AND {known}
   ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED),
 {leasing}
-SELECT NULL::text, {claimed_job}, {of_special} FROM claimed x
+SELECT x.now, {claimed_job}, {of_special} FROM claimed x
 
 -- name: claim.plain
 -- The common claim: rules of one transition, and no job with a TTL and no suspect. It leases the jobs without limits

@@ -48,14 +48,17 @@ SELECT pg_advisory_xact_lock({claims_lock})
 
 -- name: limits.read
 SELECT l.scope, l.name, l.paused_at IS NOT NULL, l.max_running,
-  CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END::int, l.rate_count, l.rate_seconds, l.burst, {tokens}, c.now
+  CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END::int, l.rate_count, l.rate_seconds, l.burst, {tokens}, c.now,
+  coalesce(l.tokens_at > c.now, false)
 FROM interlock.limits l CROSS JOIN (SELECT interlock.clock() AS now) c WHERE {concerned}
 
 -- fragment: open_limits
 -- Which limits leave room for another job, and from when on by their rate.
 limits_now AS MATERIALIZED (
   SELECT l.scope, l.name, l.paused_at IS NULL AND (l.max_running IS NULL OR {running} < l.max_running) AS open,
-    c.now + greatest(0, (1 - {tokens}) * l.rate_seconds / l.rate_count) * interval '1 second' AS not_before
+    -- If the clock was set back, a claim must store the tokens anew.
+    CASE WHEN l.tokens_at > c.now THEN c.now
+      ELSE c.now + greatest(0, (1 - {tokens}) * l.rate_seconds / l.rate_count) * interval '1 second' END AS not_before
   FROM interlock.limits l CROSS JOIN clock c WHERE l.scope <> 'key' AND {concerned}),
 open_pairs AS MATERIALIZED (
   SELECT q.queue, k.kind, 1 AS free, greatest(lq.not_before, lk.not_before, (SELECT now FROM clock)) AS not_before,
@@ -154,13 +157,14 @@ rules AS MATERIALIZED (SELECT * FROM unnest(:kind::text::text[], :lifecycle::tex
 asked AS MATERIALIZED (
   SELECT a.*, (SELECT count(*) FROM interlock.jobs j WHERE j.kind = a.kind AND j.concurrency_key = a.key
       AND {running_by_key})::int AS running,
-    CASE WHEN a.per_second IS NOT NULL THEN coalesce((
-      SELECT least(a.burst, k.tokens + greatest(extract(epoch FROM (SELECT now FROM clock) - k.tokens_at)::float8, 0)
-        * a.per_second) FROM interlock.key_rates k WHERE k.kind = a.kind AND k.concurrency_key = a.key), a.burst)
-    END AS tokens
+    CASE WHEN a.per_second IS NOT NULL THEN coalesce(least(a.burst, k.tokens
+      + greatest(extract(epoch FROM (SELECT now FROM clock) - k.tokens_at)::float8, 0) * a.per_second), a.burst)
+    END AS tokens, coalesce(k.tokens_at > (SELECT now FROM clock), false) AS ahead
   FROM unnest(:key_kind::text::text[], :key::text::text[], :key_queue::text::text[], :most_running::text::int[],
     :per_second::text::float8[], :burst::text::float8[]) WITH ORDINALITY
-    AS a(kind, key, queue, most_running, per_second, burst, n)),
+    AS a(kind, key, queue, most_running, per_second, burst, n)
+    LEFT JOIN LATERAL (SELECT r.tokens, r.tokens_at FROM interlock.key_rates r
+      WHERE a.per_second IS NOT NULL AND r.kind = a.kind AND r.concurrency_key = a.key) k ON true),
 ranges AS MATERIALIZED (
   -- A check of one queue looks only there.
   SELECT r.*, least(:limit::int, r.most_running - r.running, floor(r.tokens)::int) AS free,
@@ -170,14 +174,14 @@ ranges AS MATERIALIZED (
       ORDER BY j.queue DESC LIMIT 1) END AS last_queue
   FROM asked r)
 SELECT r.n::int, r.running, r.tokens, (SELECT now FROM clock), x.id::text, x.queue, x.priority, x.due_at, x.suspect,
-  x.fits
+  x.fits, r.ahead
 FROM ranges r LEFT JOIN LATERAL (
   SELECT {key_job} FROM interlock.jobs j WHERE {of_key} AND j.queue = r.first_queue AND {due_now}
   ORDER BY j.priority DESC, j.due_at, j.id
   LIMIT CASE WHEN r.first_queue = ANY(:queues::text::text[]) THEN r.free + 1 ELSE 1 END) x ON r.free > 0
 UNION ALL
 SELECT r.n::int, r.running, r.tokens, (SELECT now FROM clock), x.id::text, x.queue, x.priority, x.due_at, x.suspect,
-  x.fits
+  x.fits, r.ahead
 FROM (SELECT * FROM ranges s WHERE s.free > 0 AND s.last_queue > s.first_queue) r CROSS JOIN LATERAL (
   WITH RECURSIVE queues AS (
     SELECT (SELECT j.queue FROM interlock.jobs j WHERE {of_key} AND j.queue > r.first_queue
