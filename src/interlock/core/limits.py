@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Literal, NamedTuple
 
 from ..errors import UsageError
@@ -15,6 +16,8 @@ SCOPES: tuple[Scope, ...] = ("queue", "kind", "key")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*([smhd])\s*")
 _MOST = 2**31 - 1
+_LONGEST = 366 * 86400.0
+"""The longest time of a rate, and between two starts, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,17 @@ class Rate:
         """Read a rate such as `10/s`, `1000/h` or `5/30s`. `UsageError` if the text is none."""
         found = _RATE.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         count, every = (float(found[1]), float(found[2] or 1) * _UNITS[found[3]]) if found else (0.0, 0.0)
-        if not 0 < count <= 1e6 or not 0 < every <= 366 * 86400:
-            raise UsageError(f"The rate is {text!r}: give a number and a time, such as '10/s', '1000/h' or '5/30s'.")
+        if not (0 < count <= 1e6 and 1e-3 <= every <= _LONGEST and every / count <= _LONGEST):
+            raise UsageError(
+                f"The rate is {text!r}: give a number and a time, such as '10/s', '1000/h' or '5/30s', "
+                "at most 1000000 and at least one a year."
+            )
         return cls(count, every)
 
     def __str__(self) -> str:
         unit, size = next(((u, s) for u, s in reversed(_UNITS.items()) if self.seconds % s == 0), ("s", 1.0))
         every = self.seconds / size
-        return f"{self.count:g}/{'' if every == 1 else f'{every:g}'}{unit}"
+        return f"{_exact(self.count)}/{'' if every == 1 else _exact(every)}{unit}"
 
     @property
     def default_burst(self) -> float:
@@ -50,6 +56,11 @@ class Rate:
     def wait(self, tokens: float) -> float:
         """Return the seconds until the bucket has one token."""
         return max(0.0, (1.0 - tokens) * self.seconds / self.count)
+
+
+def _exact(number: float) -> str:
+    """Return all digits of a number, without an exponent."""
+    return str(int(number)) if number == int(number) else f"{Decimal(repr(number)):f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +115,6 @@ class Budget(NamedTuple):
     @property
     def free(self) -> float:
         return max(0.0, min(self.running, math.floor(self.tokens) if self.tokens < math.inf else math.inf))
-
-
-UNLIMITED = Budget(math.inf, math.inf)
 
 
 class Candidate(NamedTuple):
