@@ -4,11 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
 
+from interlock.core.limits import Limit
 from interlock.store import OpenStore
+from interlock.store.flow_types import DeclaredLimit
 from interlock.store.postgres.store import PostgresStore
 from tests.contract.kit import FACTS, LIFECYCLES, claim, claim_rules, finish, limit, make, many, pause
 from tests.kit import Place, postgres_place
@@ -149,6 +152,38 @@ def test_pause_does_not_wait_for_a_callers_transaction(store: PostgresStore, pla
         pause(store, "queue", "default")
         pause(store, "kind", "mail")
     assert claim(store) == []
+
+
+def test_migration_locks_limits_in_the_order_of_claims(store: PostgresStore, place: Place) -> None:
+    """Whatever the order of the declarations is: in another order, both could wait for each other."""
+    declared = [DeclaredLimit("queue", "default", Limit(9)), DeclaredLimit("key", "mail", Limit(9))]
+    store.registry.migrate(list(LIFECYCLES.values()), FACTS, declared)
+    changed = [replace(each, limit=Limit(8)) for each in declared]
+    migration = threading.Thread(
+        target=lambda: store.registry.migrate(list(LIFECYCLES.values()), FACTS, changed)
+    )
+    with psycopg.connect(place.url) as claiming:
+        claiming.execute(f"SELECT FROM {place.schema}.limits WHERE scope = 'key' FOR NO KEY UPDATE")
+        migration.start()
+        wait_for_lock(place, "locktype = 'transactionid'")
+        claiming.execute(f"SELECT FROM {place.schema}.limits WHERE scope = 'queue' FOR NO KEY UPDATE NOWAIT")
+    migration.join()
+    assert [seen.limit for seen in store.limits.all()] == [Limit(8), Limit(8)]
+
+
+def test_new_declared_limit_waits_for_claims_that_did_not_see_it(store: PostgresStore, place: Place) -> None:
+    """Like one that an operator sets."""
+    store.queue.enqueue(many(3))
+    other = place.open(real_time=True)
+    declared = [DeclaredLimit("kind", "mail", Limit(2))]
+    migration = threading.Thread(
+        target=lambda: other.registry.migrate(list(LIFECYCLES.values()), FACTS, declared)
+    )
+    with stopped(place, lambda: claim(store, limit=2), AFTER):
+        migration.start()
+        wait_for_lock(place, f"locktype = 'advisory' AND objid <> {GATE}")
+    migration.join()
+    assert claim(other) == []
 
 
 def test_changes_and_claims_do_not_deadlock(store: PostgresStore, place: Place) -> None:

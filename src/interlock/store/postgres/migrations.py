@@ -13,6 +13,7 @@ from psycopg import Connection, sql
 
 from ...core.lifecycle import Lifecycle
 from ..codec import array, kind_columns, text_array
+from ..declared_limits import in_order, store_limits
 from ..enqueue_plan import Statement
 from ..limit_columns import declared_columns
 from ..queryfile import PARAMETER
@@ -68,10 +69,10 @@ def migrate(
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in declared.lifecycles}
     for kind in declared.kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
-    for limit in declared.limits:
-        run(Statement(queries["limits.declare"], declared_columns(limit), answers=False))
-    run(Statement(queries["limits.drop_unused"], {}, answers=False))
+    limits_changed = store_limits(run, queries, declared, text_array)
     conn.execute(enforcement(run, queries, schema, versions).encode())
+    if limits_changed:
+        run(Statement(queries["limits.wait"], {}, answers=False))
     return Migrated(versions, tuple(notes))
 
 
@@ -176,7 +177,7 @@ def as_text(
         for kind in declared.kinds
     ]
     parts += [_inlined(queries["register_kind"], columns) for columns in registered]
-    parts += [_inlined(queries["limits.declare"], declared_columns(limit)) for limit in declared.limits]
+    parts += [_inlined(queries["limits.declare"], declared_columns(limit)) for limit in in_order(declared.limits)]
     one = [(lifecycle, f"{lifecycle.name}/1:") for lifecycle in declared.lifecycles]
     parts.append(
         functions(

@@ -8,6 +8,7 @@ from typing import Any
 from ...core.lifecycle import Lifecycle
 from ..codec import kind_columns
 from ..commit_boundary import Run
+from ..declared_limits import in_order, store_limits
 from ..enqueue_plan import Statement
 from ..limit_columns import declared_columns
 from ..queryfile import PARAMETER
@@ -50,9 +51,7 @@ def migrate(
     versions = {lifecycle.name: _register(run, queries, lifecycle, notes) for lifecycle in declared.lifecycles}
     for kind in declared.kinds:
         run(Statement(queries["register_kind"], kind_columns(kind, versions.get(kind.lifecycle)), answers=False))
-    for limit in declared.limits:
-        run(Statement(queries["limits.declare"], declared_columns(limit), answers=False))
-    run(Statement(queries["limits.drop_unused"], {}, answers=False))
+    store_limits(run, queries, declared, rows.array)
     return Migrated(versions, tuple(notes))
 
 
@@ -115,7 +114,7 @@ def as_text(
         parts.append(_inlined(queries["register"], _given(lifecycle)))
         parts += [_inlined(queries[name], row) for name, batch in registration(lifecycle, 1).items() for row in batch]
     parts += [_inlined(queries["register_kind"], kind_columns(kind, 1)) for kind in declared.kinds]
-    parts += [_inlined(queries["limits.declare"], declared_columns(limit)) for limit in declared.limits]
+    parts += [_inlined(queries["limits.declare"], declared_columns(limit)) for limit in in_order(declared.limits)]
     return "\n".join([*parts, "COMMIT;", ""])
 
 

@@ -212,16 +212,42 @@ WHERE l.scope = 'key' AND l.name = r.kind AND (l.rate_count IS NULL OR r.tokens_
   < (SELECT interlock.clock()) - l.burst * l.rate_seconds / l.rate_count * interval '1 second')
 
 -- ---------------------------------------------------------------- changes by operators and declarations
+-- name: limits.lock_declared
+-- The rows that a migration may change, in the order of claims.
+SELECT count(*) FROM (SELECT FROM interlock.limits l WHERE {of_kinds} OR {declared_now}
+  ORDER BY l.scope COLLATE "C", l.name COLLATE "C" FOR UPDATE) locked
+
+-- fragment: of_kinds
+(l.scope IN ('kind', 'key') AND l.name = ANY(:kinds::text::text[]))
+
+-- fragment: declared_now
+((l.scope, l.name) IN (SELECT a.scope, a.name FROM unnest(:scopes::text::text[], :names::text::text[])
+  AS a(scope, name)))
+
+-- name: limits.undeclare
+-- The code of these kinds declares the limit no more. A limit that was changed at run time stays as it was changed.
+UPDATE interlock.limits l SET declared = NULL,
+  max_running = CASE WHEN l.changed_by IS NULL THEN NULL ELSE l.max_running END,
+  rate_count = CASE WHEN l.changed_by IS NULL THEN NULL ELSE l.rate_count END,
+  rate_seconds = CASE WHEN l.changed_by IS NULL THEN NULL ELSE l.rate_seconds END,
+  burst = CASE WHEN l.changed_by IS NULL THEN NULL ELSE l.burst END
+WHERE l.declared IS NOT NULL AND {of_kinds} AND NOT {declared_now}
+RETURNING l.scope, l.name
+
 -- name: limits.declare
--- As the code declares it. A limit that was changed at run time stays as it was changed.
+-- As the code declares it. A limit that was changed at run time stays as it was changed. No limit needs no row.
 INSERT INTO interlock.limits AS l (scope, name, max_running, rate_count, rate_seconds, burst, declared)
-VALUES (:scope::text, :name::text, :max_running::text::int, :rate_count::text::float8, :rate_seconds::text::float8,
-  :burst::text::float8, :declared::text::jsonb)
+SELECT :scope::text, :name::text, :max_running::text::int, :rate_count::text::float8, :rate_seconds::text::float8,
+  :burst::text::float8, :declared::text::jsonb
+WHERE :scope::text = 'key' OR :declared::text <> '{}'
+  OR EXISTS (SELECT FROM interlock.limits k WHERE k.scope = :scope::text AND k.name = :name::text)
 ON CONFLICT (scope, name) DO UPDATE SET declared = excluded.declared,
   max_running = CASE WHEN l.changed_by IS NULL THEN excluded.max_running ELSE l.max_running END,
   rate_count = CASE WHEN l.changed_by IS NULL THEN excluded.rate_count ELSE l.rate_count END,
   rate_seconds = CASE WHEN l.changed_by IS NULL THEN excluded.rate_seconds ELSE l.rate_seconds END,
   burst = CASE WHEN l.changed_by IS NULL THEN excluded.burst ELSE l.burst END
+WHERE l.declared IS DISTINCT FROM excluded.declared
+RETURNING l.scope, l.name
 
 -- name: limits.drop_unused
 -- Rows without effect. Those of concurrency keys stay, because jobs that have keys need them.

@@ -1,6 +1,6 @@
 -- Limits, pauses and concurrency keys, on SQLite.
 --
--- differs: the claim's own transaction is the only writer, so there is no `limits.lock`; a listener sees every change,
+-- differs: the claim's own transaction is the only writer, so there is no lock of limits; a listener sees every change,
 -- so nothing is announced.
 -- differs: there is no LATERAL, so each concurrency key is read by statements of its own.
 -- differs: `due_in.limited` is computed in Python from `limits.read`, `due_in` and `key_checks.next`.
@@ -123,16 +123,32 @@ DELETE FROM interlock_key_rates WHERE EXISTS (SELECT 1 FROM interlock_limits l
     OR julianday(:now) - julianday(interlock_key_rates.tokens_at) > l.burst * l.rate_seconds / l.rate_count / 86400.0))
 
 -- ---------------------------------------------------------------- changes by operators and declarations
+-- name: limits.undeclare
+-- The code of these kinds declares the limit no more. A limit that was changed at run time stays as it was changed.
+UPDATE interlock_limits SET declared = NULL,
+  max_running = CASE WHEN changed_by IS NULL THEN NULL ELSE max_running END,
+  rate_count = CASE WHEN changed_by IS NULL THEN NULL ELSE rate_count END,
+  rate_seconds = CASE WHEN changed_by IS NULL THEN NULL ELSE rate_seconds END,
+  burst = CASE WHEN changed_by IS NULL THEN NULL ELSE burst END
+WHERE declared IS NOT NULL AND scope IN ('kind', 'key') AND name IN (SELECT value FROM json_each(:kinds))
+  AND NOT EXISTS (SELECT 1 FROM json_each(:scopes) s JOIN json_each(:names) n ON n.key = s.key
+    WHERE s.value = scope AND n.value = name)
+RETURNING scope, name
+
 -- name: limits.declare
--- As the code declares it. A limit that was changed at run time stays as it was changed.
+-- As the code declares it. A limit that was changed at run time stays as it was changed. No limit needs no row.
 INSERT INTO interlock_limits (scope, name, max_running, rate_count, rate_seconds, burst, declared)
-VALUES (:scope, :name, CAST(:max_running AS INTEGER), CAST(:rate_count AS REAL), CAST(:rate_seconds AS REAL),
-  CAST(:burst AS REAL), :declared)
+SELECT :scope, :name, CAST(:max_running AS INTEGER), CAST(:rate_count AS REAL), CAST(:rate_seconds AS REAL),
+  CAST(:burst AS REAL), :declared
+WHERE :scope = 'key' OR :declared <> '{}'
+  OR EXISTS (SELECT 1 FROM interlock_limits k WHERE k.scope = :scope AND k.name = :name)
 ON CONFLICT (scope, name) DO UPDATE SET declared = excluded.declared,
   max_running = CASE WHEN changed_by IS NULL THEN excluded.max_running ELSE max_running END,
   rate_count = CASE WHEN changed_by IS NULL THEN excluded.rate_count ELSE rate_count END,
   rate_seconds = CASE WHEN changed_by IS NULL THEN excluded.rate_seconds ELSE rate_seconds END,
   burst = CASE WHEN changed_by IS NULL THEN excluded.burst ELSE burst END
+WHERE declared IS NOT excluded.declared
+RETURNING scope, name
 
 -- name: limits.drop_unused
 -- Rows without effect. Those of concurrency keys stay, because jobs that have keys need them.
