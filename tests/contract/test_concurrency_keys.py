@@ -6,6 +6,7 @@ from interlock.core.outcome import Errored, Held, Lost
 from interlock.store.contract import Store
 from interlock.store.types import Lease
 from tests.contract.kit import (
+    LIFECYCLES,
     claim,
     claim_rules,
     decided,
@@ -173,6 +174,27 @@ def test_suspects_of_a_key_need_room_for_suspects(store: Store, raw: Raw, clock:
     assert store.queue.claim("ann", rules, ["default"], 5, suspects=0) == []
     clock.advance(1)
     assert len(store.queue.claim("ann", rules, ["default"], 5, suspects=1)) == 1
+
+
+@pytest.mark.parametrize("why", ["suspect", "unknown"])
+def test_jobs_that_cannot_be_leased_do_not_hide_those_behind_them(
+    store: Store, raw: Raw, clock: SettableClock, why: str
+) -> None:
+    """Jobs of another lifecycle, or suspects for which the worker has no room, wait for another worker."""
+    limit(store, "key", "mail", max_running=1)
+    odd = many(3, lifecycle=LIFECYCLES["task"] if why == "unknown" else None, concurrency_key="a")
+    store.queue.enqueue(odd)
+    if why == "suspect":
+        raw("UPDATE {jobs} SET lease_losses = 1, updated_at = {later}")
+    clock.advance(1)
+    ready = stored(store, concurrency_key="a")
+    (lease,) = store.queue.claim("ann", claim_rules("mail"), ["default"], 5, suspects=0)
+    assert lease.job.id == ready.id
+    finish(store, lease)
+    assert store.queue.claim("ann", claim_rules("mail"), ["default"], 5, suspects=0) == []
+    rules = claim_rules("mail", lifecycle=LIFECYCLES["task"] if why == "unknown" else None)
+    clock.advance(1)
+    assert len(store.queue.claim("bob", rules, ["default"], 5, suspects=1)) == 1
 
 
 # ---------------------------------------------------------------- rates

@@ -6,7 +6,7 @@ chooses among them in the order of any claim, and leases them.
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -123,8 +123,8 @@ class LimitedQueries(Protocol):
         """Delete up to `most` due checks of these pairs of kind and queue, and return them."""
         ...
 
-    def find_key_jobs(self, keys: Sequence[KeyState], limit: int) -> list[KeyJob]:
-        """Return at least one row for each key."""
+    def find_key_jobs(self, keys: Sequence[KeyState], limit: int, *, fitting: bool) -> list[KeyJob]:
+        """Return at least one row for each key: its first jobs, or the first jobs that the worker may lease."""
         ...
 
     def pick(self, pairs: Mapping[tuple[str, str], int]) -> list[Candidate]:
@@ -254,7 +254,16 @@ class LimitedClaim:
         return list(keys.values()), len(checks) >= most
 
     def _read_key_jobs(self, db: LimitedQueries, keys: Sequence[KeyState], open_queues: dict[str, set[str]]) -> None:
-        for row in db.find_key_jobs(keys, self.limit) if keys else ():
+        self._take_key_jobs(keys, db.find_key_jobs(keys, self.limit, fitting=False) if keys else (), open_queues)
+        # Jobs that this worker cannot lease must not hide those behind them.
+        if postponed := [key for key in keys if key.postponed]:
+            for key in postponed:
+                key.jobs.clear()
+            self._take_key_jobs(postponed, db.find_key_jobs(postponed, self.limit, fitting=True), open_queues)
+
+    @staticmethod
+    def _take_key_jobs(keys: Sequence[KeyState], rows: Iterable[KeyJob], open_queues: dict[str, set[str]]) -> None:
+        for row in rows:
             key = keys[row.n - 1]
             most = key.limit.max_running
             running = math.inf if most is None else most - row.running
@@ -262,12 +271,12 @@ class LimitedClaim:
             key.now, key.ahead = row.now, row.ahead
             if row.id is None:
                 continue
-            if not row.fits:
-                key.postponed = True
-            elif row.queue in open_queues[key.kind]:
+            if row.queue not in open_queues[key.kind]:
+                key.foreign.add(row.queue)
+            elif row.fits:
                 key.jobs.append(Candidate(row.id, key.kind, row.queue, row.priority, row.due_at, row.suspect, key.key))
             else:
-                key.foreign.add(row.queue)
+                key.postponed = True
 
     # ------------------------------------------------------------ writing
     def _lease(self, db: LimitedQueries, rows: Limits, chosen: Sequence[Candidate]) -> list[Lease]:

@@ -55,7 +55,7 @@ class PostgresLimitedQueries:
         }
         return [KeyCheck(*row) for row in self._run(self._session.statement("key_checks.take", given))]
 
-    def find_key_jobs(self, keys: Sequence[KeyState], limit: int) -> list[KeyJob]:
+    def find_key_jobs(self, keys: Sequence[KeyState], limit: int, *, fitting: bool) -> list[KeyJob]:
         rates = [key.limit.rate for key in keys]
         given = {
             "key_kind": text_array([key.kind for key in keys]),
@@ -65,6 +65,7 @@ class PostgresLimitedQueries:
             "per_second": array([None if rate is None else rate.count / rate.seconds for rate in rates]),
             "burst": array([key.limit.burst for key in keys]),
             "limit": limit,
+            "fitting": fitting,
         }
         return [KeyJob(*row) for row in self._run(self._statement("key_jobs", given))]
 

@@ -62,10 +62,10 @@ class SqliteLimitedQueries:
         found = [KeyCheck(*row) for row in self._run("key_checks.take", given)]
         return sorted(found, key=lambda check: (-check.priority, check.check_at))
 
-    def find_key_jobs(self, keys: Sequence[KeyState], limit: int) -> list[KeyJob]:
-        return [job for n, key in enumerate(keys, start=1) for job in self._jobs_of(n, key, limit)]
+    def find_key_jobs(self, keys: Sequence[KeyState], limit: int, *, fitting: bool) -> list[KeyJob]:
+        return [job for n, key in enumerate(keys, start=1) for job in self._jobs_of(n, key, limit, fitting=fitting)]
 
-    def _jobs_of(self, n: int, key: KeyState, limit: int) -> list[KeyJob]:
+    def _jobs_of(self, n: int, key: KeyState, limit: int, *, fitting: bool) -> list[KeyJob]:
         names = {"kind": key.kind, "key": key.key}
         running, stored, at = self._run("key_jobs.state", names)[0]
         rate, burst = key.limit.rate, key.limit.burst
@@ -80,7 +80,7 @@ class SqliteLimitedQueries:
         found: list[KeyJob] = []
         for queue in queues:
             given = names | {"queue": queue, "limit": free + 1 if queue in self._queues else 1}
-            given |= {"states": self._states.get(key.kind, "")}
+            given |= {"states": self._states.get(key.kind, ""), "fitting": fitting}
             for id, priority, due_at, suspect, fits in self._run("key_jobs", self._given | given):
                 found.append(
                     state._replace(

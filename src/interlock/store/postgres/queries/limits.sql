@@ -140,17 +140,21 @@ j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND 
 -- fragment: of_key
 j.kind = r.kind AND j.concurrency_key = r.key AND {waiting}
 
+-- fragment: fits
+-- Whether this worker may lease the job.
+{known} AND (j.lease_losses = 0 OR (:suspects::int > 0 AND {may_share}))
+
 -- fragment: key_job
 -- The columns of a waiting job, and whether this worker may lease it.
-j.id, j.queue, j.priority, j.due_at, j.lease_losses > 0 AS suspect,
-  {known} AND (j.lease_losses = 0 OR {may_share}) AS fits
+j.id, j.queue, j.priority, j.due_at, j.lease_losses > 0 AS suspect, {fits} AS fits
 
 -- fragment: due_now
 j.due_at <= (SELECT now FROM clock) AND (j.expires_at IS NULL OR j.expires_at > (SELECT now FROM clock))
 
 -- name: key_jobs
 -- For each concurrency key its running jobs, its tokens, and its first due jobs in each queue: as many as may start and
--- one more, and one of each queue that the worker does not serve. Most keys have jobs in one queue only.
+-- one more, and one of each queue that the worker does not serve. Most keys have jobs in one queue only. Some of these
+-- may be jobs that the worker cannot lease: then it asks again for fitting ones, which are found by a scan.
 WITH clock AS MATERIALIZED (SELECT interlock.clock() AS now),
 rules AS MATERIALIZED (SELECT * FROM unnest(:kind::text::text[], :lifecycle::text::text[], :state::text::text[])
   AS w(kind, lifecycle, state)),
@@ -177,6 +181,7 @@ SELECT r.n::int, r.running, r.tokens, (SELECT now FROM clock), x.id::text, x.que
   x.fits, r.ahead
 FROM ranges r LEFT JOIN LATERAL (
   SELECT {key_job} FROM interlock.jobs j WHERE {of_key} AND j.queue = r.first_queue AND {due_now}
+    AND (NOT :fitting::bool OR ({fits}))
   ORDER BY j.priority DESC, j.due_at, j.id
   LIMIT CASE WHEN r.first_queue = ANY(:queues::text::text[]) THEN r.free + 1 ELSE 1 END) x ON r.free > 0
 UNION ALL
@@ -191,6 +196,7 @@ FROM (SELECT * FROM ranges s WHERE s.free > 0 AND s.last_queue > s.first_queue) 
     FROM queues q WHERE q.queue < r.last_queue)
   SELECT w.* FROM queues q CROSS JOIN LATERAL (
     SELECT {key_job} FROM interlock.jobs j WHERE {of_key} AND j.queue = q.queue AND {due_now}
+      AND (NOT :fitting::bool OR ({fits}))
     ORDER BY j.priority DESC, j.due_at, j.id
     LIMIT CASE WHEN q.queue = ANY(:queues::text::text[]) THEN r.free + 1 ELSE 1 END) w) x
 

@@ -100,13 +100,17 @@ WITH RECURSIVE queues(queue) AS (
   FROM queues q WHERE q.queue IS NOT NULL)
 SELECT queue FROM queues WHERE queue IS NOT NULL
 
+-- fragment: fits
+-- Whether this worker may lease the job.
+{known} AND (j.lease_losses = 0 OR (:suspects + 0 > 0 AND {may_share}))
+
 -- name: key_jobs
--- The first due jobs with this key in a queue, and whether this worker may lease them.
-SELECT j.id, j.priority, j.due_at, j.lease_losses > 0,
-  {known} AND (j.lease_losses = 0 OR {may_share})
+-- The first due jobs with this key in a queue, and whether this worker may lease them. If it may not lease some of them,
+-- it asks again for fitting ones, which are found by a scan.
+SELECT j.id, j.priority, j.due_at, j.lease_losses > 0, {fits}
 FROM interlock_jobs j INDEXED BY interlock_jobs_by_key CROSS JOIN (SELECT :states AS states) h
 WHERE j.kind = :kind AND j.concurrency_key = :key AND j.queue = :queue AND j.due_at <= :now
-  AND (j.expires_at IS NULL OR j.expires_at > :now) AND {waiting}
+  AND (j.expires_at IS NULL OR j.expires_at > :now) AND {waiting} AND (NOT :fitting OR ({fits}))
 ORDER BY j.priority DESC, j.due_at, j.id LIMIT :limit + 0
 
 -- name: limits.spend
