@@ -50,18 +50,18 @@ def _waiting(store: Store, job: Job, now: datetime) -> str:
         return "It has a cancel request, and ends when its lifecycle allows it."
     if job.expires_at is not None and job.expires_at <= now:
         return "Its time to live is over: a worker expires it within about a second."
+    paused = pause_reason(store, job)
+    if job.blocked_at is None and job.due_at <= now:
+        return _due(store, job, now) if paused is None else f"It is due. {paused}"
     if job.blocked_at is not None:
-        return dependencies_reason(store, job)
-    if job.due_at > now:
-        return (
-            f"It waits until {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {(job.due_at - now).total_seconds():.0f} s from now."
-        )
-    return _due(store, job, now)
+        reason = dependencies_reason(store, job)
+    else:
+        left = (job.due_at - now).total_seconds()
+        reason = f"It waits until {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {left:.0f} s from now."
+    return reason if paused is None else f"{reason} {paused}"
 
 
 def _due(store: Store, job: Job, now: datetime) -> str:
-    if (paused := pause_reason(store, job)) is not None:
-        return f"It is due. {paused}"
     if not _served(store, job):
         return f"It is due, and no live worker serves the kind {job.kind} in the queue {job.queue}: start one."
     if limits := limit_reasons(store, job, now):

@@ -29,12 +29,13 @@ def _show_need(store: Store, need: Need) -> str:
 
 
 def pause_reason(store: Store, job: Job) -> str | None:
-    """Say by whom the job's queue or kind is paused; None if neither is."""
+    """Say by whom the job's queue and its kind are paused; None if neither is."""
+    found: list[str] = []
     for seen in _limits_of(store, job):
         if seen.paused_at is not None:
             why = f": {seen.pause_reason.rstrip('.')}" if seen.pause_reason else ""
-            return f"The {seen.scope} {seen.name} was paused at {_show(seen.paused_at)} by {seen.paused_by}{why}."
-    return None
+            found.append(f"The {seen.scope} {seen.name} was paused at {_show(seen.paused_at)} by {seen.paused_by}{why}.")
+    return " ".join(found) or None
 
 
 def schedule_reasons(store: Store, job: Job) -> list[str]:
