@@ -46,10 +46,11 @@ def test_full_limit_leaves_nothing_due_until_a_job_ends(store: Store) -> None:
     assert len(claim(store)) == 1
 
 
+@pytest.mark.parametrize("scope", ["queue", "kind"])
 @pytest.mark.parametrize("end", ["retry", "lose", "hand over"])
-def test_only_a_job_that_runs_counts(store: Store, clock: SettableClock, end: str) -> None:
+def test_only_a_job_that_runs_counts(store: Store, clock: SettableClock, end: str, scope: Scope) -> None:
     """A job that waits for its retry frees its place; one that an external system works on does not."""
-    limit(store, "kind", "fetch", max_running=1)
+    limit(store, scope, "fetch" if scope == "kind" else "default", max_running=1)
     first = started(store, "fetch")
     store.queue.enqueue(many(1, "fetch"))
     if end == "retry":
@@ -61,6 +62,7 @@ def test_only_a_job_that_runs_counts(store: Store, clock: SettableClock, end: st
         assert store.transitions.move([decided(adopted, Lost())]) == []
     else:
         settle(store, first, Handed("x-1", 10.0))
+        assert [each.running for each in store.limits.all()] == [1]
     assert len(claim(store, "fetch")) == (0 if end == "hand over" else 1)
 
 

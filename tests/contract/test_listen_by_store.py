@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from interlock.core.limits import Scope
 from interlock.store import OpenStore
 from interlock.store.sqlite.listening import SqliteListener
-from tests.contract.kit import FACTS, LIFECYCLES, claimed, finish, make, many, stored
+from tests.contract.kit import FACTS, LIFECYCLES, claimed, finish, limit, make, many, stored
 from tests.contract.test_listen import TIME_LIMIT, Bell, listening
 from tests.kit import Place, postgres_place, sqlite_place
 
@@ -123,6 +124,19 @@ def test_dead_connection_is_detected_and_replaced(server: Place, dies: Callable[
             bell.wait()
         finally:
             after()
+
+
+@pytest.mark.parametrize("scope", ["queue", "kind", "key"])
+def test_end_of_a_limited_job_wakes_the_listener(server: Place, scope: Scope) -> None:
+    """Another job may start now. The end of a job without limits wakes nobody."""
+    store = server.open()
+    key = "a" if scope == "key" else None
+    limit(store, scope, "default" if scope == "queue" else "mail", max_running=1)
+    lease = claimed(store, concurrency_key=key)
+    with listening(store) as bell:
+        bell.forget()
+        finish(store, lease)
+        bell.wait()
 
 
 def test_idle_connection_that_answers_probes_is_kept(server: Place) -> None:
