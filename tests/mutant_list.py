@@ -3,6 +3,7 @@
 from tests.bulk_mutants import BULK_MUTANTS
 from tests.commit_mutants import COMMIT_MUTANTS
 from tests.flow_mutants import FLOW_MUTANTS
+from tests.limit_mutants import LIMIT_MUTANTS
 from tests.mutant import Mutant
 from tests.partition_mutants import PARTITION_MUTANTS
 from tests.question_mutants import QUESTION_MUTANTS
@@ -221,6 +222,7 @@ MUTANTS = (
     *BULK_MUTANTS,
     *SCHEDULE_MUTANTS,
     *FLOW_MUTANTS,
+    *LIMIT_MUTANTS,
     # ------------------------------------------------------------ decisions
     Mutant(
         "spent tries",

@@ -11,9 +11,7 @@ from tests.contract.kit import make, pause, stored
 @pytest.mark.parametrize("waits", ["due", "delayed", "blocked"])
 def test_both_pauses_of_a_waiting_job_are_named(store: Store, waits: str) -> None:
     first = stored(store)
-    job = make(
-        delay=60.0 if waits == "delayed" else 0.0, after=(Dependency(first.id),) if waits == "blocked" else ()
-    )
+    job = make(delay=60.0 if waits == "delayed" else 0.0, after=(Dependency(first.id),) if waits == "blocked" else ())
     store.queue.enqueue([job])
     before = explain(store, job.id).sentence
     pause(store, "queue", "default")

@@ -159,9 +159,7 @@ def test_migration_locks_limits_in_the_order_of_claims(store: PostgresStore, pla
     declared = [DeclaredLimit("queue", "default", Limit(9)), DeclaredLimit("key", "mail", Limit(9))]
     store.registry.migrate(list(LIFECYCLES.values()), FACTS, declared)
     changed = [replace(each, limit=Limit(8)) for each in declared]
-    migration = threading.Thread(
-        target=lambda: store.registry.migrate(list(LIFECYCLES.values()), FACTS, changed)
-    )
+    migration = threading.Thread(target=lambda: store.registry.migrate(list(LIFECYCLES.values()), FACTS, changed))
     with psycopg.connect(place.url) as claiming:
         claiming.execute(f"SELECT FROM {place.schema}.limits WHERE scope = 'key' FOR NO KEY UPDATE")
         migration.start()
@@ -176,9 +174,7 @@ def test_new_declared_limit_waits_for_claims_that_did_not_see_it(store: Postgres
     store.queue.enqueue(many(3))
     other = place.open(real_time=True)
     declared = [DeclaredLimit("kind", "mail", Limit(2))]
-    migration = threading.Thread(
-        target=lambda: other.registry.migrate(list(LIFECYCLES.values()), FACTS, declared)
-    )
+    migration = threading.Thread(target=lambda: other.registry.migrate(list(LIFECYCLES.values()), FACTS, declared))
     with stopped(place, lambda: claim(store, limit=2), AFTER):
         migration.start()
         wait_for_lock(place, f"locktype = 'advisory' AND objid <> {GATE}")

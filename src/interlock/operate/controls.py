@@ -49,7 +49,10 @@ class QueueControls:
         return any(done)
 
     def pause(self, *, by: str, reason: str = "") -> bool:
-        """Start no more jobs until `resume`. Running jobs continue. False if it is paused already."""
+        """Claim no more jobs until `resume`. False if it is paused already.
+
+        Running jobs continue. A worker may have claimed a few short jobs in advance; these still run.
+        """
         store = self._store("pause")
         return store.limits.pause(self.scope, self.name, by=operator_name(by), reason=_text(reason))
 

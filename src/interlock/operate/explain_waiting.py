@@ -34,7 +34,9 @@ def pause_reason(store: Store, job: Job) -> str | None:
     for seen in _limits_of(store, job):
         if seen.paused_at is not None:
             why = f": {seen.pause_reason.rstrip('.')}" if seen.pause_reason else ""
-            found.append(f"The {seen.scope} {seen.name} was paused at {_show(seen.paused_at)} by {seen.paused_by}{why}.")
+            found.append(
+                f"The {seen.scope} {seen.name} was paused at {_show(seen.paused_at)} by {seen.paused_by}{why}."
+            )
     return " ".join(found) or None
 
 

@@ -25,7 +25,7 @@ class LimitsPart(Protocol):
     def pause(self, scope: Scope, name: str, *, by: str, reason: str | None) -> bool:
         """Stop claims of a queue or kind. Return False if it is paused already.
 
-        After this method has returned, no job of it starts: a claim that is still running is repeated.
+        After this method has returned, no claim leases a job of it: it waits for claims that did not see the pause.
         """
         ...
 

@@ -145,9 +145,7 @@ class PostgresClaims:
     # ------------------------------------------------------------ jobs with limits
     def _claim_limited(self, given: dict[str, Any], claim: LimitedClaim) -> list[Lease]:
         """Claim jobs with and without limits."""
-        return claim.run_rounds(
-            lambda rest: self._session.fixed.carry_out(partial(self._limited_once, given, rest))
-        )
+        return claim.run_rounds(lambda rest: self._session.fixed.carry_out(partial(self._limited_once, given, rest)))
 
     def _limited_once(
         self, given: dict[str, Any], claim: LimitedClaim, conn: psycopg.Connection[Any]

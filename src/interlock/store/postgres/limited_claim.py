@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from ...core.limits import Candidate, Rate
+from ...core.limits import Candidate
 from ..codec import array, text_array, time_array
 from ..enqueue_plan import Rows, Statement
 from ..limited_claim import KeyCheck, KeyJob, KeyState, LimitRow
@@ -96,7 +96,7 @@ class PostgresLimitedQueries:
             given = {
                 "scope": text_array([row.scope for row, _ in limits]),
                 "name": text_array([row.name for row, _ in limits]),
-                "tokens": array([self._tokens(row.rate, row.burst, row.tokens, row.now, n) for row, n in limits]),
+                "tokens": array([self._left(row, row.tokens or 0.0, row.now, n) for row, n in limits]),
                 "at": time_array([self._leased_at or row.now for row, _ in limits]),
             }
             self._last.append(self._session.statement("limits.spend", given, answers=False))
@@ -104,18 +104,16 @@ class PostgresLimitedQueries:
             given = {
                 "kind": text_array([key.kind for key, _ in keys]),
                 "key": text_array([key.key for key, _ in keys]),
-                "tokens": array([
-                    self._tokens(key.limit.rate, key.limit.burst, key.budget.tokens, key.now, n) for key, n in keys
-                ]),
+                "tokens": array([self._left(key.limit, key.budget.tokens, key.now, n) for key, n in keys]),
                 "at": time_array([self._leased_at or key.now for key, _ in keys]),
             }
             self._last.append(self._session.statement("key_rates.spend", given, answers=False))
 
-    def _tokens(self, rate: Rate | None, burst: float | None, tokens: float | None, at: datetime, used: int) -> float:
+    def _left(self, limit: LimitRow, tokens: float, at: datetime, used: int) -> float:
         """Return the tokens that are left when the jobs have been leased, which is later than `at`."""
-        assert rate is not None and burst is not None and tokens is not None
-        elapsed = 0.0 if self._leased_at is None else (self._leased_at - at).total_seconds()
-        return rate.after(tokens, burst, elapsed) - used
+        if limit.rate is None or limit.burst is None or self._leased_at is None:
+            return tokens - used
+        return limit.rate.after(tokens, limit.burst, (self._leased_at - at).total_seconds()) - used
 
     def add_checks(self, checks: Sequence[KeyCheck]) -> None:
         if checks:

@@ -244,7 +244,10 @@ class SqliteClaims:
                 own = [row for name in (("queue", queue), ("kind", kind)) if (row := limits.get(name)) is not None]
                 if any(row.paused or row.budget.running < 1 for row in own):
                     continue
-                wait = max((row.rate.wait(row.tokens) for row in own if row.rate and row.tokens is not None and not row.ahead), default=0)
+                wait = max(
+                    (row.rate.wait(row.tokens) for row in own if row.rate and row.tokens is not None and not row.ahead),
+                    default=0,
+                )
                 dues: list[str | None] = []
                 if own:
                     pair = given | {"pairs": rows.array([(queue, kind, states)]), "limited": 1}

@@ -23,7 +23,9 @@ def read_limits(run: Run, session: SqliteSession, given: Mapping[str, Any], now:
         count, seconds, burst, tokens, at = row[5:]
         ahead = at is not None and at > now.text
         left = None if burst is None else tokens_now(Rate(count, seconds), burst, tokens, at, now.at)
-        found.append(LimitRow(row[0], row[1], bool(row[2]), row[3], row[4], count, seconds, burst, left, now.text, ahead))
+        found.append(
+            LimitRow(row[0], row[1], bool(row[2]), row[3], row[4], count, seconds, burst, left, now.text, ahead)
+        )
     return found
 
 
