@@ -14,7 +14,7 @@ LIMIT_MUTANTS = [
         "A claim that began before a pause or a new limit obeys it",
         f"{_PG}/triggers.sql",
         "CREATE FUNCTION interlock.check_new_executions()",
-        "IF EXISTS (SELECT FROM interlock.limits) THEN",
+        "IF EXISTS (SELECT FROM interlock.limits l WHERE l.scope <> 'key') THEN",
         "IF false THEN",
         _INTERLEAVINGS,
     ),

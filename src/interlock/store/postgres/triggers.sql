@@ -192,7 +192,7 @@ BEGIN
     -- Whoever stores a pause or a new limit waits for this lock: it ends with the claim. The queries below begin after
     -- it, so they see every pause and limit that did not wait for this claim.
     PERFORM pg_advisory_xact_lock_shared(1768846437, 'interlock.limits'::regclass::oid::int);
-    IF EXISTS (SELECT FROM interlock.limits) THEN
+    IF EXISTS (SELECT FROM interlock.limits l WHERE l.scope <> 'key') THEN
       PERFORM FROM added a JOIN interlock.jobs j ON j.id = ANY (ARRAY[a.job_id, a.job_id])
         JOIN interlock.limits l ON (l.scope = 'queue' AND l.name = j.queue) OR (l.scope = 'kind' AND l.name = a.kind)
         WHERE a.status <> 'ABORTED' AND (l.paused_at IS NOT NULL

@@ -43,8 +43,9 @@ SELECT l.scope, l.name FROM interlock.limits l WHERE {concerned} ORDER BY l.scop
 SELECT pg_advisory_xact_lock_shared({claims_lock})
 
 -- name: limits.wait
--- The last statement of a change: it waits for claims that may not have seen the change. Later ones see it.
-SELECT pg_advisory_xact_lock({claims_lock})
+-- The last statement of a change: it waits for claims that may not have seen the change. Later ones see it. All claims
+-- wait for it, so a frozen client must not hold it for long.
+SELECT set_config('idle_in_transaction_session_timeout', '15s', true), pg_advisory_xact_lock({claims_lock})
 
 -- name: limits.read
 SELECT l.scope, l.name, l.paused_at IS NOT NULL, l.max_running,
