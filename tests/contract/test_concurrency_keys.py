@@ -73,18 +73,6 @@ def test_small_claims_take_the_most_urgent_jobs_of_all_keys(store: Store) -> Non
     assert keys(claim(store, limit=9)) == ["a", "b", "c", "d", "e"]
 
 
-def test_longest_due_job_starts_first_after_its_key_was_full(store: Store, clock: SettableClock) -> None:
-    """Although many keys with younger jobs wait, more than one claim looks at."""
-    limit(store, "key", "mail", max_running=1)
-    store.queue.enqueue(keyed("a", 2))  # type: ignore[arg-type]
-    (running,) = claim(store)
-    clock.advance(5)
-    store.queue.enqueue([make(concurrency_key=f"k{n}") for n in range(60)])
-    clock.advance(5)
-    finish(store, running)
-    assert keys(claim(store, limit=1)) == ["a"]
-
-
 @pytest.mark.parametrize("end", ["retry", "lose", "hold", "finish"])
 def test_job_that_stops_running_frees_its_place(store: Store, clock: SettableClock, end: str) -> None:
     """However it stops. A job that waits for its retry is claimed again when it is due."""

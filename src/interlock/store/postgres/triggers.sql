@@ -62,20 +62,16 @@ CREATE TRIGGER jobs_insert AFTER INSERT ON interlock.jobs FOR EACH ROW EXECUTE F
 CREATE FUNCTION interlock.note_change(was interlock.jobs, job interlock.jobs) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   stopped boolean := was.phase = 'running' AND job.phase <> 'running';
-  next_priority int;
-  next_due_at timestamptz;
 BEGIN
   IF job.concurrency_key IS NOT NULL THEN
     IF stopped THEN
-      -- The check has the place of the next job in the same queue. Those of other queues would cost further lookups.
-      SELECT j.priority, j.due_at INTO next_priority, next_due_at FROM interlock.jobs j
-        WHERE j.kind = job.kind AND j.concurrency_key = job.concurrency_key AND j.queue = job.queue
-          AND j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.blocked_at IS NULL
-          AND j.concurrency_key IS NOT NULL AND j.finished_at IS NULL
-        ORDER BY j.priority DESC, j.due_at LIMIT 1;
       INSERT INTO interlock.key_checks (check_at, priority, kind, queue, concurrency_key)
-        VALUES (least(interlock.clock(), next_due_at), coalesce(next_priority, job.priority), job.kind, '',
-          job.concurrency_key);
+        VALUES (interlock.clock(), coalesce((SELECT j.priority FROM interlock.jobs j
+            WHERE j.kind = job.kind AND j.concurrency_key = job.concurrency_key AND j.queue = job.queue
+              AND j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.blocked_at IS NULL
+              AND j.concurrency_key IS NOT NULL AND j.finished_at IS NULL
+            ORDER BY j.priority DESC LIMIT 1), job.priority),
+          job.kind, '', job.concurrency_key);
     END IF;
     IF job.phase = 'pending' AND job.held_at IS NULL AND job.blocked_at IS NULL
       AND job.cancel_requested_at IS NULL THEN

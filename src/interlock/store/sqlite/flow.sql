@@ -94,7 +94,7 @@ CREATE INDEX interlock_flow_checks_due ON interlock_flow_checks (check_at);
 
 -- ---------------------------------------------------------------- triggers
 -- A job with a concurrency key that may start later must be looked at when it is due, and again when another one stops.
--- The end of the execution is the time of this transaction. The check has the place of the next job in the same queue.
+-- The end of the execution is the time of this transaction.
 CREATE TRIGGER interlock_jobs_new_key AFTER INSERT ON interlock_jobs WHEN NEW.concurrency_key IS NOT NULL
 BEGIN
   SELECT RAISE(ABORT, 'interlock refuses this INSERT on jobs: its kind has no limit per concurrency key')
@@ -107,13 +107,13 @@ CREATE TRIGGER interlock_jobs_flow AFTER UPDATE ON interlock_jobs
   WHEN NEW.concurrency_key IS NOT NULL OR (NEW.finished_at IS NOT NULL AND (NEW.batch IS NOT NULL OR NEW.awaited = 1))
 BEGIN
   INSERT INTO interlock_key_checks (check_at, priority, kind, queue, concurrency_key)
-    SELECT min(e.now, coalesce(n.due_at, e.now)), coalesce(n.priority, NEW.priority), NEW.kind, '', NEW.concurrency_key
-    FROM (SELECT coalesce((SELECT e.finished_at FROM interlock_executions e WHERE e.job_id = NEW.id
-        AND e.attempt = NEW.attempt), NEW.created_at) AS now) e
-    LEFT JOIN (SELECT j.priority, j.due_at FROM interlock_jobs j INDEXED BY interlock_jobs_by_key
+    SELECT coalesce((SELECT e.finished_at FROM interlock_executions e WHERE e.job_id = NEW.id
+        AND e.attempt = NEW.attempt), NEW.created_at),
+      coalesce((SELECT j.priority FROM interlock_jobs j INDEXED BY interlock_jobs_by_key
         WHERE j.kind = NEW.kind AND j.concurrency_key = NEW.concurrency_key AND j.queue = NEW.queue
           AND j.phase = 'pending' AND j.held_at IS NULL AND j.cancel_requested_at IS NULL AND j.blocked_at IS NULL
-          AND j.concurrency_key IS NOT NULL AND j.finished_at IS NULL ORDER BY j.priority DESC, j.due_at LIMIT 1) n
+          AND j.concurrency_key IS NOT NULL AND j.finished_at IS NULL ORDER BY j.priority DESC LIMIT 1), NEW.priority),
+      NEW.kind, '', NEW.concurrency_key
     WHERE NEW.concurrency_key IS NOT NULL AND OLD.phase = 'running' AND NEW.phase <> 'running';
   INSERT INTO interlock_key_checks (check_at, priority, kind, queue, concurrency_key)
     SELECT NEW.due_at, NEW.priority, NEW.kind, NEW.queue, NEW.concurrency_key
