@@ -26,8 +26,6 @@ from tests.crash.limits_program import KEYS, KINDS, QUEUES, build
 from tests.kit import Place
 
 ROOT = Path(__file__).parents[2]
-LIFE = (0.3, 3.0)
-"""The range of seconds after which a worker is killed."""
 PAUSE = 0.4
 """How long each pause lasts, in seconds."""
 STUCK = 60.0
@@ -70,7 +68,7 @@ class LimitsChaos:
         self._jobs, self._kills_wanted, self._count = jobs, kills, workers
         self._chance = random.Random(seed)
         self._kills = 0
-        self._workers: list[tuple[subprocess.Popen[bytes], float]] = []
+        self._workers: list[subprocess.Popen[bytes]] = []
         self._pauses: list[tuple[str, str, float, float]] = []
 
     def run(self, show: Callable[[int, int], None]) -> Found:
@@ -80,13 +78,13 @@ class LimitsChaos:
         ended, since = 0, time.monotonic()
         try:
             while ended < self._jobs and time.monotonic() - since < STUCK:
-                self._tend()
+                self._kill(ended)
                 self._pause()
                 before, ended = ended, self._ended()
                 since = since if ended == before else time.monotonic()
                 show(self._kills, ended)
         finally:
-            for process, _ in self._workers:
+            for process in self._workers:
                 process.kill()
                 process.wait()
         found = self._judge()
@@ -108,19 +106,19 @@ class LimitsChaos:
             self._app.enqueue_many(requests)
 
     # ------------------------------------------------------------ workers and pauses
-    def _start(self) -> tuple[subprocess.Popen[bytes], float]:
+    def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.crash.limits_program", self._place.url, self._place.schema]
         log = subprocess.DEVNULL
-        process = subprocess.Popen(command, cwd=ROOT, stdin=log, stdout=log, stderr=log)
-        return process, time.monotonic() + 1.5 + self._chance.uniform(*LIFE)
+        return subprocess.Popen(command, cwd=ROOT, stdin=log, stdout=log, stderr=log)
 
-    def _tend(self) -> None:
-        for n, (process, dies) in enumerate(self._workers):
-            if time.monotonic() >= dies and self._kills < self._kills_wanted:
-                process.kill()
-                process.wait()
-                self._kills += 1
-                self._workers[n] = self._start()
+    def _kill(self, ended: int) -> None:
+        """Kill the workers in turn, spread over the run, and replace them."""
+        while self._kills < min(self._kills_wanted, ended * (self._kills_wanted + 1) // self._jobs):
+            n = self._kills % self._count
+            self._workers[n].kill()
+            self._workers[n].wait()
+            self._workers[n] = self._start()
+            self._kills += 1
 
     def _pause(self) -> None:
         """Pause a queue or a kind for a moment, and note between which times nothing may start."""

@@ -24,7 +24,7 @@ def build(url: str, schema: str) -> App[Tx]:
     app = App(url, schema=schema, queues=QUEUES)
 
     async def work(run: Run, n: int) -> int:
-        await asyncio.sleep(random.choice([0, 0, 0, random.uniform(0, 0.02)]))
+        await asyncio.sleep(random.choice([0, 0, 0, random.uniform(0, 0.1)]))
         return n
 
     for kind, options in KINDS.items():

@@ -11,11 +11,11 @@ _log = logging.getLogger(__name__)
 
 def test_random_kills_exceed_no_limit_and_start_no_paused_job(empty_places: Places) -> None:
     """The database's stamps say how many jobs ran at once, how often they started, and what started in a pause."""
-    result = run_on(empty_places(), ignore_progress, jobs=2400, workers=4, kills=8, seed=15)
+    result = run_on(empty_places(), ignore_progress, jobs=1200, workers=4, kills=8, seed=15)
     _log.info("%s", result)
-    # Each key has ten jobs here: too few to judge whether one was starved.
+    # Each key has five jobs here: too few to judge whether one was starved.
     assert (result.over, result.starts_in_pauses, result.violations) == ({}, 0, 0)
-    assert result.ended == 2400
-    # Otherwise the kills hit no running job, and no pause was looked at. Not every kill fits into a quick run.
+    assert (result.ended, result.kills) == (1200, 8)
+    # Otherwise the kills hit no running job, and no pause was looked at.
     assert result.leases_lost > 0
     assert result.pauses > 0
