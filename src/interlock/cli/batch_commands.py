@@ -49,6 +49,8 @@ def batch(
 ) -> None:
     """Show a flow or a batch: its batches, and its jobs that have failed, run or wait.
 
+    A failed job that was redriven is left out: the job that redrives it takes its place.
+
     Example: interlock batch ID
     """
     with open_app(app, database) as chosen:
@@ -56,7 +58,7 @@ def batch(
         one, now = store.flow.batch(_find(chosen, id)), store.inspect.now()
         parts = store.flow.batches(parent=one.id, limit=1000)
         phases = ("failed", "running", "pending")
-        jobs = [job for phase in phases for job in store.flow.members(one.id, phase=phase, limit=20)]
+        jobs = [job for phase in phases for job in store.flow.members(one.id, phase=phase, limit=20, redriven=False)]
         ids = display_ids(chosen, [job.id for job in jobs])
     if json:
         output.print_json(_fields(one) | {"batches": [_fields(each) for each in parts], "jobs": jobs})

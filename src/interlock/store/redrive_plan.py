@@ -14,6 +14,8 @@ from .flow_types import Dependency
 from .selection import Redriven
 from .types import NewJob
 
+ID_LENGTH = 36
+
 
 def redriving(
     dialect: Dialect,
@@ -64,6 +66,11 @@ def _inherit_dependencies(dialect: Dialect, jobs: Mapping[str, NewJob]) -> Gener
         policy: OnFailed = "run" if outcome == "failed" else on_failed
         jobs[old].after += (Dependency(needs, bool(is_batch), policy),)
     return left_out
+
+
+def redrive_in(note: str) -> str:
+    """Return the id of the new job that a note `redrive` in an audit names."""
+    return note.removeprefix("as ")[:ID_LENGTH]
 
 
 def _successor(id: str, left_out: int) -> str:

@@ -97,6 +97,17 @@ class FlowPart(Protocol):
         """Return the batches of a flow, or those that belong to no flow, the newest first."""
         ...
 
-    def members(self, id: str, *, phase: str | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
-        """Return jobs of a batch or a flow, in the order of their creation."""
+    def members(
+        self,
+        id: str,
+        *,
+        phase: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        redriven: bool = True,
+    ) -> list[Job]:
+        """Return jobs of a batch or a flow, in the order of their creation.
+
+        With `redriven=False`, failed jobs that were redriven are left out.
+        """
         ...

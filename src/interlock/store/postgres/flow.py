@@ -78,10 +78,18 @@ class PostgresFlow:
         given = {"parent": parent, "limit": max(limit, 0), "after": after}
         return [BatchProgress(*row) for row in self._session.read("flow.batches", given)]
 
-    def members(self, id: str, *, phase: str | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
+    def members(
+        self,
+        id: str,
+        *,
+        phase: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        redriven: bool = True,
+    ) -> list[Job]:
         if not is_id(id) or not (after is None or is_id(after)):
             return []
-        given = {"id": id, "phase": phase, "limit": max(limit, 0), "after": after}
+        given = {"id": id, "phase": phase, "limit": max(limit, 0), "after": after, "redriven": redriven}
         return [job_of(row, as_is) for row in self._session.read("flow.members", given)]
 
 

@@ -75,8 +75,16 @@ class SqliteFlow:
         given = {"parent": parent, "limit": max(limit, 0), "after": after}
         return [_batch(row) for row in self._session.read("flow.batches", given)]
 
-    def members(self, id: str, *, phase: str | None = None, limit: int = 100, after: str | None = None) -> list[Job]:
-        given = {"id": id, "phase": phase, "limit": max(limit, 0), "after": after}
+    def members(
+        self,
+        id: str,
+        *,
+        phase: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        redriven: bool = True,
+    ) -> list[Job]:
+        given = {"id": id, "phase": phase, "limit": max(limit, 0), "after": after, "redriven": redriven}
         return [job_of(row, when) for row in self._session.read("flow.members", given)]
 
 

@@ -264,4 +264,5 @@ ORDER BY b.id DESC
 -- name: flow.members
 SELECT {job}, NULL FROM interlock.jobs j WHERE j.batch IN {parts_of}
   AND (:phase::text IS NULL OR j.phase = :phase::text) AND (:after::text IS NULL OR j.id > :after::text::uuid)
+  AND (:redriven::boolean OR j.phase <> 'failed' OR NOT {redriven})
 ORDER BY j.id LIMIT :limit::int

@@ -196,4 +196,5 @@ GROUP BY b.id ORDER BY b.id DESC
 -- name: flow.members
 SELECT {job}, NULL FROM interlock_jobs j WHERE j.batch IN {parts_of}
   AND (:phase IS NULL OR j.phase = :phase) AND (:after IS NULL OR j.id > :after)
+  AND (:redriven OR j.phase <> 'failed' OR NOT {redriven})
 ORDER BY j.id LIMIT :limit + 0
