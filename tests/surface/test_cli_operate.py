@@ -157,8 +157,21 @@ def test_explain_says_that_a_finish_function_failed(call: Call, store: OpenStore
     id = greeting(call)
     committed = settle(store, leased(store), Returned('"hello"', boundary=True))
     settle(store, committed, Finished("Traceback (most recent call last):\nTimeoutError: no mail server"))
-    told = "It succeeded in SUCCEEDED at attempt 1, but its finish function failed: TimeoutError: no mail server."
+    told = "is in SUCCEEDED. It succeeded at attempt 1, but its finish function failed: TimeoutError: no mail server."
     assert told in call("explain", id).out
+
+
+def test_explain_of_a_redriven_job_names_its_successor(call: Call, store: OpenStore) -> None:
+    """It does not advise a second redrive. The successor may have been deleted since."""
+    id = ended(call, store, FailedFinally("broken"))
+    sentence = call("explain", id).lines[0]
+    assert sentence.endswith("is in FAILED. It ended at attempt 1 and will not run again. To run it again, redrive it.")
+    new = call("redrive", id, "--reason", "mended").out.strip()
+    sentence = call("explain", id).lines[0]
+    assert sentence.endswith(f"It ended at attempt 1. It was redriven as {new}, which is in PENDING.")
+    call("cancel", new)
+    call("delete", new)
+    assert call("explain", id).lines[0].endswith(f"It was redriven as {new}, which was deleted.")
 
 
 # ---------------------------------------------------------------- status

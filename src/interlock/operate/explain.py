@@ -6,8 +6,10 @@ from datetime import datetime
 
 from ..core.job import AuditEntry, Execution, Job
 from ..core.suspects import runs_grouped
+from ..errors import NotFound
 from ..jobs.question import is_question
 from ..store.contract import Store
+from ..store.redrive_plan import redrive_in
 from .explain_waiting import dependencies_reason, limit_reasons, pause_reason, schedule_reasons
 
 
@@ -30,10 +32,8 @@ def explain(store: Store, id: str) -> Explanation:
     sentences: dict[str, Callable[[], str]] = {
         "pending": lambda: _waiting(store, job, now),
         "running": lambda: _running(store, job, executions[-1], now) if executions else "It is running.",
-        "succeeded": lambda: f"It succeeded in {job.state} at attempt {job.attempt}{_unfinished(executions)}.",
-        "failed": lambda: (
-            f"It ended in {job.state} at attempt {job.attempt} and will not run again. To run it again, redrive it."
-        ),
+        "succeeded": lambda: f"It succeeded at attempt {job.attempt}{_unfinished(executions)}.",
+        "failed": lambda: f"It ended at attempt {job.attempt}{_redriven(store, job, history)}",
     }
     reasons = (
         schedule_reasons(store, job)
@@ -89,6 +89,18 @@ def _unfinished(executions: list[Execution]) -> str:
     if not error or not error.strip():
         return ""
     return f", but its finish function failed: {error.strip().splitlines()[-1].strip().rstrip('.')}"
+
+
+def _redriven(store: Store, job: Job, history: list[AuditEntry]) -> str:
+    """Name the job that redrives a failed one, or say how to redrive it."""
+    notes = [entry.reason or "" for entry in history if entry.event == "redrive" and entry.version == job.version]
+    if not notes:
+        return " and will not run again. To run it again, redrive it."
+    new = redrive_in(notes[-1])
+    try:
+        return f". It was redriven as {new}, which is in {store.inspect.get(new).state}."
+    except NotFound:
+        return f". It was redriven as {new}, which was deleted."
 
 
 def _progress(execution: Execution) -> str:
