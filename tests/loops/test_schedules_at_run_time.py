@@ -263,6 +263,7 @@ def test_run_now_enqueues_at_once_and_leaves_the_ticks_alone(office: Office) -> 
     assert len({job.id for job in jobs}) == 2
     assert [job.job().payload for job in jobs] == [{"region": "us"}] * 2
     assert {job.job().scheduled_for for job in jobs} == {None}
+    assert {office.app.history(job.id)[0].actor for job in jobs} == {"operator:eve"}
     office.app.schedules.resume("hourly", by="bob")
     office.at(utc(1, 1, 1))
     assert maintenance.run_once() == 1

@@ -10,10 +10,10 @@ from ..core.payload import check_name, clean
 from ..errors import NotFound, UsageError
 from ..jobs.async_twin import async_twin
 from ..jobs.backend import Backend
-from ..jobs.enqueue import enqueue
+from ..jobs.enqueue import enqueue_jobs
 from ..jobs.handle import JobHandle
 from ..jobs.kind import Kind
-from ..jobs.request import JobRequest
+from ..jobs.request import JobRequest, new_jobs
 from ..jobs.schedule import Schedule, check_storable, check_times
 from ..jobs.stored_request import facts_of, request_of, schedule_transaction, shown_options
 from ..store import OpenStore
@@ -185,9 +185,12 @@ class Schedules:
                 raise _not_found(name)
             if stored.facts.kind != kind:
                 raise UsageError(f"The schedule {name} was changed at this moment: look at it, and try again.")
-            (job,) = enqueue(store, [request_of(spec, stored.facts)], conn=tx, transaction=None)
+            requests = [request_of(spec, stored.facts)]
+            (new,) = new_jobs(store, requests)
+            new.actor = operator_name(by)
+            (job,) = enqueue_jobs(store, requests, [new], conn=tx, transaction=None)
             detail = {"job": job.id} if job.created else {"job": job.id, "created": False}
-            store.schedules.record_run(name, by=operator_name(by), reason=_text(reason), detail=detail, conn=tx)
+            store.schedules.record_run(name, by=new.actor, reason=_text(reason), detail=detail, conn=tx)
         return JobHandle(job, self._backend, kind)
 
     # ------------------------------------------------------------ parts
