@@ -39,7 +39,7 @@ def test_recycled_workers_lose_and_double_no_job(labs: Labs) -> None:
     assert (lab.effects(), lab.happened("prepare")) == (tags, tags)
     assert "starts it again" not in supervised.log
     ready = [found.start() for found in re.finditer("the workers are ready", supervised.log)]
-    retired = [found.start() for found in re.finditer(r"\] recycled: it has run", supervised.log)]
+    retired = [found.start() for found in re.finditer(r"\] recycled: it has started", supervised.log)]
     assert len(retired) >= AGAIN
     assert all(before < at for before, at in zip(ready[1:], retired, strict=False))
     assert live(lab) == []

@@ -48,7 +48,7 @@ def test_worker_alone_runs_no_more_jobs_than_its_limit(gated: GatedApp, slots: i
             await recorder.moved("Recovery", "Polling")
             await stopped(worker)
         assert said.sentence == (
-            "recycled: it has run 5 jobs (--max-jobs 5); the worker claims no more jobs and ends when running jobs finish"
+            "recycled: it has started 5 jobs (--max-jobs 5); the worker claims no more jobs and ends when running jobs finish"
         )
 
     asyncio.run(scene())
@@ -157,7 +157,7 @@ def test_worker_that_is_to_be_replaced_works_until_it_retires(gated: GatedApp) -
         async with gated.worker(slots=3, limits=RecycleLimits(max_jobs=5), on_limit=limits.append) as (worker, _):
             for job in gated.jobs("quick"):
                 await gated.quick.aresult(job.id, timeout=30)
-            assert limits == ["it has run 5 jobs (--max-jobs 5)"]
+            assert limits == ["it has started 5 jobs (--max-jobs 5)"]
             assert not worker.retiring
             worker.retire("its replacement is ready")
             await gated.quick.aenqueue()

@@ -47,7 +47,7 @@ class RecycleLimits:
     def reached(self, attempts: int, memory: int) -> str | None:
         """Return which limit a process has reached; None if it may go on."""
         if self.max_jobs is not None and attempts >= self.max_jobs:
-            return f"it has run {attempts:,} {'job' if attempts == 1 else 'jobs'} (--max-jobs {self.max_jobs})"
+            return f"it has started {attempts:,} {'job' if attempts == 1 else 'jobs'} (--max-jobs {self.max_jobs})"
         if self.max_memory is not None and memory > self.max_memory:
             return f"it uses {format_size(memory)} of memory (--max-memory {format_size(self.max_memory)})"
         return None
