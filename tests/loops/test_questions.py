@@ -267,7 +267,9 @@ def test_worker_of_a_kind_that_asks_needs_a_secret(bench: Bench, monkeypatch: py
 
     bench.migrate()
     job = ask.enqueue()
-    with pytest.raises(UsageError, match=r"^ask asks. Questions need a secret .* pass App\(secret=…\) or set INTERLO"):
+    with pytest.raises(
+        UsageError, match=r"^The kind ask asks questions, which need a secret .* pass App\(secret=…\) or set INTERLO"
+    ):
         bench.run()
     assert job.job().phase == "pending"
     monkeypatch.setenv("INTERLOCK_SECRET", "a-secret-of-the-environment")

@@ -100,7 +100,9 @@ def test_worker_at_its_limit_exits_with_0_and_says_why(start: Start, call: Call,
     ids = [enqueued(call, "greet", '{"name": "ann"}') for _ in range(5)]
     worker = start("--max-jobs", "3", "--slots", "2")
     assert worker.end() == 0
-    assert any("recycled: it has run 3 jobs (--max-jobs 3); the worker claims no more" in line for line in worker.said)
+    assert any(
+        "recycled: it has started 3 jobs (--max-jobs 3); the worker claims no more" in line for line in worker.said
+    )
     assert sorted(job(call, id)["state"] for id in ids) == ["PENDING"] * 2 + ["SUCCEEDED"] * 3
     assert call("workers", "--json").json == []
 
@@ -133,7 +135,7 @@ def test_worker_of_a_kind_that_asks_needs_a_secret(
     assert answer.code == 1
     if processes == "1":
         assert answer.sentence.startswith(
-            "ask asks. Questions need a secret to sign their tokens: pass App(secret=…) o"
+            "The kind ask asks questions, which need a secret to sign their tokens: pass App(secret=…) o"
         )
 
 

@@ -23,9 +23,9 @@ class Tokens:
     def __init__(self, given: str | Sequence[str] | None = None) -> None:
         self._given = None if given is None else _check([given] if isinstance(given, str) else list(given))
 
-    def check(self) -> None:
-        """Raise `UsageError` if no token can be signed."""
-        self._signers()
+    def check(self, kind: str) -> None:
+        """Raise `UsageError`, which names the kind that asks questions, if no token can be signed."""
+        self._signers(f"The kind {kind} asks questions, which need")
 
     def sign(self, kind: str, root: str) -> str:
         """Return the token of a job's question, by its kind and the first job of its chain of redrives.
@@ -50,23 +50,19 @@ class Tokens:
                 return kind, root
         raise InvalidToken("The token is not valid: it is incomplete, was changed, or was signed with another secret.")
 
-    def _signers(self) -> "list[URLSafeSerializer]":
+    def _signers(self, needed: str = "Questions need") -> "list[URLSafeSerializer]":
         try:
             from itsdangerous import URLSafeSerializer
         except ModuleNotFoundError:
-            raise UsageError(
-                "Questions need itsdangerous, which is not installed. Run pip install 'interlock[links]'."
-            ) from None
+            raise UsageError(f"{needed} the package itsdangerous. Run pip install 'interlock[links]'.") from None
         options = {"key_derivation": "hmac", "digest_method": sha256}
-        return [URLSafeSerializer(secret, _SALT, signer_kwargs=options) for secret in self._secrets()]
+        return [URLSafeSerializer(secret, _SALT, signer_kwargs=options) for secret in self._secrets(needed)]
 
-    def _secrets(self) -> Sequence[str]:
+    def _secrets(self, needed: str) -> Sequence[str]:
         if self._given is not None:
             return self._given
         if not (found := os.environ.get(VARIABLE, "").split()):
-            raise UsageError(
-                f"Questions need a secret to sign their tokens: pass App(secret=…) or set {VARIABLE}. {_HOW}"
-            )
+            raise UsageError(f"{needed} a secret to sign their tokens: pass App(secret=…) or set {VARIABLE}. {_HOW}")
         return _check(found)
 
 

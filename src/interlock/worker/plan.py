@@ -82,10 +82,7 @@ class Plan:
                 "module, and start the worker with interlock worker -A module:app."
             )
         for name in sorted(kind.name for kind in self.kinds.values() if kind.signature.asks):
-            try:
-                self.kinds[name].tokens.check()
-            except UsageError as error:
-                raise UsageError(f"{name} asks. {error}") from None
+            self.kinds[name].tokens.check(name)
         named = self.queues or sorted({"default", *(kind.queue for kind in self.kinds.values())})
         queues = tuple(check_name("queue", queue) for queue in named)
         return replace(self, queues=queues, drain=seconds(self.drain, "drain"), limits=self.limits.checked())
