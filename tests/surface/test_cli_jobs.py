@@ -61,6 +61,15 @@ def test_enqueue_with_a_used_key_prints_the_existing_job(call: Call, shop: str) 
     assert "belongs to job" in other.sentence
 
 
+def test_enqueue_takes_a_concurrency_key(call: Call, shop: str, here: Path) -> None:
+    module = here / f"{shop.partition(':')[0]}.py"
+    module.write_text(module.read_text().replace("@app.job()", "@app.job(max_running_per_key=1)"))
+    del sys.modules[module.stem]
+    assert call("migrate").code == 0
+    id = enqueued(call, "greet", '{"name": "ann"}', "--concurrency-key", "customer:42")
+    assert call("show", id, "--json").json["job"]["concurrency_key"] == "customer:42"
+
+
 def test_enqueue_can_keep_and_replace_a_unique_job(call: Call, shop: str) -> None:
     """The note says what happened, and the history of the job shows it."""
     unique = ("--unique-key", "u", "--unique-for", "1h", "--delay", "1m", "--on-conflict")

@@ -84,6 +84,22 @@ def test_schedule_is_created_changed_paused_resumed_run_and_deleted(call: Call) 
     ]
 
 
+def test_job_of_run_names_the_operator(call: Call) -> None:
+    """Its history says who enqueued it."""
+    create(call)
+    id = call("schedule", "run", "hourly", "--by", "eve").out.strip()
+    (entry,) = call("show", id, "--json").json["history"]
+    assert (entry["event"], entry["actor"]) == ("enqueue", "operator:eve")
+
+
+def test_unique_key_is_kept_for_a_time(call: Call) -> None:
+    """--unique-for is an option of create and change."""
+    create(call, "--unique-key", "all", "--unique-for", "1h")
+    assert call("schedules", "--json").json[0]["options"] == {"unique_key": "all", "unique_for": 3600.0}
+    assert call("schedule", "change", "hourly", "--unique-for", "2h").code == 0
+    assert call("schedules", "--json").json[0]["options"] == {"unique_key": "all", "unique_for": 7200.0}
+
+
 def test_change_keeps_what_is_not_named(call: Call) -> None:
     """Options stay with another payload; another kind starts without them."""
     create(call, "--queue", "slow", "--priority", "7")

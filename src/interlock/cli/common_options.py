@@ -28,6 +28,7 @@ DatabaseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Who does this; by default your login name.")]
+OperationReasonOption = Annotated[str, typer.Option("--reason", help="The reason, which interlock operations shows.")]
 
 CONNECT = 5
 """Seconds to wait for a server that does not answer."""

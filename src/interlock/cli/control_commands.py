@@ -8,13 +8,22 @@ import typer
 
 from ..app import App
 from ..core.limits import SCOPES, Limit
+from ..errors import NotFound
 from ..operate.controls import KindControls, QueueControls
 from ..store.flow_types import UNCHANGED, LimitSeen, Unchanged
 from ..store.report_types import Depth
 from . import output
 from .arguments import format_age
-from .common_options import AppOption, ByOption, CommandError, DatabaseOption, JsonOption, login_name, open_app
-from .job_commands import ReasonOption
+from .common_options import (
+    AppOption,
+    ByOption,
+    CommandError,
+    DatabaseOption,
+    JsonOption,
+    OperationReasonOption,
+    login_name,
+    open_app,
+)
 
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue.")]
 KindOption = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="The kind.")]
@@ -23,7 +32,20 @@ RateOption = Annotated[
     str | None, typer.Option(metavar="RATE|none", help="How often jobs may start, as in 10/s, 1000/h or 5/30s.")
 ]
 BurstOption = Annotated[
-    int | None, typer.Option(min=1, help="How many jobs may start at once after a pause; needs the rate.")
+    int | None, typer.Option(min=1, help="How many jobs may start at once after a quiet time; needs --rate.")
+]
+NumberPerKeyOption = Annotated[
+    str | None, typer.Option(metavar="N|none", help="How many jobs of each concurrency key may run at once.")
+]
+RatePerKeyOption = Annotated[
+    str | None, typer.Option(metavar="RATE|none", help="How often jobs of each concurrency key may start, as in 10/s.")
+]
+BurstPerKeyOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="How many jobs of each concurrency key may start at once after a quiet time; needs --rate-per-key.",
+    ),
 ]
 
 
@@ -119,12 +141,12 @@ def limit(
     max_running: NumberOption = None,
     rate: RateOption = None,
     burst: BurstOption = None,
-    max_running_per_key: NumberOption = None,
-    rate_per_key: RateOption = None,
-    burst_per_key: BurstOption = None,
+    max_running_per_key: NumberPerKeyOption = None,
+    rate_per_key: RatePerKeyOption = None,
+    burst_per_key: BurstPerKeyOption = None,
     reset: Annotated[bool, typer.Option("--reset", help="Return to the limits that the code declares.")] = False,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Limit how many jobs of a queue or kind run at once, over all workers, and how often they start.
 
@@ -135,6 +157,8 @@ def limit(
     """
     whole = (_number(max_running, "--max-running"), _rate(rate), burst)
     of_keys = (_number(max_running_per_key, "--max-running-per-key"), _rate(rate_per_key), burst_per_key)
+    _check_burst(burst, whole[1], "")
+    _check_burst(burst_per_key, of_keys[1], "-per-key")
     named = [given for given in (*whole[:2], *of_keys[:2]) if given is not UNCHANGED]
     if reset == bool(named):
         raise CommandError("Give the limits to change, such as --max-running 5 or --rate 10/s, or --reset alone.")
@@ -170,10 +194,56 @@ def _rate(text: str | None) -> str | Unchanged | None:
     return UNCHANGED if text is None else None if text == "none" else text
 
 
+def _check_burst(burst: int | None, rate: str | Unchanged | None, suffix: str) -> None:
+    if burst is not None and not isinstance(rate, str):
+        raise CommandError(
+            f"--burst{suffix} needs --rate{suffix}: give both, as in --rate{suffix} 10/s --burst{suffix} {burst}."
+        )
+
+
 def _controls(app: App[Any], queue: str | None, kind: str | None) -> QueueControls:
     if (queue is None) == (kind is None):
         raise CommandError("Name one queue or one kind: give --queue NAME or --kind NAME.")
-    return app.queue(queue) if queue is not None else app.kind(kind or "")
+    if queue is None:
+        controls = app.kind(kind or "")
+        _check_kind(app, controls.name)
+        return controls
+    chosen = app.queue(queue)
+    _check_queue(app, chosen.name)
+    return chosen
+
+
+def _check_kind(app: App[Any], name: str) -> None:
+    """Raise `NotFound` if neither an app has the kind, nor a limit or pause names it."""
+    store = app.database.store()
+    if name in app.kinds or store.registry.kind(name) is not None:
+        return
+    limited = {seen.name for seen in store.limits.all() if seen.scope != "queue"}
+    if name in limited:
+        return
+    if app.kinds:
+        raise NotFound(
+            f"This app has no kind {name!r}, and no app has registered it in this database: this app has "
+            f"{', '.join(sorted(app.kinds))}."
+        )
+    known = limited | {depth.kind for depth in store.inspect.depths()}
+    raise NotFound(
+        f"No app has registered a kind {name!r} in this database: those with jobs, limits or pauses are "
+        f"{', '.join(sorted(known)) or 'none'}."
+    )
+
+
+def _check_queue(app: App[Any], name: str) -> None:
+    """Warn of a queue that nothing uses. It needs no declaration, so its name may still be right."""
+    store = app.database.store()
+    known = {"default", *app.queues, *(kind.spec.queue for kind in app.kinds.values())}
+    known |= {seen.name for seen in store.limits.all() if seen.scope == "queue"}
+    known |= {queue for worker in store.workers.all() if worker.alive for queue in worker.facts.queues}
+    if name not in known and name not in (used := {depth.queue for depth in store.inspect.depths()}):
+        output.print_note(
+            f"No app or worker uses a queue {name!r}, and no job waits or runs in it: known are "
+            f"{', '.join(sorted(known | used))}."
+        )
 
 
 def pause(
@@ -183,7 +253,7 @@ def pause(
     queue: QueueOption = None,
     kind: KindOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Pause a queue or a kind: no worker starts its jobs until you resume it. Running jobs continue.
 
@@ -202,7 +272,7 @@ def resume(
     queue: QueueOption = None,
     kind: KindOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Resume a paused queue or kind.
 

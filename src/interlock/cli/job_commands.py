@@ -71,6 +71,9 @@ def enqueue(
             "moves its due time.",
         ),
     ] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The concurrency key, for kinds with a limit per key.")
+    ] = None,
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="The queue; by default the queue of the kind.")
     ] = None,
@@ -99,6 +102,7 @@ def enqueue(
     chosen = declared.kinds[kind].using(
         idempotency_key=idempotency_key,
         unique_key=unique_key,
+        concurrency_key=concurrency_key,
         queue=queue,
         priority=priority,
         delay=late,

@@ -18,11 +18,12 @@ from .common_options import (
     CommandError,
     DatabaseOption,
     JsonOption,
+    OperationReasonOption,
     login_name,
     open_app,
     require_app,
 )
-from .job_commands import ReasonOption, parse_payload
+from .job_commands import parse_payload
 from .text_table import Column
 
 CatchUp = Literal["last", "none", "all"]
@@ -47,6 +48,10 @@ TtlOption = Annotated[
 ]
 TagOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A tag; repeatable.")]
 UniqueOption = Annotated[str | None, typer.Option(metavar="KEY", help="At most one active job has this key.")]
+UniqueForOption = Annotated[
+    str | None,
+    typer.Option(metavar="AGE", help=f"Keep the unique key this long, also after a success: a number and {UNITS}."),
+]
 KeyOption = Annotated[
     str | None, typer.Option(metavar="KEY", help="The concurrency key, for kinds with a limit per key.")
 ]
@@ -114,16 +119,17 @@ def create(
     ttl: TtlOption = None,
     tag: TagOption = None,
     unique_key: UniqueOption = None,
+    unique_for: UniqueForOption = None,
     concurrency_key: KeyOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Create a schedule. It starts now; every worker that has its kind runs it.
 
     Example: interlock schedule create -A shop:app nightly '0 3 * * *' report '{"region": "eu"}' --tz Europe/Berlin
     """
     declared = require_app(app)
-    options = _options(queue, priority, delay, ttl, tag, unique_key, concurrency_key)
+    options = _options(queue, priority, delay, ttl, tag, unique_key, unique_for, concurrency_key)
     request = _request(declared, kind, options, _read(payload))
     with open_app(app, database, app=declared) as chosen:
         chosen.schedules.create(
@@ -152,9 +158,10 @@ def change(
     ttl: TtlOption = None,
     tag: TagOption = None,
     unique_key: UniqueOption = None,
+    unique_for: UniqueForOption = None,
     concurrency_key: KeyOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Change a schedule. What you do not name stays as it is; another kind starts without options.
 
@@ -163,7 +170,7 @@ def change(
 
     Example: interlock schedule change nightly --cron '30 4 * * *' --reason "the backup runs at three"
     """
-    options = _options(queue, priority, delay, ttl, tag, unique_key, concurrency_key)
+    options = _options(queue, priority, delay, ttl, tag, unique_key, unique_for, concurrency_key)
     if kind is not None and payload is None:
         raise CommandError("Another kind takes other arguments: give --payload with --kind.")
     changes_jobs = kind is not None or payload is not None or bool(options)
@@ -189,7 +196,7 @@ def pause(
     app: AppOption = None,
     database: DatabaseOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Pause a schedule: it enqueues no jobs until you resume it. Jobs that it has enqueued run as usual.
 
@@ -207,7 +214,7 @@ def resume(
     app: AppOption = None,
     database: DatabaseOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Resume a paused schedule. It starts from now: the ticks of the pause get no jobs.
 
@@ -227,7 +234,7 @@ def run(
     app: AppOption = None,
     database: DatabaseOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Enqueue a job of a schedule now, also during a pause, and print its id. The ticks stay as they are.
 
@@ -248,7 +255,7 @@ def reset(
     app: AppOption = None,
     database: DatabaseOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Return a schedule to what the code declares. A pause stays.
 
@@ -266,7 +273,7 @@ def delete(
     app: AppOption = None,
     database: DatabaseOption = None,
     by: ByOption = None,
-    reason: ReasonOption = "",
+    reason: OperationReasonOption = "",
 ) -> None:
     """Delete a schedule that no code declares. Its jobs stay.
 
@@ -285,6 +292,7 @@ def _options(  # noqa: PLR0917 - the options of the command
     ttl: str | None,
     tag: list[str] | None,
     unique_key: str | None,
+    unique_for: str | None,
     concurrency_key: str | None,
 ) -> dict[str, Any]:
     given = {
@@ -294,6 +302,7 @@ def _options(  # noqa: PLR0917 - the options of the command
         "ttl": duration(ttl, "--ttl"),
         "tags": tags(tag),
         "unique_key": unique_key,
+        "unique_for": duration(unique_for, "--unique-for"),
         "concurrency_key": concurrency_key,
     }
     return {name: value for name, value in given.items() if value is not None}

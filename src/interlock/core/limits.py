@@ -68,8 +68,8 @@ class Limit:
     """A limit of a queue, a kind, or each concurrency key of a kind. None means no limit.
 
     `max_running` counts the jobs that run at once, over all workers. `rate` is how often jobs may start, such as
-    `"10/s"` or `"1000/h"`. After a pause, up to `burst` jobs start at once: by default as many as the rate allows in
-    one second, and at least one.
+    `"10/s"` or `"1000/h"`. After a quiet time, up to `burst` jobs start at once: by default as many as the rate
+    allows in one second, and at least one.
     """
 
     max_running: int | None = None
