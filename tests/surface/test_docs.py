@@ -131,7 +131,9 @@ def missing(expected: str, printed: str) -> str | None:
 def called(block: Block, page: list[Block]) -> bool:
     """Return whether the page runs the block by its name."""
     return block.file is not None and any(
-        f"$ python {block.file}\n" in other.text for other in page if other.language == "console"
+        f"$ python {block.file}\n" in other.text or f"$(python {block.file})" in other.text
+        for other in page
+        if other.language == "console"
     )
 
 
