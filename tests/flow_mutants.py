@@ -92,7 +92,7 @@ FLOW_MUTANTS = [
     ),
     Mutant(
         "unnoticed commit",
-        "The end of a job by a commit function is looked at at once",
+        "Dependents of a job that a commit function ends are checked at once",
         _CHECKS,
         "    def watch(",
         "self.note(job.awaited or job.batch is not None)",

@@ -96,7 +96,7 @@ class App(OperatedApp[TxT], Generic[TxT]):
         receive its handle. `retention` sets how long ended jobs are kept, by phase; None keeps them forever. By
         default, succeeded jobs are kept for seven days and failed jobs forever. With an age for `audit`, workers pass
         the history of deleted jobs to `archive` and then delete it. `queues` declares the limits of queues. `secret`
-        signs the tokens of questions; of several, the first one signs and all are accepted. It falls back to
+        signs the tokens of questions; in a list of secrets, the first one signs and all are accepted. It falls back to
         INTERLOCK_SECRET.
         """
         self.imports = tuple(imports)
@@ -150,7 +150,7 @@ class App(OperatedApp[TxT], Generic[TxT]):
     def flow(self, name: str, /, *, conn: Any = None) -> Flow:
         """Build a graph of jobs: `with app.flow("import") as flow:`. The end of the block stores it in one transaction.
 
-        With `conn`, that is the caller's own transaction.
+        With `conn`, the flow is stored in the caller's own transaction.
         """
         return Flow(name, FlowStore(self._backend, self._check_request, self._store_flow, self._astore_flow), conn)
 
@@ -172,7 +172,7 @@ class App(OperatedApp[TxT], Generic[TxT]):
 
     # ------------------------------------------------------------ answer
     def answer(self, token: str, value: object, /, *, by: str = "") -> bool:
-        """Answer the question with this token, whatever its kind. `kind.answer` checks the type of the value, too."""
+        """Answer the question with this token, of any kind. With `kind.answer`, type checkers also check the value."""
         return self._find_kind(self._backend.tokens.read(token)[0]).answer(token, value, by=by)
 
     def answer_job(self, id: str, value: object, /, *, by: str, reason: str = "") -> Job:
@@ -181,12 +181,13 @@ class App(OperatedApp[TxT], Generic[TxT]):
         spec = self._find_kind(job.kind).spec
         context = self._acting(operator_name(by), spec)
         if job.ended or not answer_job(context, spec, id, value, clean(reason) or None):
-            raise TransitionRefused(f"Job {id} takes no answer: it has its answer, or has ended in {job.state}.")
+            why = f"has ended in {job.state}" if job.ended else "was answered before"
+            raise TransitionRefused(f"Job {id} cannot be answered: it {why}. Nothing was stored.")
         return self.get(id)
 
     def _find_kind(self, name: str) -> Kind[..., Any, TxT]:
         if name not in self.kinds:
-            raise UsageError(f"This app has no kind {name}, which asked. Answer in the app that declares it.")
+            raise UsageError(f"This app has no kind {name}, whose job asked. Answer in the app that declares the kind.")
         return self.kinds[name]
 
     # ------------------------------------------------------------ work
@@ -202,7 +203,7 @@ class App(OperatedApp[TxT], Generic[TxT]):
     ) -> AsyncGenerator[Worker]:
         """Run a worker in this event loop until the block ends. With `listen=False` it only polls.
 
-        At the end of the block, running jobs have `drain` seconds to end; the rest returns to the queue. At most
+        At the end of the block, running jobs have `drain` seconds to end; then the worker returns them. At most
         `child_processes` jobs of kinds with `process=True` run at once; by default one for each core.
         """
         if open_transactions():

@@ -70,7 +70,7 @@ class NotMigrated(InterlockError):
 
 
 class InvalidToken(InterlockError):
-    """A token names no question of this app: it is incomplete, was changed, or is signed with another secret."""
+    """The token is not valid for this app: it is incomplete, was changed, or was signed with another secret."""
 
 
 class KeyReused(InterlockError):

@@ -119,7 +119,9 @@ def test_worker_that_dies_after_an_end_leaves_the_dependents_to_the_next(store: 
 
 @pytest.mark.parametrize("verb", ["commit", "commit_group"])
 @pytest.mark.parametrize("in_batch", [True, False])
-def test_end_with_a_commit_function_is_looked_at_at_once(store: Store, verb: str, in_batch: bool) -> None:
+def test_dependents_of_a_job_with_a_commit_function_are_checked_at_once(
+    store: Store, verb: str, in_batch: bool
+) -> None:
     parts = batch("parts")
     first = node(batch=parts.id if in_batch else None)
     last = node([parts if in_batch else first])
@@ -146,7 +148,7 @@ def test_lost_attempt_does_not_count_as_an_end(store: Store, clock: SettableCloc
 
 
 # ---------------------------------------------------------------- failures
-def test_failure_cancels_what_waits_for_it_by_default(store: Store) -> None:
+def test_failed_job_cancels_its_dependents_by_default(store: Store) -> None:
     """At once, with the reason, and so on for whatever waits for that."""
     bad, slow = node(), node()
     second = node([bad, slow])
@@ -177,7 +179,7 @@ def test_every_end_without_success_is_a_failure(store: Store, clock: SettableClo
     assert get(store, last).held_reason == f"its dependency mail {first.id} failed"
 
 
-def test_job_may_run_all_the_same(store: Store) -> None:
+def test_job_can_run_although_a_dependency_failed(store: Store) -> None:
     """It waits until all have ended."""
     bad, slow = node(), node()
     last = node([bad, slow], "run")
@@ -246,7 +248,7 @@ def test_needs_show_what_a_job_waits_for(store: Store) -> None:
 
 # ---------------------------------------------------------------- rules of the database
 def test_dependency_must_exist(store: Store) -> None:
-    with pytest.raises(NotFound, match="to wait for"):
+    with pytest.raises(NotFound, match="does not exist, so no job can wait for it"):
         store.queue.enqueue([node([node()])])
     assert store.inspect.jobs() == []
 

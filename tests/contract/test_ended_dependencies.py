@@ -31,7 +31,7 @@ def ended(store: Store) -> NewJob:
 def test_retention_keeps_a_job_that_had_ended_before(
     store: Store, clock: SettableClock, ended: NewJob, resolved: bool
 ) -> None:
-    """Whether or not its dependent was looked at before."""
+    """Whether or not its dependent was checked before."""
     slow = node(delay=2000)
     last = node([ended, slow])
     store.queue.enqueue([slow, last])
@@ -46,7 +46,7 @@ def test_retention_keeps_a_job_that_had_ended_before(
     assert store.retention.prune(phase="succeeded", age=100, limit=10) == 3
 
 
-def test_only_dependency_is_kept_before_its_dependent_was_looked_at(
+def test_only_dependency_is_kept_before_its_dependent_was_checked(
     store: Store, clock: SettableClock, ended: NewJob
 ) -> None:
     clock.advance(1000)
@@ -89,7 +89,7 @@ def test_jobs_of_a_flow_are_kept_while_another_waits_for_the_flow(store: Store, 
 
 # ---------------------------------------------------------------- redrives
 @pytest.mark.parametrize("on_failed", ["cancel", "hold"])
-def test_redrive_reopens_what_was_enqueued_after_the_failure(store: Store, on_failed: OnFailed) -> None:
+def test_redrive_reopens_dependents_that_were_enqueued_after_the_failure(store: Store, on_failed: OnFailed) -> None:
     bad = node()
     put(store, [bad])
     run(store, fails=[bad])

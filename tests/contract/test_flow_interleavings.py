@@ -252,7 +252,7 @@ def test_late_check_of_a_redriven_job_fails_nothing(
     assert run_all(store) == [new.id, last.id]
 
 
-def test_locked_job_is_looked_at_again(store: OpenStore, other_store: OpenStore, clock: SettableClock) -> None:
+def test_locked_job_is_checked_again(store: OpenStore, other_store: OpenStore, clock: SettableClock) -> None:
     """Its new dependent does not lose the end of a job that is being changed while it arrives."""
     first = node()
     put(store, [first])

@@ -148,7 +148,9 @@ def test_reset_restores_a_payload_character_by_character(store: Store) -> None:
     [({"cron": "0 4 * * *"}, True), ({"tz": "UTC"}, True), ({"cron": "0 3 * * *"}, False), ({"payload": "{}"}, False)],
     ids=str,
 )
-def test_other_times_start_from_now(store: Store, clock: SettableClock, values: dict[str, Any], starts: bool) -> None:
+def test_new_cron_line_or_time_zone_starts_from_now(
+    store: Store, clock: SettableClock, values: dict[str, Any], starts: bool
+) -> None:
     """Those of a change, and those of a reset."""
     store.schedules.declare(NIGHTLY)
     for verb in (lambda: change(store, **values), lambda: store.schedules.reset("nightly", **ANN)):

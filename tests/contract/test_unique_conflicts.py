@@ -34,7 +34,7 @@ def after(seconds: float) -> Any:
 
 
 # ---------------------------------------------------------------- keep
-def test_keep_changes_nothing(store: Store, raw: Raw) -> None:
+def test_on_conflict_keep_changes_nothing(store: Store, raw: Raw) -> None:
     job = stored(store, unique_key="u", payload='{"old":1}')
     before = raw.dump()
     assert enqueue(store, "keep", delay=60) == Enqueued(job.id, False)
@@ -193,7 +193,7 @@ def test_first_job_of_a_list_wins_if_the_jobs_are_kept(store: Store) -> None:
     assert store.inspect.get(answers[0].id).payload == 0
 
 
-def test_list_replaces_and_creates(store: Store) -> None:
+def test_one_call_replaces_some_jobs_and_creates_others(store: Store) -> None:
     """More jobs than one statement takes, some of them running."""
     keys = [f"k{n}" for n in range(1100)]
     old = store.queue.enqueue([make(unique_key=key, payload="0") for key in keys[:60]])

@@ -107,7 +107,7 @@ def test_unknown_host_is_refused(host: str) -> None:
 
 
 def test_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"at 192.0.2.1, port 0: .*requested address\.$"):
+    with pytest.raises(UsageError, match=r"at 192.0.2.1, port 0: .*requested address\. Use another address\.$"):
         Endpoint(Address("192.0.2.1", 0), {"/metrics": probe("ready", list)})
 
 

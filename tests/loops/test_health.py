@@ -65,7 +65,7 @@ def test_worker_whose_event_loop_does_not_respond_is_neither_healthy_nor_ready()
     [
         ({"state": "Startup", "connected": False}, "not connected to its database, or has not checked its schema (Sta"),
         ({"state": "Connecting", "connected": False}, "or has not checked its schema (Connecting)."),
-        ({"state": "ErrorWait", "connected": False}, "The worker waits after an error (ErrorWait); then it connects"),
+        ({"state": "ErrorWait", "connected": False}, "The worker waits after an error (ErrorWait), and then connects"),
         ({"stopping": True}, "The worker is stopping and claims no more jobs."),
         ({"retiring": True}, "The worker is being recycled and claims no more jobs."),
         ({"failing_since": 4.0}, "The worker has not renewed its leases for 5 s, because its heartbeat fails."),

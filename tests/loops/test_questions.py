@@ -178,7 +178,7 @@ def test_token_does_not_contain_the_payload(blog: Blog) -> None:
 
 
 # ---------------------------------------------------------------- handlers
-def test_def_handler_asks_too(bench: Bench) -> None:
+def test_def_handler_can_ask(bench: Bench) -> None:
     tokens: list[str] = []
 
     @bench.app.job
@@ -240,7 +240,7 @@ def test_work_of_a_kind_that_lost_its_reconcile_function_is_reported(blog: Blog)
     blog.place.raw.run(blog.place.raw.words("UPDATE {executions} SET external_id = 'hash-1'"), {})
     assert blog.again(job, 3 * DAY).phase == "running"
     (told,) = blog.store.external.work()
-    assert "No reconcile function can ask about the work 'hash-1'" in (told.error or "")
+    assert "no reconcile function to check the work 'hash-1'" in (told.error or "")
 
 
 # ---------------------------------------------------------------- errors

@@ -65,7 +65,7 @@ def test_flow_that_fails_again_is_cancelled_again(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("whole_batch", [False, True])
-def test_held_job_waits_again(pipeline: Pipeline, whole_batch: bool) -> None:
+def test_held_dependent_of_a_redriven_job_is_blocked_again(pipeline: Pipeline, whole_batch: bool) -> None:
     """It is the same job, and nobody has to release it."""
     pipeline.broken = {1}
     with pipeline.app.flow("import") as flow:
@@ -84,7 +84,7 @@ def test_held_job_waits_again(pipeline: Pipeline, whole_batch: bool) -> None:
 
 
 @pytest.mark.parametrize("policy", ["cancel", "run"])
-def test_redriven_dependent_does_not_wait_for_what_has_failed(pipeline: Pipeline, policy: OnFailed) -> None:
+def test_redriven_dependent_does_not_wait_for_failed_dependencies(pipeline: Pipeline, policy: OnFailed) -> None:
     """An operator who redrives it wants it to run, with the results that there are."""
     pipeline.broken = {1}
     with pipeline.app.flow("import") as flow:

@@ -198,7 +198,7 @@ def test_change_of_a_declared_schedule_outlasts_deploys_until_reset(office: Offi
     assert office.store.inspect.jobs()[0].payload["region"] == "asia"
 
 
-def test_deleted_schedule_ticks_no_more(office: Office) -> None:
+def test_deleted_schedule_creates_no_jobs(office: Office) -> None:
     """Also before the worker has read that it is gone. The jobs of the schedule stay."""
     create(office)
     maintenance = office.maintenance()
@@ -299,7 +299,7 @@ def test_run_now_of_a_schedule_that_changes_at_that_moment_is_refused(
         return found
 
     monkeypatch.setattr(others.store.schedules, "get", get_and_change)
-    with pytest.raises(UsageError, match="was changed at this moment"):
+    with pytest.raises(UsageError, match="was changed during this call"):
         others.app.schedules.run_now("hourly", by="eve")
     assert office.store.inspect.jobs() == []
 

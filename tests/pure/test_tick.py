@@ -198,7 +198,9 @@ def test_catch_up_none_and_last_are_subsets_of_all(line: str, tz: str, last: dat
 
 @given(lines, st.sampled_from(ZONES), moments, st.lists(st.integers(1, 90_000), min_size=1, max_size=6))
 @example("* * * * *", "UTC", NOON, [59, 61, 3600])
-def test_last_makes_one_job_after_each_absence(line: str, tz: str, last: datetime, absences: list[int]) -> None:
+def test_catch_up_last_creates_one_job_after_each_absence_of_workers(
+    line: str, tz: str, last: datetime, absences: list[int]
+) -> None:
     """The absence may be of any length, and the newest tick on either side of the minute that counts as on time."""
     cron, done_until, now = Cron(line, tz), last, last
     for seconds in absences:

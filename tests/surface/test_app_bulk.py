@@ -51,10 +51,10 @@ def test_operation_without_a_filter_is_refused(shop: Shop, raw: Raw, verb: str) 
 @pytest.mark.parametrize(
     ("verb", "phase", "says"),
     [
-        ("cancel", "failed", "only jobs that are pending or running can"),
-        ("reject", "running", "only jobs that are pending can"),
-        ("redrive", "succeeded", "only jobs that are failed can"),
-        ("delete", "running", "only jobs that are succeeded or failed can"),
+        ("cancel", "failed", "give pending or running"),
+        ("reject", "running", "give pending"),
+        ("redrive", "succeeded", "give failed"),
+        ("delete", "running", "give succeeded or failed"),
         ("delete", "asleep", "give pending, running, succeeded or failed"),
     ],
 )

@@ -19,7 +19,7 @@ __all__ = ["shop", "small"]
 
 
 # ---------------------------------------------------------------- redrive
-def test_bulk_redrive_revives_only_jobs_that_failed(shop: Shop) -> None:
+def test_bulk_redrive_redrives_only_jobs_that_failed(shop: Shop) -> None:
     """Not those that someone cancelled or rejected; these are redriven if their state is named."""
     broken = failed(shop, 2)
     cancelled = greetings(shop, 2)

@@ -131,7 +131,7 @@ def test_options_that_a_schedule_cannot_have_are_refused(
 
 def test_request_that_waits_for_a_job_is_refused(app: App[Any]) -> None:
     needed = app.kinds["sweep"].enqueue()
-    with pytest.raises(UsageError, match="has after, but the jobs that it waits for end only once"):
+    with pytest.raises(UsageError, match="has after, but dependencies end only once"):
         app.schedules.create("new", "0 * * * *", report(app, after=[needed]), by="ann")
 
 
@@ -210,7 +210,9 @@ def test_change_inside_a_transaction_is_refused(app: App[Any]) -> None:
 def test_run_now_needs_the_kind(app: App[Any]) -> None:
     app.schedules.create("hourly", "0 * * * *", report(app), by="ann")
     del app.kinds["report"]
-    with pytest.raises(UsageError, match="The schedule hourly enqueues report, a kind that this app does not have"):
+    with pytest.raises(
+        UsageError, match="The schedule hourly enqueues jobs of kind report, which this app does not have"
+    ):
         app.schedules.run_now("hourly", by="ann")
 
 

@@ -45,7 +45,7 @@ TASK = Lifecycle(
         ({"queue": " slow"}, "space around it"),
         ({"tags": {"": "x"}}, "A tag's name is empty"),
         ({"tags": {"user": 5}}, "The value of tag user is 5: give a string"),
-        ({"unique_for": 0}, "unique_for is zero: give seconds above zero"),
+        ({"unique_for": 0}, "unique_for is zero: give more than 0 seconds"),
         ({"unique_for": -1}, "unique_for is -1"),
         ({"on_conflict": "merge"}, 'on_conflict is \'merge\': give one of "keep", "replace", "debounce"'),
     ],
@@ -63,9 +63,9 @@ def test_invalid_option_of_a_call_is_refused(app: App[Tx], options: dict[str, An
     [
         ({"unique_for": 60}, "give unique_key, too"),
         ({"on_conflict": "replace"}, "give unique_key, too"),
-        ({"unique_key": "u", "on_conflict": "replace", "idempotency_key": "k"}, "stands for one payload"),
+        ({"unique_key": "u", "on_conflict": "replace", "idempotency_key": "k"}, "belongs to one payload"),
         ({"unique_key": "u", "on_conflict": "debounce"}, "give delay above zero, or run_at"),
-        ({"unique_key": "u", "on_conflict": "debounce", "delay": 9, "unique_for": 5}, "not shorter than delay"),
+        ({"unique_key": "u", "on_conflict": "debounce", "delay": 9, "unique_for": 5}, "at least as long as delay"),
     ],
 )
 def test_options_of_a_unique_key_that_do_not_fit_together_are_refused(

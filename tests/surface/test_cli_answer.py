@@ -65,7 +65,7 @@ def test_wrong_answer_is_refused(call: Call, waiting: str, value: str, code: int
 def test_second_answer_is_refused(call: Call, waiting: str) -> None:
     call("answer", waiting, "true")
     answer = call("answer", waiting, "false")
-    assert (answer.code, "has its answer, or has ended in SUCCEEDED" in answer.sentence) == (1, True)
+    assert (answer.code, "cannot be answered: it has ended in SUCCEEDED" in answer.sentence) == (1, True)
 
 
 def test_answer_needs_the_app(call: Call, waiting: str, monkeypatch: pytest.MonkeyPatch, place: Place) -> None:

@@ -70,8 +70,8 @@ def test_filters_without_a_terminal_need_yes(call: Call, store: OpenStore, place
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "Give ids, or filters such as --kind, --state and --since"),
-        (("--yes",), "Give ids, or filters such as --kind, --state and --since"),
+        ((), "give ids, or filters such as --kind, --state and --since"),
+        (("--yes",), "give ids, or filters such as --kind, --state and --since"),
         ((NOBODY, "--kind", "greet"), "Both ids and filters (--kind) are given"),
         ((NOBODY, "--dry-run"), "--dry-run counts the jobs that match filters"),
         (("--kind", "fly", "--yes"), "--kind 'fly' is not a kind of this app"),
@@ -80,12 +80,15 @@ def test_filters_without_a_terminal_need_yes(call: Call, store: OpenStore, place
         (("--since", "soon", "--yes"), "--since 'soon' is not a time"),
         (
             ("--since", "0001-01-01T00:00+05:00", "--dry-run"),
-            "since is 0001-01-01T00:00:00+05:00: in UTC, it is before",
+            "since is 0001-01-01T00:00:00+05:00: in UTC, that is before",
         ),
-        (("--until", "9999-12-31T23:59:59-05:00", "--dry-run"), "until is 9999-12-31T23:59:59-05:00: in UTC, it is be"),
+        (
+            ("--until", "9999-12-31T23:59:59-05:00", "--dry-run"),
+            "until is 9999-12-31T23:59:59-05:00: in UTC, that is b",
+        ),
     ],
 )
-def test_unclear_choice_of_jobs_changes_nothing(
+def test_command_with_an_invalid_choice_of_jobs_changes_nothing(
     call: Call, store: OpenStore, place: Place, arguments: tuple[str, ...], says: str
 ) -> None:
     """In particular, a command without ids and filters never means every job. The exit code is 2."""
@@ -100,7 +103,7 @@ def test_unclear_choice_of_jobs_changes_nothing(
 
 def test_phase_that_a_command_cannot_change_is_refused(call: Call, store: OpenStore) -> None:
     answer = call("cancel", "--phase", "failed", "--yes")
-    assert (answer.code, "only jobs that are pending or running can" in answer.sentence) == (2, True)
+    assert (answer.code, "give pending or running" in answer.sentence) == (2, True)
 
 
 def test_command_that_matches_no_job_succeeds(call: Call, store: OpenStore) -> None:
@@ -123,7 +126,7 @@ def test_jobs_are_cancelled_by_filters(call: Call, store: OpenStore) -> None:
     assert call(*arguments).out == "0 jobs cancelled\n"
 
 
-def test_bulk_redrive_repeats_no_job(call: Call, store: OpenStore) -> None:
+def test_second_bulk_redrive_skips_jobs_that_were_redriven(call: Call, store: OpenStore) -> None:
     """Neither on a second run nor cancelled jobs; --again and --state include them. A second run asks nothing."""
     failed = [ended(call, store, FailedFinally("broken")) for _ in range(3)]
     cancelled = greeting(call)
@@ -211,7 +214,7 @@ def test_ctrl_c_keeps_what_is_stored(
         interrupt(patched, KeyboardInterrupt(), after=2)
         answer = call("cancel", "--kind", "greet", "--yes")
     assert (answer.code, answer.out) == (130, "2 jobs cancelled\n")
-    assert answer.err.endswith("Interrupted. What was done is stored; run the command again to continue.\n")
+    assert answer.err.endswith("Interrupted. The jobs changed so far are stored; run the command again to continue.\n")
     assert call("cancel", "--kind", "greet", "--yes").lines == ["3 jobs cancelled"]
 
 

@@ -76,7 +76,7 @@ def test_enqueue_can_keep_and_replace_a_unique_job(call: Call, shop: str) -> Non
     first = call("enqueue", "greet", '{"name": "ann"}', *unique, "replace")
     assert (first.code, first.err) == (0, "")
     again = call("enqueue", "greet", '{"name": "bob"}', *unique, "debounce")
-    assert (again.out, again.err) == (first.out, "A waiting job with this key has taken the payload.\n")
+    assert (again.out, again.err) == (first.out, "A waiting job with this key exists; its payload was replaced.\n")
     kept = call("enqueue", "greet", '{"name": "eve"}', *unique, "keep", "--json").json
     assert (kept["created"], kept["replaced"]) == (False, False)
     shown = call("show", first.out.strip())

@@ -34,7 +34,7 @@ def events(call: Call) -> list[tuple[str, str, str | None]]:
 
 
 # ---------------------------------------------------------------- list
-def test_no_schedules_are_said_so(call: Call) -> None:
+def test_empty_list_says_how_to_create_a_schedule(call: Call) -> None:
     assert "There are no schedules" in call("schedules").err
 
 
@@ -50,7 +50,7 @@ def test_list_shows_source_ticks_and_pause(call: Call) -> None:
     assert nightly.endswith("as declared; no live worker declares it")
 
 
-def test_list_for_programs(call: Call) -> None:
+def test_list_is_printed_as_json(call: Call) -> None:
     create(call, "--queue", "slow", "--tag", "a=b", "--delay", "5m")
     (one,) = call("schedules", "--json").json
     assert (one["name"], one["payload"], one["source"], one["changed_by"]) == (
@@ -100,7 +100,7 @@ def test_unique_key_is_kept_for_a_time(call: Call) -> None:
     assert call("schedules", "--json").json[0]["options"] == {"unique_key": "all", "unique_for": 7200.0}
 
 
-def test_change_keeps_what_is_not_named(call: Call) -> None:
+def test_change_keeps_values_that_are_not_given(call: Call) -> None:
     """Options stay with another payload; another kind starts without them."""
     create(call, "--queue", "slow", "--priority", "7")
     call("schedule", "change", "hourly", "--payload", '{"name": "eve"}')
@@ -148,7 +148,7 @@ def test_pause_needs_no_app(call: Call, monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=str,
 )
-def test_mistake_is_answered_by_a_sentence(call: Call, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_command_prints_one_sentence(call: Call, arguments: tuple[str, ...], said: str) -> None:
     answer = call("schedule", *arguments)
     assert answer.code in (1, 2)
     assert said in answer.sentence

@@ -45,7 +45,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_enqueue_can_replace_the_payload(shop: Shop, way: str) -> None:
-    """The handle is on the job that has the key, and says that it has taken the payload."""
+    """The handle is on the job that has the key, and says that it got the payload."""
     first = debounced(shop).enqueue("Ann")
     again = WAYS[way](shop, "Bob")
     assert (again.id, again.created, again.replaced) == (first.id, False, True)

@@ -24,7 +24,7 @@ def batches(
     number: Annotated[int, typer.Option("-n", min=1, help="How many to list.")] = 20,
     json: JsonOption = False,
 ) -> None:
-    """List flows, the newest first, and how far their jobs are.
+    """List flows, newest first, with how many of their jobs have ended, failed, run or wait.
 
     Example: interlock batches -n 5
     """
@@ -35,7 +35,7 @@ def batches(
         output.print_json([_fields(one) for one in found])
         return
     if not found:
-        output.print_note("There is no flow: store one with app.flow(…).")
+        output.print_note("There are no flows: store one with app.flow(…).")
         return
     output.print_table(HEADER, [_row(one, now) for one in found])
 
@@ -71,7 +71,7 @@ def batch(
 
 
 def _find(app: App[Any], id: str) -> str:
-    """Return the id of the batch. `NotFound` if no batch begins with it, or several do."""
+    """Find a flow by a unique prefix of its id, or a batch by its full id. `NotFound` if none or several match."""
     try:
         return str(UUID(id))
     except ValueError:
@@ -79,8 +79,8 @@ def _find(app: App[Any], id: str) -> str:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise NotFound(f"{id!r} begins the ids of {len(matching)} flows: give more characters.")
-    raise NotFound(f"There is no flow {id!r}. interlock batches lists flows; give the id of a batch in full.")
+        raise NotFound(f"{id!r} is the start of {len(matching)} flow ids: give more characters.")
+    raise NotFound(f"There is no flow or batch {id!r}. interlock batches lists flows; give the full id of a batch.")
 
 
 def _fields(one: BatchProgress) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class BulkCommand:
     again: bool = False
 
     def is_wanted(self, ids: Sequence[str] | None) -> bool:
-        """Return whether jobs are chosen by filters. `CommandError` if it is not clear how they are chosen."""
+        """Return whether filters choose the jobs. `CommandError` if there are both ids and filters, or neither."""
         given = " ".join(option for option, _ in self.filters.named())
         if ids and given:
             raise CommandError(f"Both ids and filters ({given}) are given: name the jobs, or choose them by filters.")
@@ -49,12 +49,12 @@ class BulkCommand:
             raise CommandError("--dry-run counts the jobs that match filters: give filters instead of ids.")
         if not ids and not given:
             raise CommandError(
-                f"Which jobs are to be {PAST[self.verb]}? Give ids, or filters such as --kind, --state and --since."
+                f"Name the jobs to {self.verb}: give ids, or filters such as --kind, --state and --since."
             )
         return not ids
 
     def run(self, app: App[Any], *, named: bool) -> None:
-        """Change the jobs. With `named`, the app was named, and so its kinds and states are known."""
+        """Change the jobs. With `named`, -A names the app, so its kinds and states are known."""
         try:
             operation = app.bulk.prepare(
                 self.verb,
@@ -75,7 +75,7 @@ class BulkCommand:
         self._change(operation)
 
     def _skipped(self, count: JobCount) -> int:
-        """How many of these jobs would be skipped, because they were redriven before."""
+        """Return how many of these jobs would be skipped because they were redriven before."""
         return 0 if self.again else count.redriven
 
     # ------------------------------------------------------------ before
@@ -124,7 +124,7 @@ class BulkCommand:
                     show(result.done)
         except KeyboardInterrupt:
             self._print(result)
-            output.print_note("Interrupted. What was done is stored; run the command again to continue.")
+            output.print_note("Interrupted. The jobs changed so far are stored; run the command again to continue.")
             raise typer.Exit(INTERRUPTED) from None
         except Exception:
             output.print_note(

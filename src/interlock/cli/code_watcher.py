@@ -1,4 +1,4 @@
-"""`interlock worker --reload`: starts the workers again when the code changes."""
+"""`interlock worker --reload`: restarts the workers when the code changes."""
 
 import importlib.util
 import logging
@@ -32,7 +32,7 @@ async def watch(supervisor: Supervisor) -> None:
             supervisor.reload(f"{_names([path for _, path in changes], here)} changed")
     except (OSError, RuntimeError) as error:
         # The system limits how many files may be watched.
-        _log.error("%s cannot be watched (%s): start the worker again to load changed code", here, error)
+        _log.error("%s cannot be watched (%s): restart the worker to load changed code", here, error)
 
 
 def _names(paths: Iterable[str], here: Path) -> str:

@@ -150,8 +150,9 @@ def limit(
 ) -> None:
     """Limit how many jobs of a queue or kind run at once, over all workers, and how often they start.
 
-    A limit that you do not name stays as it is; none removes it. It applies at once, without a restart, and stays
-    until the next change or --reset. The options with -per-key limit each concurrency key of a kind.
+    Limits that you do not give stay as they are; none removes a limit. A change applies at once, without a restart, and
+    stays until the next change or --reset. The options with -per-key limit the jobs of a kind that have the same
+    concurrency key.
 
     Example: interlock limit -A shop:app --queue mail --max-running 5 --rate 10/s
     """
@@ -291,7 +292,7 @@ def operations(
     number: Annotated[int, typer.Option("-n", min=1, help="How many to list.")] = 20,
     json: JsonOption = False,
 ) -> None:
-    """List who changed limits, pauses and schedules, and why; the newest first.
+    """List the changes of limits, pauses and schedules, newest first, with who made them and why.
 
     Example: interlock operations -n 50
     """

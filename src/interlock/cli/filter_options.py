@@ -1,4 +1,4 @@
-"""The options that choose jobs by what they are, for `interlock jobs` and for commands that change many jobs."""
+"""The options that filter jobs, for `interlock jobs` and for commands that change many jobs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,17 +23,21 @@ TagOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=
 SinceOption = Annotated[
     str | None,
     typer.Option(
-        metavar="AGE|TIME", help=f"Only jobs that ended since, or were created since if they have not ended: {TIME}."
+        metavar="AGE|TIME",
+        help=f"Only jobs that ended (or, if they have not ended, were created) at this time or later: {TIME}.",
     ),
 ]
 UntilOption = Annotated[
     str | None,
     typer.Option(
-        metavar="AGE|TIME", help="Only jobs that ended before, or were created before if they have not ended."
+        metavar="AGE|TIME", help="Only jobs that ended (or, if they have not ended, were created) before this time."
     ),
 ]
 ErrorLikeOption = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Only if the last error contains this text, in upper or lower case.")
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="Only jobs whose last error contains this text; A to Z match in upper and lower case."
+    ),
 ]
 
 
@@ -83,7 +87,7 @@ class FilterOptions:
             raise CommandError(str(error)) from None
 
     def check_known(self, app: App[Any]) -> None:
-        """Raise `CommandError` if the app and the database do not know the kind or the state: it is misspelled."""
+        """Raise `CommandError` if the kind or the state is unknown, because it is misspelled."""
         if self.kind and self.kind not in app.kinds and app.database.store().registry.kind(self.kind) is None:
             raise CommandError(
                 f"--kind {self.kind!r} is not a kind of this app, which has {', '.join(sorted(app.kinds)) or 'none'}."

@@ -61,14 +61,17 @@ def enqueue(
     unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="At most one active job has this key.")] = None,
     unique_for: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help=f"Keep the unique key this long, also after a success: a number and {UNITS}."),
+        typer.Option(
+            metavar="AGE",
+            help=f"Keep the unique key until this long after the creation, also after a success: a number and {UNITS}.",
+        ),
     ] = None,
     on_conflict: Annotated[
         str | None,
         typer.Option(
             metavar="CHOICE",
-            help="For a waiting job with the unique key: keep it, replace its payload, or debounce it, which also "
-            "moves its due time.",
+            help="What happens to a waiting job with the unique key: keep it, replace its payload, or debounce it "
+            "(replace its payload and its due time).",
         ),
     ] = None,
     concurrency_key: Annotated[
@@ -118,13 +121,13 @@ def enqueue(
     else:
         output.print_line(enqueued.id)
         if enqueued.replaced:
-            output.print_note("A waiting job with this key has taken the payload.")
+            output.print_note("A waiting job with this key exists; its payload was replaced.")
         elif not enqueued.created:
             output.print_note("A job with this key already exists.")
 
 
 def parse_payload(text: str) -> dict[str, Any]:
-    """Parse the arguments of a job. `CommandError` if they are no JSON object."""
+    """Parse the arguments of a job. `CommandError` if they are not a JSON object."""
     try:
         value: object = json_module.loads(text)
     except ValueError as error:
@@ -252,5 +255,5 @@ def find_job(app: App[Any], id: str) -> Job:
 
 
 def _deleter(history: Sequence[AuditEntry]) -> str:
-    """Who deleted the job: the last entry names an operator, and retention adds no entry."""
+    """Return who deleted the job: the operator of the last entry, or retention, which adds no entry."""
     return history[-1].actor if history[-1].event == "delete" else "retention"

@@ -34,9 +34,7 @@ PayloadArgument = Annotated[
     str, typer.Argument(metavar="JSON", help="The arguments by name, as a JSON object; - reads standard input.")
 ]
 TzOption = Annotated[str | None, typer.Option(metavar="ZONE", help="The time zone; by default UTC.")]
-CatchUpOption = Annotated[
-    CatchUp | None, typer.Option(help="Which ticks still get a job if no worker ran; by default last.")
-]
+CatchUpOption = Annotated[CatchUp | None, typer.Option(help="Which missed ticks still get a job; by default last.")]
 QueueOption = Annotated[str | None, typer.Option(metavar="NAME", help="The queue of its jobs.")]
 PriorityOption = Annotated[int | None, typer.Option(help="Jobs with a higher priority run first.")]
 DelayOption = Annotated[
@@ -89,7 +87,7 @@ def _row(one: ScheduleInfo) -> tuple[object, ...]:
 
 
 def _note(one: ScheduleInfo) -> str:
-    """Where the schedule comes from, and why it does not run."""
+    """Return who changed or paused the schedule, and why no worker runs it."""
     if one.source == "run time":
         parts = [f"created or changed by {one.changed_by}"]
     else:
@@ -124,7 +122,7 @@ def create(
     by: ByOption = None,
     reason: OperationReasonOption = "",
 ) -> None:
-    """Create a schedule. It starts now; every worker that has its kind runs it.
+    """Create a schedule. Its first tick is the next one from now. Every worker that has its kind runs it.
 
     Example: interlock schedule create -A shop:app nightly '0 3 * * *' report '{"region": "eu"}' --tz Europe/Berlin
     """
@@ -146,7 +144,7 @@ def change(
     database: DatabaseOption = None,
     cron: Annotated[str | None, typer.Option(metavar="CRON", help="Five fields, as in '0 3 * * *'.")] = None,
     tz: Annotated[str | None, typer.Option(metavar="ZONE", help="The time zone.")] = None,
-    catch_up: Annotated[CatchUp | None, typer.Option(help="Which ticks still get a job if no worker ran.")] = None,
+    catch_up: Annotated[CatchUp | None, typer.Option(help="Which missed ticks still get a job.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="NAME", help="The kind of its jobs; needs --payload.")] = None,
     payload: Annotated[
         str | None,
@@ -163,10 +161,10 @@ def change(
     by: ByOption = None,
     reason: OperationReasonOption = "",
 ) -> None:
-    """Change a schedule. What you do not name stays as it is; another kind starts without options.
+    """Change a schedule. Values that you do not give stay as they are, but a new --kind drops options such as --queue.
 
-    It applies at once, without a restart, and stays until the next change or `interlock schedule reset`. Another cron
-    line or time zone starts from now. A change of the jobs, such as --payload or --queue, needs -A.
+    The change applies at once, without a restart, and stays until the next change or `interlock schedule reset`. A new
+    cron line or time zone applies from now on. Changes of the jobs, such as --payload or --queue, need -A.
 
     Example: interlock schedule change nightly --cron '30 4 * * *' --reason "the backup runs at three"
     """
@@ -216,7 +214,7 @@ def resume(
     by: ByOption = None,
     reason: OperationReasonOption = "",
 ) -> None:
-    """Resume a paused schedule. It starts from now: the ticks of the pause get no jobs.
+    """Resume a paused schedule. Ticks during the pause get no jobs.
 
     Example: interlock schedule resume nightly
     """
@@ -236,7 +234,7 @@ def run(
     by: ByOption = None,
     reason: OperationReasonOption = "",
 ) -> None:
-    """Enqueue a job of a schedule now, also during a pause, and print its id. The ticks stay as they are.
+    """Enqueue a job of a schedule now, also during a pause, and print its id. The ticks do not change.
 
     Example: interlock schedule run -A shop:app nightly --reason "the last report was wrong"
     """
@@ -257,7 +255,7 @@ def reset(
     by: ByOption = None,
     reason: OperationReasonOption = "",
 ) -> None:
-    """Return a schedule to what the code declares. A pause stays.
+    """Discard changes at run time: the schedule is again as the code declares it. A pause stays.
 
     Example: interlock schedule reset nightly
     """

@@ -94,7 +94,7 @@ def worker(
     that reaches a limit, drains all of them on a signal, and serves their metrics and health as one. It exits with 0 if
     all drained, or else with the highest exit code.
 
-    The environment can set each option, too, as in INTERLOCK_WORKER_SLOTS=50.
+    Each option has an environment variable, such as INTERLOCK_WORKER_SLOTS=50 for --slots 50.
 
     Example: interlock worker -A shop:app --queues mail,default --slots 50
     """

@@ -19,16 +19,20 @@ ChildProcessesOption = Annotated[
     ),
 ]
 DrainOption = Annotated[
-    str, typer.Option(metavar="SECONDS", help="How long running jobs have to end after a signal; then they return.")
+    str,
+    typer.Option(
+        metavar="SECONDS",
+        help="How long running jobs have to end after a signal; then the worker returns them to the queue.",
+    ),
 ]
 MaxJobsOption = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Replace the process after this many jobs; child processes, too."),
+    typer.Option(min=1, metavar="N", help="Recycle the worker after this many jobs; child processes, too."),
 ]
 MaxMemoryOption = Annotated[
     str | None,
     typer.Option(
-        metavar="SIZE", help="Replace the process when it uses more memory, as in 512M or 2G; child processes, too."
+        metavar="SIZE", help="Recycle the worker when it uses more memory, as in 512M or 2G; child processes, too."
     ),
 ]
 HealthOption = Annotated[
@@ -39,7 +43,8 @@ HealthOption = Annotated[
     ),
 ]
 ReloadOption = Annotated[
-    bool, typer.Option("--reload", help="For development: start again when a Python file in this directory changes.")
+    bool,
+    typer.Option("--reload", help="For development: restart when a Python file in this directory or below it changes."),
 ]
 
 

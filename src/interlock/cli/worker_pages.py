@@ -27,7 +27,7 @@ class Served:
 
 
 def serve(addresses: Addresses, metrics: WSGIApplication | None, health: Callable[[], Health]) -> Served:
-    """Serve the pages until the result is closed. If both addresses mean the same, they share one server."""
+    """Serve the pages until the result is closed. If both addresses resolve to the same one, they share a server."""
     pages: dict[Address, dict[str, WSGIApplication]] = {}
     shared: Address | None = None
     if addresses.metrics is not None and metrics is not None:
@@ -49,7 +49,7 @@ def serve(addresses: Addresses, metrics: WSGIApplication | None, health: Callabl
 
 
 def _resolve(address: Address) -> ResolvedAddress | Address:
-    """Return what an address means; the address itself if its host is unknown, which its endpoint then reports."""
+    """Resolve an address. If its host is unknown, return it unchanged: its endpoint then reports the error."""
     try:
         return address.resolve()
     except (OSError, OverflowError):

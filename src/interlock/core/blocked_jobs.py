@@ -1,4 +1,4 @@
-"""What happens to a job that waits for others."""
+"""Decides what happens to a job that waits for others."""
 
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
@@ -6,13 +6,13 @@ from typing import Literal, cast, get_args
 from ..errors import UsageError
 
 OnFailed = Literal["cancel", "run", "hold"]
-"""What happens to a job if one that it waits for fails: it is cancelled, runs all the same, or waits for a person."""
+"""What happens to a job if one that it waits for fails: it is cancelled, runs anyway, or is held."""
 Outcome = Literal["succeeded", "failed"]
 BlockedDecision = Literal["wait", "run", "hold", "cancel"]
 
 
 def check_on_failed(value: str) -> OnFailed:
-    """Return the value if it is one of the three. `UsageError` otherwise."""
+    """Return the value of `on_failed`. `UsageError` if it is none of the three."""
     if value not in get_args(OnFailed):
         raise UsageError(f"on_failed is {value!r}: give one of {', '.join(get_args(OnFailed))}.")
     return cast("OnFailed", value)
@@ -20,7 +20,7 @@ def check_on_failed(value: str) -> OnFailed:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A job that waits for others: how many of them are open, and how many have failed, by what a failure does."""
+    """A job that waits for others: how many of its dependencies are open, and how many have failed, by policy."""
 
     job_id: str
     total: int
@@ -35,7 +35,7 @@ class Blocked:
 
     @property
     def decision(self) -> BlockedDecision:
-        """A failure that cancels the job does so at once. Anything else waits until all have ended."""
+        """Cancel the job at the first failure that cancels it. Otherwise run or hold it when all have ended."""
         if self.cancels:
             return "cancel"
         if self.open:

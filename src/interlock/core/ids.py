@@ -92,7 +92,7 @@ def shortest_prefix(id: str, neighbours: Iterable[str | None]) -> str:
 
 
 def next_id(id: str) -> str:
-    """The id that follows this one in the order of all possible ids. It is where the next page of jobs begins."""
+    """Return the next of all possible ids. The next page of jobs begins there."""
     return str(UUID(int=UUID(id).int + 1))
 
 

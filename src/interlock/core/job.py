@@ -57,7 +57,7 @@ class Job:
     blocked_at: datetime | None = None
     """Since when the job waits for other jobs; None if it does not."""
     awaited: bool = False
-    """Whether another job waits, or waited, for this one itself."""
+    """Whether another job waits, or waited, for this job directly, and not through a batch."""
 
     @property
     def ended(self) -> bool:

@@ -23,9 +23,9 @@ class JobFilter:
     tags: Mapping[str, str] | None = None
     """The job has each of these tags with this value."""
     since: datetime | None = None
-    """The job ended at this time or later. If it has not ended, it was created then."""
+    """The job ended at this time or later. A job that has not ended was created at this time or later."""
     until: datetime | None = None
-    """The job ended before this time. If it has not ended, it was created before."""
+    """The job ended before this time. A job that has not ended was created before it."""
     error_like: str | None = None
     """The job's last error contains this text. The letters A to Z match in either case."""
 
@@ -42,13 +42,13 @@ class JobFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it matches every job."""
+        """Whether the filter matches every job."""
         return not any(getattr(self, each.name) for each in fields(self))
 
 
 def _check_text(name: str, text: object) -> None:
     if text is not None and (not isinstance(text, str) or not text or clean(text) != text):
-        raise UsageError(f"{name} is {text!r}: give a text of 1 to 10,000 characters, none of which is NUL.")
+        raise UsageError(f"{name} is {text!r}: give a text of 1 to 10,000 characters, without NUL.")
 
 
 def _in_utc(name: str, at: object) -> datetime | None:
@@ -62,5 +62,5 @@ def _in_utc(name: str, at: object) -> datetime | None:
         return at.astimezone(UTC)
     except OverflowError:
         raise UsageError(
-            f"{name} is {at.isoformat()}: in UTC, it is before the year 1 or after the year 9999."
+            f"{name} is {at.isoformat()}: in UTC, that is before the year 1 or after the year 9999. Give another time."
         ) from None

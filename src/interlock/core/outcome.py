@@ -120,7 +120,7 @@ class Handed:
     check_in: float
     """Seconds until a reconciler first checks the work."""
     question: str | None = None
-    """The terms of the question that the work is, as JSON text."""
+    """If the work is a question: its terms, as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from .question import Question, Terms, question_id
 from .spec import KindSpec
 
 NO_DEFAULT = object()
-"""In place of a default: without an answer, the job fails."""
+"""Marks a question without a default: without an answer, the job fails."""
 
 
 def ask(spec: KindSpec, job: Job, timeout: Seconds, default: object) -> Question[Any]:
@@ -20,6 +20,6 @@ def ask(spec: KindSpec, job: Job, timeout: Seconds, default: object) -> Question
             "-> Question[bool], with the type of the answer, and return the question."
         )
     if (limit := seconds(timeout, "timeout")) == 0:
-        raise UsageError("timeout is zero, so nobody could answer: give seconds above zero.")
+        raise UsageError("timeout is zero, so nobody could answer in time: give more than 0 seconds.")
     value = None if default is NO_DEFAULT else spec.signature.dump_value(default)
     return Question(question_id(job.id), spec.tokens.sign(spec.name, job.root or job.id), Terms(limit, value))

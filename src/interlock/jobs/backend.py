@@ -31,7 +31,7 @@ class Backend:
     complete: Callable[[KindSpec, str, Any], bool]
     """Complete the jobs of a kind that an external system knows by this id."""
     answer: Callable[[KindSpec, str, Any, str], bool]
-    """Answer the question of a chain of redrives, by its first job, for a person or program of this name."""
+    """Answer a question for this person or program. The job is found by the first job of its redrives."""
     cancel: Cancel
     tokens: Tokens
     transaction: Transaction | None = None

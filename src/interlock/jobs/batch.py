@@ -13,7 +13,7 @@ from .backend import Backend
 
 
 class Batch:
-    """A named set of jobs. Pass it as `after` to let a job wait until all of them have ended."""
+    """A named set of jobs. Pass it in `after` to make a job wait until all of them have ended."""
 
     id: str
     name: str

@@ -80,12 +80,12 @@ class Flow(Batch):
         return batch
 
     def depend(self, waiting: Needed, /, *, after: Sequence[Needed], on_failed: OnFailed = "cancel") -> None:
-        """Let a job of this flow, or each job of a batch of it, wait for more jobs and batches."""
+        """Make a job or batch of this flow wait for more jobs and batches."""
         self._check_open()
         more = dependencies(after, on_failed)
         chosen = [part for part in self._parts.values() if waiting.id in (part.handle.id, part.batch)]
         if not chosen:
-            raise UsageError(f"{waiting!r} is not part of the flow {self.name}: add it before.")
+            raise UsageError(f"{waiting!r} is not part of the flow {self.name}: call flow.add or flow.batch first.")
         for part in chosen:
             check_cancellable(part.request.spec, more)
             known = {each.needs: each for each in part.after}
@@ -135,8 +135,8 @@ class Flow(Batch):
         return [NewBatch(self.id, self.name), *self._batches.values()]
 
     def _note_stored(self, parts: Sequence[Part], found: Sequence[Enqueued]) -> None:
-        # A job that was found by its key is not part of the flow; its handle shows the job that exists. What waits for
-        # its batch waits for it as well.
+        # A job that was found by its key is not part of the flow; its handle shows the job that exists. Jobs that wait
+        # for its batch wait for it as well.
         for part, stored in zip(parts, found, strict=True):
             part.handle.id, part.handle.created, part.handle.replaced = stored.id, stored.created, stored.replaced
         self._stored = True

@@ -21,7 +21,7 @@ R_co = TypeVar("R_co", covariant=True)
 class JobHandle(Generic[R_co]):
     """A stored job. `created` is False if the enqueue found an existing job under the same key.
 
-    `replaced` is True if that job has taken the payload of this enqueue.
+    `replaced` is True if that job got the payload of this enqueue.
     """
 
     id: str

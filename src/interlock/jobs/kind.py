@@ -181,7 +181,7 @@ class Kind(Generic[P, R, TxT]):
         """Answer the question with this token; `by` is stored in the job's history. False if it was answered before.
 
         `InvalidToken` if this app did not sign the token, `TransitionRefused` if the deadline has passed or the job
-        has ended, `TimeoutError` if the job does not wait yet. Nothing changes then.
+        has ended, `TimeoutError` if the job does not wait for an answer yet. Nothing changes then.
         """
         kind, root = self.spec.tokens.read(token)
         if kind != self.name:

@@ -38,17 +38,17 @@ class Options:
             raise UsageError("Both delay and run_at are given: give only one of them.")
 
     def check_unique(self) -> None:
-        """Raise `UsageError` if the options of a unique key do not fit together. They may come from several `using`."""
+        """Raise `UsageError` if options of a unique key contradict each other. Several `using` may have set them."""
         if self.unique_for is None and self.on_conflict in (None, "keep"):
             return
         if self.unique_key is None:
-            raise UsageError("unique_for and on_conflict are about a unique key: give unique_key, too.")
+            raise UsageError("unique_for and on_conflict apply to a unique key: give unique_key, too.")
         if self.on_conflict in (None, "keep"):
             return
         if self.idempotency_key is not None:
             raise UsageError(
-                f'on_conflict="{self.on_conflict}" changes the payload of a waiting job, but an idempotency_key stands '
-                "for one payload: give only one of them."
+                f'on_conflict="{self.on_conflict}" changes the payload of a waiting job, but an idempotency_key '
+                "belongs to one payload: give only one of them."
             )
         if self.on_conflict == "debounce" and not self.delay and self.run_at is None:
             raise UsageError(
@@ -57,7 +57,7 @@ class Options:
         if self.on_conflict == "debounce" and self.unique_for is not None and (self.delay or 0.0) > self.unique_for:
             raise UsageError(
                 f"delay is {self.delay:g} s, but a debounced job is due at the latest {self.unique_for:g} s after its "
-                "creation: give a unique_for that is not shorter than delay."
+                "creation: make unique_for at least as long as delay."
             )
 
     def merge(self, other: "Options") -> "Options":
@@ -121,7 +121,7 @@ def check_type(option: str, value: object, wanted: type | tuple[type, ...], advi
 
 def _check_unique_for(unique_for: Seconds) -> float:
     if not (given := seconds(unique_for, "unique_for")):
-        raise UsageError("unique_for is zero: give seconds above zero, or leave it out.")
+        raise UsageError("unique_for is zero: give more than 0 seconds, or leave it out.")
     return given
 
 

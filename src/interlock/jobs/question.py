@@ -18,7 +18,7 @@ _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60))
 
 @dataclass(frozen=True)
 class Question(External[R_co]):
-    """Made by `run.ask`. Return it from the handler: the job waits for the answer, which will be an R."""
+    """A question that `run.ask` makes. Return it from the handler: the job waits for the answer, an R."""
 
     token: str = field(repr=False)
     """Proves the right to answer: put it into a link. It is the same in every attempt, and fits into a URL."""
@@ -31,11 +31,11 @@ class Terms:
 
     timeout: float
     default: str | None = None
-    """The value, as JSON text, with which the job then succeeds. Without one, it fails."""
+    """The default as JSON text: without an answer, the job succeeds with it. None: the job fails."""
 
     @property
     def unanswered(self) -> str:
-        """The sentence about a question that nobody answered in time."""
+        """The error of a question that nobody answered in time."""
         return f"nobody answered within {_in_words(self.timeout)}"
 
     def dump(self) -> str:

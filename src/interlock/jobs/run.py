@@ -131,7 +131,7 @@ class Run(RunFacts, Protocol):
     async def results(self, kind: ResultOf[T], /) -> list[T]:
         """Return the results of the jobs of this kind that the job waited for, in the order of their creation.
 
-        Jobs that failed have none. Of a batch or a flow, the results of all its jobs of this kind are returned.
+        Failed jobs have no result. If the job waited for a batch or a flow, this includes all its jobs of this kind.
         """
         ...
 
@@ -172,7 +172,7 @@ class SyncRun(RunFacts, Protocol):
     def results(self, kind: ResultOf[T], /) -> list[T]:
         """Return the results of the jobs of this kind that the job waited for, in the order of their creation.
 
-        Jobs that failed have none. Of a batch or a flow, the results of all its jobs of this kind are returned.
+        Failed jobs have no result. If the job waited for a batch or a flow, this includes all its jobs of this kind.
         """
         ...
 

@@ -16,7 +16,7 @@ STORED = ("queue", "priority", "delay", "ttl", "tags", "unique_key", "unique_for
 """The options that a schedule can have. The others belong to one job, or to the process that enqueues it."""
 _KEY = re.compile(r"schedule:(.+):\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", re.DOTALL)
 _WHY = {
-    "after": "but the jobs that it waits for end only once",
+    "after": "but dependencies end only once, so later ticks would not wait",
     "idempotency_key": "but a schedule makes its own key from its name and tick",
     "run_at": "but every tick has its own time, and delay= makes each job wait after it",
     "on_conflict": "but the job of a tick has an idempotency key and keeps its payload",
@@ -49,7 +49,7 @@ class Schedule:
 
 
 def key_of(name: str, tick: datetime) -> str:
-    """Return the idempotency key of a tick. It lets only one worker store a job, also after a crash."""
+    """Return the idempotency key of a tick. It makes sure that a tick has one job, even after a crash."""
     return f"schedule:{name}:{tick.astimezone(UTC).isoformat()}"
 
 
@@ -75,5 +75,5 @@ def check_storable(name: str, options: Options) -> None:
         value = getattr(options, each.name)
         usual = "keep" if each.name == "on_conflict" else ()
         if each.name not in STORED and value not in (each.default, usual):
-            why = _WHY.get(each.name, "which the database does not store for a schedule")
+            why = _WHY.get(each.name, "which the database cannot store for a schedule")
             raise UsageError(f"The request of the schedule {name} has {each.name}, {why}: leave it out.")

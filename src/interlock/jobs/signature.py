@@ -109,7 +109,7 @@ class Signature:
 
     # ------------------------------------------------------------ result
     def dump_value(self, value: Any, got: str = "returned a value") -> str:
-        """Return the job's value as canonical JSON. `got` says in the error how the kind got it.
+        """Return the job's value as canonical JSON. `got` says in an error where the value came from.
 
         `PayloadError` if it contradicts the annotation or cannot be stored.
         """
@@ -134,7 +134,7 @@ class Signature:
     # ------------------------------------------------------------ types
     @property
     def asks(self) -> bool:
-        """Whether the handler may return a question. False if its annotations cannot be read: every use says so."""
+        """Whether the handler may return a question. False if its annotations cannot be read: each use reports that."""
         with suppress(UsageError):
             self._resolved()
         return self._asks

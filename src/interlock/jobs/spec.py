@@ -36,7 +36,7 @@ class Reconcile:
 
 
 async def _know_nothing(ids: Sequence[str]) -> NoReturn:
-    raise UsageError(f"No reconcile function can ask about the work {ids[0]!r}: add one, or cancel the job.")
+    raise UsageError(f"This kind has no reconcile function to check the work {ids[0]!r}: add one, or cancel the job.")
 
 
 QUESTIONS = Reconcile(_know_nothing, every=5.0, batch=100, grace=0.0)

@@ -37,11 +37,14 @@ def shown_options(options: Options) -> dict[str, Any]:
 
 
 def request_of(spec: KindSpec, facts: ScheduleFacts) -> JobRequest[Any]:
-    """Return the request of a stored schedule. `PayloadError` or `UsageError` if this kind does not take it."""
+    """Return the request of a stored schedule. `PayloadError` or `UsageError` if the kind does not accept it."""
     arguments = spec.signature.check(cast("Mapping[str, Any]", json.loads(facts.payload)))
     given: dict[str, Any] = json.loads(facts.options)
     if unknown := [name for name in given if name not in STORED]:
-        raise UsageError(f"The schedule {facts.name} has options that this version does not know: {unknown}.")
+        raise UsageError(
+            f"The schedule {facts.name} has options that this version does not know: {unknown}. Upgrade this program, "
+            "or change the schedule."
+        )
     if "tags" in given:
         given["tags"] = encode_tags(given["tags"])
     return JobRequest(spec, arguments, facts.payload, Options(**given))

@@ -28,9 +28,9 @@ class Tokens:
         self._signers(f"The kind {kind} asks questions, which need")
 
     def sign(self, kind: str, root: str) -> str:
-        """Return the token of a job's question, by its kind and the first job of its chain of redrives.
+        """Return the token for the questions of a job and all its redrives. `root` is the first of these jobs.
 
-        It is the same at each call, fits into a URL, and contains nothing else.
+        The token is the same at each call, fits into a URL, and contains only the kind and `root`.
         """
         return str(self._signers()[0].dumps([kind, root]))
 

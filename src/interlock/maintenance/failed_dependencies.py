@@ -32,7 +32,7 @@ class Dependents:
         return done
 
     def _cancel(self, jobs: Sequence[Job]) -> list[bool]:
-        """Cancel jobs, each in the name and for the reason of its request. Returns whether each is cancelled now."""
+        """Cancel jobs, each with the actor and the reason of its request. Returns whether each is cancelled now."""
         groups: dict[tuple[str, str], list[Job]] = {}
         for job in jobs:
             groups.setdefault((job.cancel_requested_by or self._owner, job.cancel_reason or ""), []).append(job)

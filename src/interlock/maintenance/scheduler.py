@@ -22,13 +22,13 @@ ON_TIME = 60.0
 """Seconds after which a tick is late. A tick that is not late fires even if `catch_up` skips late ticks."""
 NEVER = datetime.max.replace(tzinfo=UTC)
 READ_EVERY = 5.0
-"""Seconds between two looks at the stored schedules: so soon a worker learns what was changed at run time."""
+"""Seconds between two reads of the stored schedules: a change at run time takes up to this long to reach a worker."""
 
 
 class Scheduler:
     """Enqueues the jobs of schedules: those that the app declares, and those created at run time for its kinds.
 
-    The database has the schedules and their last ticks. A worker keeps only a copy of when they are due.
+    The database stores the schedules and their last ticks. A worker keeps only a copy of their due times.
     """
 
     def __init__(self, context: WorkerContext, declared: Mapping[str, Schedule], owner: str) -> None:
@@ -42,7 +42,7 @@ class Scheduler:
         self._crons: dict[tuple[str, str], Cron] = {}
         self._next: dict[str, tuple[ScheduleTimes, datetime]] = {}
         self._refused: dict[str, tuple[datetime, datetime]] = {}
-        """Requests that this worker's code does not take: when they were changed, and until when to leave them."""
+        """Schedules whose request this worker's code rejects: when they changed, and until when to skip them."""
 
     def run(self, now: datetime | None) -> int:
         """Enqueue every tick that is due. Returns how many jobs were created.
@@ -84,9 +84,10 @@ class Scheduler:
             self._read_at = monotonic
 
     def _spec(self, row: ScheduleTimes) -> KindSpec | None:
-        """The kind of a schedule; None if it is not for this worker.
+        """The kind of a schedule; None if this worker does not run the schedule.
 
-        Only workers whose code declares a declared schedule run it: others may have a kind of that name by chance.
+        Only workers whose code declares a declared schedule run it: the code of another worker may have a different
+        kind of that name.
         """
         declared = self._declared.get(row.name)
         if declared is None and row.declared:
@@ -131,12 +132,12 @@ class Scheduler:
         return done
 
     def _request(self, spec: KindSpec, stored: StoredSchedule, tick: datetime) -> JobRequest[Any] | None:
-        """The request of the schedule; None if this worker's code does not take it. Another worker's code may."""
+        """The request of the schedule; None if this worker's code does not accept it. Another worker's code may."""
         try:
             return request_of(spec, stored.facts)
         except (PayloadError, UsageError) as error:
             self._report(
-                stored.facts.name, spec, tick, f"{error} The tick stays due for workers that take the request."
+                stored.facts.name, spec, tick, f"{error} The tick stays due for workers whose code accepts the request."
             )
             return None
 
@@ -182,7 +183,7 @@ class Scheduler:
         return changed_at == row.changed_at and now < until
 
     def _keep(self, row: ScheduleTimes, stored: StoredSchedule, done_until: datetime) -> None:
-        """Remember when the schedule is due next. A tick at the same time as others would read it again otherwise."""
+        """Remember when the schedule is due next, so that this worker reads it again only then."""
         facts = stored.facts
         self._times[row.name] = replace(
             row, kind=facts.kind, cron=facts.cron, tz=facts.tz, changed_at=stored.changed_at, done_until=done_until

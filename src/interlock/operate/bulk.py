@@ -25,11 +25,11 @@ OnBatch = Callable[[BulkResult], object]
 class BulkOperation:
     """One operation on the jobs that match a filter when it begins.
 
-    It stores each batch before it reads the next one. After an interruption, the same operation continues with the jobs
-    that are left, because a changed job is not selected again, or is skipped.
+    It stores each batch before it reads the next one. After an interruption, run the same operation again: it continues
+    with the jobs that are left, because it does not select changed jobs, or skips them.
 
-    Jobs that are stored or that end meanwhile are left alone. Waiting and running jobs may change while the operation
-    runs, so `cancel` and `reject` change those that were stored before it began and match when their batch is read.
+    It does not change jobs that are stored or end after it began. Waiting and running jobs may change while it runs,
+    so `cancel` and `reject` change those that were stored before it began and match when their batch is read.
     """
 
     def __init__(self, operator: Operator, action: BulkAction, matching: JobFilter) -> None:
@@ -41,8 +41,8 @@ class BulkOperation:
         phases: tuple[Phase, ...] = tuple(each for each in action.phases if matching.phase in (None, each))
         if not phases:
             raise UsageError(
-                f"phase is {matching.phase!r}, and no such job can be changed in this way: only jobs that are "
-                f"{' or '.join(action.phases)} can."
+                f"phase is {matching.phase!r}, and this operation cannot change such jobs: give "
+                f"{' or '.join(action.phases)}."
             )
         self._operator = operator
         self._action = action
@@ -75,8 +75,9 @@ class Bulk:
     """Changes many jobs at once: `app.bulk.cancel(kind="mail", queue="slow", by="ann")`.
 
     The filters are those of `app.jobs`; at least one must be given. Each job's history records who changed it and why.
-    Jobs that are stored or that end in the meantime are left alone. `on_batch` is called with the result so far after
-    each batch; if it raises, the operation ends there. With `dry_run`, the result only says how many jobs match.
+    Jobs that are stored or that end after the operation began are left alone. `on_batch` is called with the result so
+    far after each batch; if it raises, the operation stops, and the stored batches stay. With `dry_run`, the result
+    only says how many jobs match.
     """
 
     def __init__(self, operator: Callable[[str, str], Operator]) -> None:

@@ -1,4 +1,4 @@
-"""What an operation on many jobs does with each batch: cancel, reject, redrive or delete."""
+"""Changes one batch of jobs for an operation on many: cancel, reject, redrive or delete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PAYLOADS = 100
 
 DELETED = "deleted in the meantime"
 NEEDED = "another job still waits for it or its batch"
-MOVED = "moved by workers in the meantime, or past the commit"
+MOVED = "moved by workers in the meantime, or already committed"
 NOT_ALLOWED = "not allowed by the lifecycle"
 ASKED = "asked to stop before"
 REDRIVEN = "redriven before"
@@ -34,7 +34,7 @@ class BulkAction(Protocol):
         ...
 
     def select(self, matching: JobFilter, phases: tuple[Phase, ...]) -> Selection:
-        """Return the selection of the jobs in these phases."""
+        """Return the selection of the matching jobs in these phases."""
         ...
 
     def change(self, operator: Operator, selected: Sequence[SelectedJob], result: BulkResult) -> None:
@@ -114,7 +114,7 @@ class RedriveJobs:
         return ("failed",)
 
     def select(self, matching: JobFilter, phases: tuple[Phase, ...]) -> Selection:
-        # Somebody decided that the others end. They are redriven only if their state is named.
+        # Cancelled, rejected and expired jobs ended by a decision: redrive them only if their state is named.
         return Selection(matching, phases, failures=matching.state is None, redriven=True)
 
     def change(self, operator: Operator, selected: Sequence[SelectedJob], result: BulkResult) -> None:

@@ -148,7 +148,7 @@ class OperatedApp(Declarations[TxT], Generic[TxT]):
 
     @property
     def schedules(self) -> Schedules:
-        """Create, change, pause, resume and delete schedules at run time, or run one now. Iteration lists them."""
+        """The schedules: list, create, change, pause, resume or delete them at run time, or run one now."""
         return Schedules(self._store_outside, self._backend, self.declared_schedules, self.kinds, self._check_request)
 
     def explain(self, id: str, /) -> Explanation:
@@ -179,7 +179,7 @@ class OperatedApp(Declarations[TxT], Generic[TxT]):
     def operations(
         self, *, scope: str | None = None, name: str | None = None, limit: int = 100, after: str | None = None
     ) -> list[Operation]:
-        """Return what was changed about queues, kinds and schedules, the newest first: by whom, and why.
+        """Return the changes of limits, pauses and schedules, newest first: who made them, and why.
 
         `after` is the last id of the previous page.
         """
@@ -191,7 +191,7 @@ class OperatedApp(Declarations[TxT], Generic[TxT]):
         return Batch(found.id, found.name, self._backend)
 
     def batches(self, *, parent: str | None = None, limit: int = 100, after: str | None = None) -> list[Batch]:
-        """Return the flows, or the batches of one flow, the newest first. `after` is the last id of the last page."""
+        """Return the flows, or the batches of one flow, newest first. `after` is the last id of the previous page."""
         found = self.database.store().flow.batches(parent=parent, limit=limit, after=after)
         return [Batch(each.id, each.name, self._backend) for each in found]
 

@@ -19,7 +19,7 @@ from ..store.types import KindFacts, NewJob
 
 @dataclass(frozen=True, slots=True)
 class RedriveOptions:
-    """How jobs are redriven."""
+    """Options of a redrive."""
 
     reason: str | None = None
     fresh: bool = False
@@ -34,7 +34,7 @@ Outcome = Redriven | Exception
 
 
 def is_unavailable(error: Exception) -> bool:
-    """Whether the database is to blame, so that no other job can be changed either."""
+    """Whether the database is unreachable, so that no other job can be changed either."""
     return isinstance(error, Unavailable)
 
 
@@ -48,11 +48,11 @@ class _Prepared:
 
 
 def redrive_jobs(context: SettleContext, jobs: Sequence[Job], options: RedriveOptions) -> list[Outcome]:
-    """Redrive each of these jobs in the name of `context.owner`. One job's error does not stop the others.
+    """Redrive each of these jobs, with `context.owner` as the actor. One job's error does not stop the others.
 
     The jobs share a transaction, except those of kinds with an `admit` function, which may refuse a job. The results
-    are in the order of the jobs. Jobs that the failure of these jobs had cancelled are redriven, too: the new ones wait
-    for the new jobs.
+    are in the order of the jobs. Jobs that were cancelled because these jobs failed are redriven, too, and wait for
+    the new jobs.
     """
     redrives = _Redrives(context, options)
     outcomes = redrives.redrive(jobs)

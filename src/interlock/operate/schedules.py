@@ -28,9 +28,9 @@ CheckRequest = Callable[[JobRequest[Any]], JobRequest[Any]]
 class Schedules:
     """The schedules of an app's database: `app.schedules.create("nightly", "0 3 * * *", report.request(), by="ann")`.
 
-    Each change applies to all workers: once the call has returned, no tick creates a job as before. `app.operations()`
-    shows who changed what, and why. A change of a declared schedule stays until the next change or `reset`, also over
-    deploys.
+    Each change applies to all workers: after the call has returned, no tick creates a job from the old schedule.
+    `app.operations()` shows who changed what, and why. A change of a declared schedule stays until the next change or
+    `reset`; deploys do not undo it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Schedules:
         by: str,
         reason: str = "",
     ) -> None:
-        """Create a schedule, which starts now. Every worker that has the kind of its request runs it.
+        """Create a schedule. Its first tick is the next one from now. Every worker that has its kind runs it.
 
         `UsageError` if there is a schedule with this name.
         """
@@ -106,9 +106,9 @@ class Schedules:
         by: str,
         reason: str = "",
     ) -> None:
-        """Change a schedule. What is left out stays as it is; `request` replaces kind, arguments and options.
+        """Change a schedule. Values that you do not give stay; `request` replaces kind, arguments and options.
 
-        Another cron line or time zone starts from now: no tick before it is caught up.
+        A new cron line or time zone applies from now on: earlier ticks get no jobs.
         """
         if request is None and (cron, tz, catch_up) == (None, None, None):
             raise UsageError("Give what to change: cron, request, tz or catch_up.")
@@ -128,19 +128,19 @@ class Schedules:
             raise _not_found(name)
 
     def pause(self, name: str, /, *, by: str, reason: str = "") -> bool:
-        """Enqueue no jobs until `resume`. False if it is paused already. Jobs that it has enqueued run as usual."""
+        """Enqueue no jobs until `resume`. False if it was paused before. Jobs that it has enqueued run as usual."""
         store = self._store("pause")
         self._existing(store, name)
         return store.schedules.pause(name, by=operator_name(by), reason=_text(reason))
 
     def resume(self, name: str, /, *, by: str, reason: str = "") -> bool:
-        """End a pause. The schedule starts from now: no tick of the pause is caught up. False if there is no pause."""
+        """End a pause. Ticks during the pause get no jobs. False if there is no pause."""
         store = self._store("resume")
         self._existing(store, name)
         return store.schedules.resume(name, by=operator_name(by), reason=_text(reason))
 
     def reset(self, name: str, /, *, by: str, reason: str = "") -> bool:
-        """Return to what the code declares. False if nothing was changed at run time. A pause stays."""
+        """Discard the changes at run time. False if there were none. A pause stays."""
         store = self._store("reset")
         if not self._existing(store, name).declared:
             raise UsageError(
@@ -158,25 +158,26 @@ class Schedules:
         if name in self._declared:
             raise UsageError(
                 f"The code declares the schedule {name}, so a worker would store it again: pause it, or remove it from "
-                "the code, restart the workers, and delete it then."
+                "the code, restart the workers, and then delete it."
             )
         for worker in store.workers.all():
             if worker.alive and name in worker.facts.schedules:
                 raise UsageError(
                     f"The code of the worker {worker.facts.name} declares the schedule {name}, so it would store it "
-                    "again: pause it, or remove it from the code, restart the workers, and delete it then."
+                    "again: pause it, or remove it from the code, restart the workers, and then delete it."
                 )
         detail = _detail(stored.facts)
         if not store.schedules.delete(name, by=operator_name(by), reason=_text(reason), detail=detail):
             raise _not_found(name)
 
     def run_now(self, name: str, /, *, by: str, reason: str = "") -> JobHandle[Any]:
-        """Enqueue a job of the schedule at once, also during a pause. The ticks stay as they are."""
+        """Enqueue a job of the schedule at once, also during a pause. The ticks do not change."""
         store = self._store("run_now")
         kind = self._existing(store, name).facts.kind
         if kind not in self._kinds:
             raise UsageError(
-                f"The schedule {name} enqueues {kind}, a kind that this app does not have: use another app."
+                f"The schedule {name} enqueues jobs of kind {kind}, which this app does not have: use the app that "
+                "declares it."
             )
         spec = self._kinds[kind].spec
         with schedule_transaction(store, spec, self._backend.transaction) as tx:
@@ -184,7 +185,10 @@ class Schedules:
             if stored is None:
                 raise _not_found(name)
             if stored.facts.kind != kind:
-                raise UsageError(f"The schedule {name} was changed at this moment: look at it, and try again.")
+                raise UsageError(
+                    f"The schedule {name} was changed during this call, and no job was created: check the schedule, "
+                    "and try again."
+                )
             requests = [request_of(spec, stored.facts)]
             (new,) = new_jobs(store, requests)
             new.actor = operator_name(by)
@@ -198,7 +202,7 @@ class Schedules:
         return self._find_store(f"app.schedules.{verb}")
 
     def _existing(self, store: OpenStore, name: str) -> StoredSchedule:
-        """Return the stored schedule. One that is declared here may be changed before a worker has stored it."""
+        """Return the stored schedule. If this app declares it and no worker has stored it yet, store it first."""
         check_name("The name of a schedule", name)
         stored = store.schedules.get(name)
         if stored is None and name in self._declared:
@@ -220,7 +224,7 @@ class Schedules:
 
 
 def _detail(facts: ScheduleFacts) -> dict[str, Any]:
-    """The whole schedule, for the audit."""
+    """The whole schedule, for the operation that records the change."""
     times = {"cron": facts.cron, "tz": facts.tz, "catch_up": facts.catch_up}
     return {"kind": facts.kind} | times | {"payload": json.loads(facts.payload), "options": json.loads(facts.options)}
 

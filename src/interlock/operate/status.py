@@ -42,9 +42,9 @@ class Status:
     failures: list[Failures] = field(default_factory=list[Failures])
     """Jobs that failed in the last day and were not redriven, by kind."""
     paused: list[LimitSeen] = field(default_factory=list[LimitSeen])
-    """Queues and kinds of which no job starts until someone resumes them. A pause is no problem."""
+    """Paused queues and kinds, whose jobs do not start until someone resumes them. A pause is not a problem."""
     paused_schedules: list[ScheduleInfo] = field(default_factory=list[ScheduleInfo])
-    """Schedules that enqueue no jobs until someone resumes them. They count as no problem."""
+    """Paused schedules, which enqueue no jobs until someone resumes them. A pause is not a problem."""
 
     @property
     def held_count(self) -> int:

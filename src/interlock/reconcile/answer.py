@@ -1,4 +1,4 @@
-"""Answers the question of a job, in the name of the person or program that calls."""
+"""Answers the question of a job, for the person or program that calls."""
 
 import json
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from .callback import take_over
 from .deadline import Deadline, read_deadline
 
 WAIT = 5.0
-"""Seconds for which an answer waits for the job, if the person is faster than the handler."""
+"""Seconds for which an answer waits until the handler has returned its question."""
 
 
 def answer(context: SettleContext, kind: KindSpec, root: str, value: Any) -> bool:
-    """Answer the newest job of a chain of redrives, by its first job. Returns False if it was answered before.
+    """Answer a job by `root`, the first job of its redrives; the newest one gets the answer. False if it has one.
 
     `PayloadError` if the value does not fit, `TransitionRefused` if the question can no longer be answered, and
-    `TimeoutError` if the job does not wait yet. Nothing changes then, nor if the commit function raises.
+    `TimeoutError` if the job does not wait for an answer yet. Nothing changes then, nor if the commit function raises.
     """
     return _answer(context, kind, lambda: _find_asking(context, root), value, None)
 
@@ -60,21 +60,21 @@ def _answer(context: SettleContext, kind: KindSpec, find: Callable[[], Job], val
 
 
 def _answer_one(context: SettleContext, lease: Lease, outcome: Returned, value: Any) -> bool:
-    """Store the answer of one leased job. If that is not possible, the job waits on, and the error says why."""
+    """Store the answer of one leased job. If that is not possible, the job still waits, and the error says why."""
     execution, settler = context.execution_of(lease), Settler(context)
     deadline = read_deadline(context, lease.job.id)
     try:
         _check_open(execution, deadline, lease)
         stored = settler.settle_or_raise(Settlement(execution, outcome, value=value))
     except Unavailable:
-        # The answer may be stored. If it is not, the job waits on when this lease ends.
+        # The answer may be stored. If it is not, the job waits again when this lease ends.
         raise
     except Exception:
         settler.settle_or_raise(Settlement(execution, Looked(deadline.check_in, seen=None)))
         raise
     if stored and outcome.boundary:
-        # The transition follows after the finish function, and names the worker.
-        job, why = execution.job, outcome.reason or "the finish function follows"
+        # The transition is stored after the finish function, with the worker as its actor.
+        job, why = execution.job, outcome.reason or "the worker runs the finish function next"
         add_note(context, job, "answer", why, actor=context.owner, attempt=job.attempt)
     return stored
 
@@ -88,7 +88,7 @@ def _check_open(execution: HeldExecution, deadline: Deadline, lease: Lease) -> N
 
 
 def _find_asking(context: SettleContext, root: str) -> Job:
-    """Return the job that the token of a chain of redrives answers now. `NotFound` if all were deleted."""
+    """Return the job that a token answers now: one of `root` and its redrives. `NotFound` if all were deleted."""
     return context.store.inspect.get(context.store.external.asking_job(root) or root)
 
 
@@ -107,4 +107,4 @@ def _was_answered(context: SettleContext, job: Job) -> bool:
 
 
 def _too_late(job: Job, why: str) -> TransitionRefused:
-    return TransitionRefused(clean(f"Job {job.id} takes no answer: {why.rstrip('.')}. Nothing was stored."))
+    return TransitionRefused(clean(f"Job {job.id} cannot be answered: {why.rstrip('.')}. Nothing was stored."))

@@ -15,7 +15,7 @@ from ..store.types import Lease
 
 
 def check_questions(context: SettleContext, executions: Sequence[tuple[HeldExecution, Lease]]) -> list[Settlement]:
-    """Return the outcomes of adopted questions. Before its deadline, a question waits on for an answer."""
+    """Return the outcomes of adopted questions. Before its deadline, a question stays open."""
     return [_settlement(context, execution, lease) for execution, lease in executions]
 
 
@@ -29,7 +29,7 @@ class Deadline:
 
 
 def read_deadline(context: SettleContext, job_id: str) -> Deadline:
-    """Return the deadline of a job's question. The caller has the lease, so that nobody else changes it."""
+    """Return the deadline of a job's question. The caller has the lease, so no other process changes it."""
     execution = context.store.inspect.executions(job_id)[-1]
     checked_at = execution.next_check_at
     left = 0.0 if checked_at is None else max((checked_at - context.now()).total_seconds(), 0.0)

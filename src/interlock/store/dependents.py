@@ -1,8 +1,9 @@
-"""Finds out which jobs wait no longer, for both stores.
+"""Unblocks, holds or cancels jobs whose dependencies have ended, for both stores.
 
-A transaction that ends a job with dependents, or stores a job that waits for others, adds a check. The check is carried
-out after that transaction has committed: only then is it certain that of two jobs that end at the same time, one sees
-the end of the other. A worker that dies in between leaves the check to the next one.
+A transaction that ends a job with dependents, or stores a job that waits for others, adds a check: a row that says
+which job to look at. The same process carries out the check after that transaction has committed. Only then does one of
+two jobs that end at the same time see the end of the other. If the process dies before that, another worker carries out
+the check.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -16,9 +17,9 @@ from ..core.job import Job
 CHECKS = 1000
 """The most checks in one transaction."""
 ROUNDS = 1000
-"""The most transactions in one call. What is left is found by the next one."""
+"""The most transactions in one call. The next call carries out the remaining checks."""
 AGAIN_AFTER = 1.0
-"""Seconds after which a locked job is looked at again."""
+"""Seconds after which a job that was locked is checked again."""
 ACTOR = "dependencies"
 """The actor in the audit of a job that waited for others."""
 
@@ -50,11 +51,11 @@ class FlowQueries(Protocol):
         ...
 
     def follow(self, ids: Sequence[str]) -> list[str]:
-        """Let those of these jobs that wait for a redriven job wait for the new one. Return them."""
+        """Move dependencies of these jobs from redriven jobs to the new ones. Return the jobs that had some."""
         ...
 
     def outcomes(self, ended: Sequence[str], arrived: Sequence[str]) -> list[EndedDependency]:
-        """Return the dependencies that have an outcome now: on jobs that have ended, and of jobs that have arrived."""
+        """Return dependencies with an outcome: those on jobs that have ended, and those of new jobs."""
         ...
 
     def lock_edges(self, edges: Sequence[EndedDependency]) -> list[str]:
@@ -74,7 +75,7 @@ class FlowQueries(Protocol):
         ...
 
     def apply(self, blocked: Sequence[Blocked]) -> None:
-        """Carry out what was decided about these jobs."""
+        """Unblock, hold or cancel these jobs, as decided."""
         ...
 
 
@@ -91,7 +92,7 @@ def resolve_some(db: FlowQueries) -> bool:
 
 
 def _await_needs(db: FlowQueries, arrived: Sequence[str]) -> None:
-    """Mark what these jobs wait for. What has been redriven is followed to the new job, which may have ended, too."""
+    """Mark the jobs that these jobs wait for. If one was redriven, wait for the new job, which may have ended, too."""
     asked = list(arrived)
     while asked:
         if locked := db.await_needs(asked):
@@ -110,13 +111,13 @@ def _store_outcomes(db: FlowQueries, ended: Sequence[str], arrived: Sequence[str
         edges = [each for each in edges if each.job_id not in locked]
     if edges:
         db.mark(edges)
-        # Also if another process has stored the outcome meanwhile: it cannot decide while this one has locked the job.
+        # Even if another process has stored the outcome: that one cannot decide while this one has the job locked.
         db.add("changed", sorted({each.job_id for each in edges}), 0.0)
     return bool(moved or edges)
 
 
 def _decide(db: FlowQueries, changed: Sequence[str]) -> None:
-    """Carry out what is decided about these jobs. Most of them still wait, and are not locked."""
+    """Decide about these jobs, and carry it out. Most of them still wait, and are not locked."""
     decided = _decided(db, changed)
     if not decided:
         return

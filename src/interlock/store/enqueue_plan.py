@@ -63,9 +63,9 @@ class Dialect(Protocol):
         ...
 
     def replace(self, jobs: Mapping[str, NewJob]) -> Iterable[Statement]:
-        """Let each stored job that may take another payload take it from a new job, and its due time to debounce it.
+        """Give stored jobs the payloads of new jobs, and their due times to debounce them, where that is allowed.
 
-        `jobs` has the new job for the id of each stored one. The last statement returns the ids of those that took it.
+        `jobs` has the new job for the id of each stored one. The last statement returns the ids of the changed jobs.
         """
         ...
 
@@ -78,7 +78,7 @@ class Dialect(Protocol):
     def add_dependencies(self, edges: Sequence[tuple[str, Dependency]], arrived: Sequence[str]) -> Iterable[Statement]:
         """Store what jobs wait for. The last statement returns the id of a dependency that does not exist.
 
-        `arrived` are jobs for which a claim must find out what has ended already.
+        `arrived` are jobs with existing dependencies, which may have ended already: they need a check.
         """
         ...
 
@@ -110,7 +110,7 @@ class Dialect(Protocol):
         ...
 
     def reopen(self, repeated: Mapping[str, str]) -> Statement:
-        """Let what waits for old jobs wait for the new ones. Returns the ids of the waiting jobs."""
+        """Move dependencies from old jobs to the new ones. Returns the ids of the dependents."""
         ...
 
     def block(self, ids: Sequence[str]) -> Iterable[Statement]:
@@ -193,9 +193,9 @@ def _add_dependencies(
     stored: Container[str],
     batches: Sequence[NewBatch],
 ) -> Generator[Statement, Rows, None]:
-    """Store what the new jobs wait for. What they need may be an existing job, found by its key.
+    """Store the dependencies of the new jobs. A dependency may be an existing job that was found by its key.
 
-    A job that was found is not in the new batch that asked for it: what waits for the batch waits for the job as well.
+    A job that was found is not in the new batch that asked for it: jobs that wait for the batch wait for it as well.
     """
     actual = {jobs[n].id: each.id for n, each in found.items()}
     beside = _found_beside(jobs, found, batches)
@@ -211,16 +211,19 @@ def _add_dependencies(
         for each in (*job.after, *more):
             needs = actual.get(each.needs, each.needs)
             if needs == job.id:
-                raise UsageError(f"A new job of kind {job.kind} would wait for itself: another one has the same key.")
+                raise UsageError(
+                    f"A new job of kind {job.kind} would wait for itself, because a job that it waits for has the same "
+                    "key: give one of them another key."
+                )
             edges.append((job.id, replace(each, needs=needs) if needs != each.needs else each))
-            # A new job adds a check when it ends. Whether another one has ended already must be found out.
+            # A new job adds a check when it ends. An existing one may have ended already, so it needs a check now.
             if not (needs in new_sets if each.is_batch else needs in stored):
                 arrived[job.id] = None
     rows: Rows = ()
     for statement in dialect.add_dependencies(edges, list(arrived)) if edges else ():
         rows = yield statement
     if rows:
-        raise NotFound(f"There is no job or batch {rows[0][0]} to wait for. Nothing was stored.")
+        raise NotFound(f"The job or batch {rows[0][0]} does not exist, so no job can wait for it. Nothing was stored.")
 
 
 def _found_beside(

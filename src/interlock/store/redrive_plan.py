@@ -28,7 +28,9 @@ def redriving(
     """Store each job whose `redrive_of` names a job that ended without success; the results are in the same order."""
     new = {job.redrive_of: job for job in jobs if job.redrive_of is not None}
     if len(new) < len(jobs):
-        raise ValueError("Each job of a redrive must name another job that it redrives.")
+        raise ValueError(
+            "Each job of a redrive must name a job that it redrives, and no two of them the same: set redrive_of."
+        )
     yield dialect.lock_jobs(list(new))
     # A separate statement: its snapshot is newer than the lock, so that it finds the note of a redrive that it waited
     # for.
@@ -52,9 +54,9 @@ def redriving(
 
 
 def _inherit_dependencies(dialect: Dialect, jobs: Mapping[str, NewJob]) -> Generator[Statement, Rows, Counter[str]]:
-    """Let the new jobs wait for what the old ones waited for. What has failed for good no longer stops them.
+    """Give the new jobs the dependencies of the old ones. Dependencies that failed for good no longer stop them.
 
-    What was deleted since is left out. Returns how much that was for each old job.
+    Jobs and batches that were deleted since are left out. Returns how many, for each old job.
     """
     left_out: Counter[str] = Counter()
     for old, needs, is_batch, on_failed, outcome, deleted in (
@@ -81,7 +83,7 @@ def _successor(id: str, left_out: int) -> str:
 
 
 def _reopen(dialect: Dialect, repeated: Mapping[str, str]) -> Generator[Statement, Rows, None]:
-    """Let what waits for the old jobs wait for the new ones."""
+    """Make the dependents of the old jobs wait for the new ones."""
     if not repeated:
         return
     yield dialect.lock_dependents(list(repeated))

@@ -68,7 +68,7 @@ class NewJob:
 
     @property
     def plain(self) -> bool:
-        """Whether the job waits for no other, and no other for it."""
+        """Whether the job waits for no other job, and no other job waits for it."""
         return not (self.after or self.awaited) and self.concurrency_key is None and self.batch is None
 
 
@@ -79,7 +79,7 @@ class Enqueued:
     id: str
     created: bool
     replaced: bool = False
-    """Whether the job was found, and has taken the payload of this call."""
+    """Whether the job was found, and got the payload of this call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ BACKLOG = 128
 """The most connections that wait to be accepted."""
 
 Problems = Callable[[], Sequence[str]]
-"""Returns what is wrong, in sentences; none if nothing is."""
+"""Returns a sentence for each problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Address:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def resolve(self) -> "ResolvedAddress":
-        """Return what the host means on this machine. Raises `OSError` if it is unknown."""
+        """Resolve the host on this machine. Raises `OSError` if it is unknown."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except UnicodeError as error:
@@ -52,7 +52,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAddress:
-    """An address without names. Two addresses that mean the same are equal."""
+    """An address whose host is resolved, so that two names of one address are equal."""
 
     family: int
     """IPv4 or IPv6."""
@@ -162,7 +162,7 @@ def _explain(error: Exception) -> str:
         return f"the host is unknown ({error}). Use an address or a name of this machine."
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return f"{error}. Use another port, or stop the program that uses this one."
-    return f"{error}."
+    return f"{error}. Use another address."
 
 
 class _Request(WSGIRequestHandler):

@@ -95,7 +95,7 @@ class MergedMetrics:
         self._ended = _Sums()
 
     def update(self, process: Hashable, worker: str, encoded: list[Any]) -> None:
-        """Store the newest values of a process of this worker. Until the next ones, they count."""
+        """Store the newest values of a process of this worker, until newer ones replace them."""
         self._latest[process] = worker, encoded
 
     def end(self, process: Hashable) -> None:

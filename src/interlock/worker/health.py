@@ -1,4 +1,4 @@
-"""The health of a worker: what keeps it from working, in sentences for a probe."""
+"""The health of a worker: a sentence for each problem, for a probe."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ UNRESPONSIVE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is wrong with a worker. It is healthy, or ready to run jobs, if nothing is."""
+    """The problems of a worker. Without problems, it is healthy, or ready to run jobs."""
 
     unhealthy: list[str]
     """Why its process should be replaced."""
@@ -68,7 +68,7 @@ class HealthCheck:
         elif self._worker.retiring:
             found.append("The worker is being recycled and claims no more jobs.")
         if self._worker.state == "ErrorWait":
-            found.append("The worker waits after an error (ErrorWait); then it connects again.")
+            found.append("The worker waits after an error (ErrorWait), and then connects again.")
         elif not self._worker.connected:
             found.append(
                 f"The worker is not connected to its database, or has not checked its schema ({self._worker.state})."

@@ -7,7 +7,7 @@ from .supervised_worker import SupervisedWorker
 from .supervisor import Supervisor
 
 ANSWER_TIMEOUT = 2.0
-"""Seconds that a process has to report its health. A thread answers that user code cannot block."""
+"""Seconds that a process has to report its health. A thread answers, so user code cannot block it."""
 
 
 async def health_of_workers(supervisor: Supervisor) -> Health:
@@ -22,13 +22,13 @@ async def health_of_workers(supervisor: Supervisor) -> Health:
 
 
 async def _health_of(worker: SupervisedWorker) -> Health:
-    """Return the health of one worker, whose sentences name it. A worker that starts again soon is not unhealthy."""
+    """Return the health of one worker; each sentence names the worker. One that is restarted soon is not unhealthy."""
     if not worker.answers:
-        return Health([], [f"{worker.name}: The worker is starting, or starts again soon."])
+        return Health([], [f"{worker.name}: The worker is starting, or the supervisor restarts it soon."])
     answer = await worker.ask(HEALTH, ANSWER_TIMEOUT)
     if answer is None:
         if not worker.answers:
-            return Health([], [f"{worker.name}: The worker has ended, and starts again soon."])
+            return Health([], [f"{worker.name}: The worker has ended; the supervisor restarts it soon."])
         silent = f"{worker.name}: The process has not answered for {ANSWER_TIMEOUT:g} s."
         return Health([silent], [silent])
     unhealthy, unready = ([f"{worker.name}: {problem}" for problem in problems] for problems in answer)

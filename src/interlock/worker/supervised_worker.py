@@ -49,9 +49,9 @@ class SupervisedWorker:
         self.ready = False
         """Whether the process runs and has connected to the database."""
         self.replaced = False
-        """Whether another worker takes its place, so that it does not start again."""
+        """Whether another worker takes its place, so that the supervisor does not restart it."""
         self.restarting = False
-        """Whether it was asked to end so that it starts again."""
+        """Whether the supervisor asked it to end in order to restart it."""
         self.running = False
         """Whether its process is starting or runs."""
         self.first_ready = asyncio.Event()
@@ -76,7 +76,7 @@ class SupervisedWorker:
 
     @property
     def answers(self) -> bool:
-        """Whether the process has started so far that it answers questions."""
+        """Whether the process has started far enough to answer questions."""
         return self._answers
 
     async def run(self) -> ProcessEnd:

@@ -56,7 +56,7 @@ class FlowPart(Protocol):
     """Batches, and jobs that wait for others."""
 
     def resolve(self) -> None:
-        """Find out which jobs wait no longer, because what they waited for has ended, and let them run or hold them.
+        """Find blocked jobs whose dependencies have ended, and unblock, hold or cancel them.
 
         A job that a failure cancels gets a cancel request: a worker that knows its kind ends it. `claim`, and every
         method that ends jobs, calls this after its own transaction.
@@ -68,9 +68,10 @@ class FlowPart(Protocol):
         ...
 
     def reopenable(self, ids: Sequence[str]) -> list[Job]:
-        """Return the jobs that a failed dependency has cancelled and that can be redriven, because these jobs were.
+        """Return the cancelled dependents that can be redriven because the failed jobs were. `ids` are the new jobs.
 
-        None of their dependencies is failed any more, and they were not redriven before. `ids` are the new jobs.
+        A failed dependency had cancelled them, none of their dependencies is failed any more, and they were not
+        redriven before.
         """
         ...
 
@@ -79,7 +80,7 @@ class FlowPart(Protocol):
         ...
 
     def count_needs(self, job_id: str) -> tuple[int, int]:
-        """Return how many of the job's dependencies are open, and how many there are."""
+        """Return how many of the job's dependencies are open, and how many it has."""
         ...
 
     def results(self, job_id: str, kind: str) -> list[str | None]:

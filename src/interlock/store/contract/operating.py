@@ -14,7 +14,7 @@ class BulkPart(Protocol):
     def count(self, selection: Selection) -> Counted:
         """Return how many jobs are selected, by kind and state, the range of their ids, and when the last one ended.
 
-        It finds waiting and running jobs, and jobs that ended in a range of time, by the indexes that have only these.
+        It reads waiting and running jobs, and jobs that ended in a range of time, from the indexes of only such jobs.
         """
         ...
 
@@ -42,11 +42,11 @@ class BulkPart(Protocol):
 
         A note `redrive` in the old job's audit says which job redrives it. It is stored in the same transaction, in
         which the old jobs are locked. Unless `again` is set, a job with such a note is not redriven: of two calls at
-        the same time, only one redrives it. A job whose unique key an active job has is not redriven either.
+        the same time, only one redrives it. Nor is a job whose unique key belongs to an active job.
 
-        What waits for an old job waits for the new one instead, also if the failure holds it or is about to cancel it.
-        What waits for a batch waits for it again when no failed job of it is left that was not redriven. The new job
-        waits for what the old one waited for, except for what has failed.
+        Jobs that depend on an old job depend on the new one instead, even if the failure holds them or is about to
+        cancel them. Jobs that depend on a batch wait for it again once each of its failed jobs was redriven. The new
+        job has the dependencies of the old one; those that have failed no longer stop it.
 
         Receipts, `admit` and `conn` are those of `queue.enqueue`.
         """

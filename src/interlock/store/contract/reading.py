@@ -120,7 +120,7 @@ class ExternalPart(Protocol):
         ...
 
     def asking_job(self, root: str) -> str | None:
-        """Return the id of the job that a token answers, by the first job of its chain of redrives.
+        """Return the id of the job that a token answers. `root` is the first job of a chain of redrives.
 
         It is the newest job of the chain that has not ended without success or, if all have, the newest one. None if
         all were deleted.

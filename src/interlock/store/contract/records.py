@@ -84,7 +84,7 @@ class ControlPart(Protocol):
         ...
 
     def request_cancels(self, ids: Sequence[str], *, by: str, reason: str | None) -> dict[str, bool]:
-        """`request_cancel` for many jobs. Return the jobs that have a request now, and whether this call stored it."""
+        """`request_cancel` for many jobs. Return the jobs that have a request now; True means this call stored it."""
         ...
 
     def add_note(self, job_id: str, *, attempt: int | None, event: str, actor: str, reason: str | None) -> None:
@@ -132,9 +132,9 @@ class RetentionPart(Protocol):
         ...
 
     def forget_windows(self, limit: int) -> int:
-        """Delete up to `limit` rows of unique keys whose time ended a minute ago. Return how many were deleted.
+        """Delete up to `limit` windows of unique keys that ended over a minute ago. Return how many were deleted.
 
-        Rows of active jobs stay.
+        Windows of active jobs stay.
         """
         ...
 

@@ -39,8 +39,8 @@ class QueuePart(Protocol):
         `conn`, everything happens in the caller's own transaction, which the store never commits or rolls back. The
         store does not keep the connection.
 
-        It also stores the batches. A job that waits for others is *blocked*: no claim takes it until `resolve` has
-        found that all of them have ended. Each of them must exist.
+        The store also stores the batches. A job that waits for others is *blocked*: no claim takes it until `resolve`
+        has found that all of them have ended. All jobs and batches that a job waits for must exist.
         """
         ...
 

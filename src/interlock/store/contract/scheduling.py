@@ -9,9 +9,9 @@ from ..schedule_types import Detail, ScheduleChange, ScheduleFacts, ScheduleTime
 class SchedulesPart(Protocol):
     """Schedules, as the code declares them or as they were changed at run time, and their last ticks.
 
-    A change by an operator adds an operation, in the same transaction. Once it has returned, no transaction that began
-    `lock` before it can still commit: the change waits for such transactions, and the time that it records is later
-    than theirs.
+    A change by an operator adds an operation, in the same transaction. A change waits for
+    transactions that have called `lock`. So after it has returned, none of them is still open, and the time that it
+    records is later than theirs.
     """
 
     def times(self) -> list[ScheduleTimes]:
@@ -35,33 +35,33 @@ class SchedulesPart(Protocol):
         ...
 
     def record_run(self, name: str, *, by: str, reason: str | None, detail: Detail, conn: object) -> None:
-        """Add the operation of a job that was enqueued on request, in the transaction of `conn`."""
+        """Record that an operator ran the schedule now: add an operation, in the transaction of `conn`."""
         ...
 
     def declare(self, facts: ScheduleFacts) -> None:
-        """Store a schedule as the code declares it. A new one starts now, and any other goes on from its last tick.
+        """Store a schedule as the code declares it. A new one starts now; an existing one continues at its last tick.
 
-        One that was changed at run time stays as it was changed, until `reset`. An unchanged declaration writes
+        A schedule that was changed at run time keeps the change until `reset`. An unchanged declaration writes
         nothing.
         """
         ...
 
     def create(self, facts: ScheduleFacts, *, by: str, reason: str | None, detail: Detail) -> bool:
-        """Store a new schedule, which starts now. Return False if there is one with this name."""
+        """Store a new schedule, which starts now. Return False if one with this name exists."""
         ...
 
     def change(self, name: str, change: ScheduleChange, *, by: str, reason: str | None, detail: Detail) -> bool:
-        """Change a schedule at run time. Return False if there is none.
+        """Change a schedule at run time. Return False if it does not exist.
 
-        It stays so until the next change or `reset`, whatever the code declares. Another cron line or time zone starts
-        from now.
+        The change stays until the next change or `reset`, whatever the code declares. A new cron line or time zone
+        applies from now on: earlier ticks get no jobs.
         """
         ...
 
     def reset(self, name: str, *, by: str, reason: str | None) -> bool:
-        """Return to what the code declares. Return False if no code declared it, or it was not changed at run time.
+        """Discard the changes at run time. Return False if there were none, or no code declares the schedule.
 
-        Another cron line or time zone starts from now.
+        If this changes the cron line or time zone, the schedule starts from now.
         """
         ...
 
@@ -70,7 +70,7 @@ class SchedulesPart(Protocol):
         ...
 
     def resume(self, name: str, *, by: str, reason: str | None) -> bool:
-        """End a pause; the schedule starts from now. Return False if there is no pause."""
+        """End a pause. Ticks during the pause get no jobs. Return False if there is no pause."""
         ...
 
     def delete(self, name: str, *, by: str, reason: str | None, detail: Detail) -> bool:

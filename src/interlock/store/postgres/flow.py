@@ -37,7 +37,10 @@ class PostgresFlow:
         try:
             self.resolve()
         except (psycopg.Error, Unavailable) as error:
-            _log.warning("Jobs have ended, and their dependents were not looked at: %s. The next claim does it.", error)
+            _log.warning(
+                "Jobs have ended, but their dependents could not be checked: %s. The next claim checks them.",
+                error,
+            )
 
     def _resolve(self, conn: Connection[Any]) -> bool:
         run = runner(conn)

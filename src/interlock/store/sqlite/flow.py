@@ -42,7 +42,10 @@ class SqliteFlow:
         try:
             self.resolve()
         except (self._session.file.library.module.Error, Unavailable) as error:
-            _log.warning("Jobs have ended, and their dependents were not looked at: %s. The next claim does it.", error)
+            _log.warning(
+                "Jobs have ended, but their dependents could not be checked: %s. The next claim checks them.",
+                error,
+            )
 
     # ------------------------------------------------------------ read
     def to_cancel(self, kinds: Sequence[str], limit: int) -> list[Job]:
