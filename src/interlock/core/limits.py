@@ -29,7 +29,7 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> "Rate":
-        """Read a rate such as `10/s`, `1000/h` or `5/30s`. `UsageError` if the text is none."""
+        """Read a rate such as `10/s`, `1000/h` or `5/30s`. `UsageError` if the text is not a rate."""
         found = _RATE.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         count, every = (float(found[1]), float(found[2] or 1) * _UNITS[found[3]]) if found else (0.0, 0.0)
         if not (0 < count <= 1e6 and 1e-3 <= every <= _LONGEST and every / count <= _LONGEST):
@@ -144,7 +144,7 @@ def choose(
 ) -> tuple[list[Candidate], dict[tuple[str, str], float]]:
     """Return the jobs to start, and what is left of each limit: higher priority first, then the longest due.
 
-    `free` says how many more jobs may start within a limit. A limit that it does not name is none.
+    `free` says how many more jobs may start within a limit. Limits that it does not name do not apply.
     """
     left = dict(free)
     chosen: list[Candidate] = []

@@ -73,7 +73,7 @@ class KeyJob(NamedTuple):
     """What is left of a concurrency key's limit, and a waiting job, if there is one that may start."""
 
     n: int
-    """The place of the key in the question, from 1."""
+    """The position of the key in the statement's list, from 1."""
     running: int
     tokens: float | None
     now: Any
@@ -315,7 +315,7 @@ class LimitedClaim:
 def _next_checks(key: KeyState, taken: set[str], leased: set[str], *, no_suspects: bool) -> Iterator[KeyCheck]:
     """Yield the checks that are still needed for a key.
 
-    If the key is full, the end of one of its running jobs adds a check. If nothing waits, the next job does.
+    If the key is full, the end of one of its running jobs adds a check. If no job waits, the next enqueue adds one.
     """
     rest = [job for job in key.jobs if job.id not in taken]
     running, tokens = key.budget.running - len(taken), key.budget.tokens - len(taken)
