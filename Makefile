@@ -24,10 +24,10 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-newest test-real system demo bench bench-peers chaos chaos-limits mutants lock clean
+.PHONY: help setup check test test-newest test-real system demo bench bench-against bench-peers chaos chaos-limits mutants lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-13s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with the pinned dependencies and this package (editable)
 
@@ -71,6 +71,9 @@ demo: $(STAMP) ## Kill and freeze workers and count the results, in under a minu
 
 bench: $(STAMP) ## Measure throughput and database CPU per job on both stores
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-against: $(STAMP) ## Compare the cost of plain jobs with that of another revision (ARGS=REVISION)
+	$(BIN)/python -m benchmarks.against $(ARGS)
 
 bench-peers: $(STAMP) $(PEERS)/.stamp ## Compare with other job systems in one run; needs Node 20 (ARGS="--quick --only drain,enqueue")
 	$(BIN)/python -m benchmarks.peers $(ARGS)
