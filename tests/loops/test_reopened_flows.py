@@ -146,9 +146,19 @@ def test_delete_says_which_jobs_others_still_wait_for(pipeline: Pipeline) -> Non
     assert first.job().result == 1
 
 
-def test_stored_flow_takes_no_more_jobs_and_dependencies(pipeline: Pipeline) -> None:
+def test_stored_flow_takes_no_more_jobs(pipeline: Pipeline) -> None:
     with pipeline.app.flow("import") as flow:
-        first, last = flow.add(pipeline.part.request(1)), flow.add(pipeline.total.request())
-    for change in (lambda: flow.depend(last, after=[first]), lambda: flow.add(pipeline.report.request())):
-        with pytest.raises(UsageError, match="The flow import is stored already: add its jobs and dependencies inside"):
-            change()
+        flow.add(pipeline.part.request(1))
+    with pytest.raises(UsageError, match="The flow import is stored already: add its jobs and dependencies inside"):
+        flow.add(pipeline.report.request())
+
+
+def test_cycle_is_refused_when_the_flow_is_stored(pipeline: Pipeline) -> None:
+    """A flow ends after its own jobs, so a job of it that waits for it would wait forever. Nothing is stored."""
+    with (
+        pytest.raises(UsageError, match=r"The flow import has a cycle.*import.*Nothing was stored"),
+        pipeline.app.flow("import") as flow,
+    ):
+        parts = flow.batch("parts", [pipeline.part.request(1)], after=[flow])
+        flow.add(pipeline.total.request(), after=[parts])
+    assert pipeline.app.jobs() == []

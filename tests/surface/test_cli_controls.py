@@ -105,6 +105,14 @@ def test_burst_needs_its_rate(call: Call, options: tuple[str, ...], said: str) -
     assert said in answer.sentence
 
 
+def test_wrong_limit_of_keys_changes_nothing_else(call: Call, store: OpenStore) -> None:
+    before = store.limits.all()
+    answer = call("limit", "--kind", "send", "--max-running", "7", "--rate-per-key", "often")
+    assert "The rate is 'often': give a number and a time" in answer.sentence
+    assert answer.code == 1
+    assert store.limits.all() == before
+
+
 @pytest.mark.usefixtures("shop")
 def test_help_tells_the_limits_of_keys_apart(call: Call) -> None:
     """And it says where a reason is shown."""

@@ -10,7 +10,7 @@ from ..app import App
 from ..core.limits import SCOPES, Limit
 from ..errors import NotFound
 from ..operate.controls import KindControls, QueueControls
-from ..store.flow_types import UNCHANGED, LimitSeen, Unchanged
+from ..store.flow_types import UNCHANGED, LimitChange, LimitSeen, Unchanged
 from ..store.report_types import Depth
 from . import output
 from .arguments import format_age
@@ -158,8 +158,8 @@ def limit(
     """
     whole = (_number(max_running, "--max-running"), _rate(rate), burst)
     of_keys = (_number(max_running_per_key, "--max-running-per-key"), _rate(rate_per_key), burst_per_key)
-    _check_burst(burst, whole[1], "")
-    _check_burst(burst_per_key, of_keys[1], "-per-key")
+    _check_change(whole, "")
+    _check_change(of_keys, "-per-key")
     named = [given for given in (*whole[:2], *of_keys[:2]) if given is not UNCHANGED]
     if reset == bool(named):
         raise CommandError("Give the limits to change, such as --max-running 5 or --rate 10/s, or --reset alone.")
@@ -195,11 +195,14 @@ def _rate(text: str | None) -> str | Unchanged | None:
     return UNCHANGED if text is None else None if text == "none" else text
 
 
-def _check_burst(burst: int | None, rate: str | Unchanged | None, suffix: str) -> None:
+def _check_change(given: tuple[int | Unchanged | None, str | Unchanged | None, int | None], suffix: str) -> None:
+    """Check all values before the first one is stored."""
+    _, rate, burst = given
     if burst is not None and not isinstance(rate, str):
         raise CommandError(
             f"--burst{suffix} needs --rate{suffix}: give both, as in --rate{suffix} 10/s --burst{suffix} {burst}."
         )
+    LimitChange(*given).to_limit()
 
 
 def _controls(app: App[Any], queue: str | None, kind: str | None) -> QueueControls:

@@ -79,18 +79,6 @@ class Flow(Batch):
         self._batches[batch.id] = NewBatch(batch.id, batch.name, self.id)
         return batch
 
-    def depend(self, waiting: Needed, /, *, after: Sequence[Needed], on_failed: OnFailed = "cancel") -> None:
-        """Make a job or batch of this flow wait for more jobs and batches."""
-        self._check_open()
-        more = dependencies(after, on_failed)
-        chosen = [part for part in self._parts.values() if waiting.id in (part.handle.id, part.batch)]
-        if not chosen:
-            raise UsageError(f"{waiting!r} is not part of the flow {self.name}: call flow.add or flow.batch first.")
-        for part in chosen:
-            check_cancellable(part.request.spec, more)
-            known = {each.needs: each for each in part.after}
-            part.after = tuple({**known, **{each.needs: each for each in more}}.values())
-
     def _add(
         self, requests: Sequence[JobRequest[Any]], batch: str, after: Sequence[Needed], on_failed: OnFailed
     ) -> list[JobHandle[Any]]:

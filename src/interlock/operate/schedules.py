@@ -170,7 +170,7 @@ class Schedules:
         if not store.schedules.delete(name, by=operator_name(by), reason=_text(reason), detail=detail):
             raise _not_found(name)
 
-    def run_now(self, name: str, /, *, by: str, reason: str = "") -> JobHandle[Any]:
+    def run_now(self, name: str, /, *, by: str, reason: str = "") -> JobHandle[object]:
         """Enqueue a job of the schedule at once, also during a pause. The ticks do not change."""
         store = self._store("run_now")
         kind = self._existing(store, name).facts.kind

@@ -37,8 +37,7 @@ class LimitChange:
     rate: str | Unchanged | None = UNCHANGED
     burst: int | None = None
 
-    @property
-    def checked(self) -> Limit:
+    def to_limit(self) -> Limit:
         """The values as a limit. `UsageError` if one is wrong."""
         return Limit(
             None if self.max_running is UNCHANGED else self.max_running,

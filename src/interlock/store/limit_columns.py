@@ -32,7 +32,7 @@ def declared_columns(declared: DeclaredLimit) -> dict[str, str | None]:
 
 def change_columns(scope: Scope, name: str, change: LimitChange, actor: str, reason: str | None) -> dict[str, Any]:
     """The parameters of `limits.change`. `UsageError` if a value is wrong."""
-    limit = change.checked
+    limit = change.to_limit()
     shown: dict[str, Any] = {}
     if change.max_running is not UNCHANGED:
         shown["max_running"] = limit.max_running
