@@ -192,7 +192,7 @@ def test_redrive_names_each_old_job_once(store: Store, raw: Raw) -> None:
     old = failed(store)
     before = raw.dump()
     for jobs in ([redrive_of(old), redrive_of(old)], [redrive_of(old), make()]):
-        with pytest.raises(ValueError, match="must name another job"):
+        with pytest.raises(ValueError, match="must name a job that it redrives"):
             redriven(store, *jobs)
     assert raw.dump() == before
     assert redriven(store) == []
