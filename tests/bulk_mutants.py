@@ -33,7 +33,7 @@ BULK_MUTANTS = [
         "revived cancelled job",
         "A redrive by filters leaves out cancelled jobs unless their state is named",
         "src/interlock/operate/bulk_actions.py",
-        "def select(self, matching: JobFilter, phases: tuple[Phase, ...]) -> Selection:\n        # Somebody",
+        "def select(self, matching: JobFilter, phases: tuple[Phase, ...]) -> Selection:\n        # Cancelled",
         "failures=matching.state is None",
         "failures=False",
         _REDRIVES,

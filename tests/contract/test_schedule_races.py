@@ -119,5 +119,6 @@ def test_killed_workers_neither_lose_nor_repeat_a_tick(app: App[Any], place: Pla
     end = time.time() + 3
     assert processes(1, tick_until, place.url, place.schema, began, end) == [[]]
     ticks = sorted(job.scheduled_for for job in app.jobs(limit=100_000) if job.scheduled_for is not None)
-    assert len(ticks) > 500
+    # Otherwise the kills hit no tick; how many there are depends on the machine.
+    assert len(ticks) > 100
     assert {later - tick for tick, later in itertools.pairwise(ticks)} == {timedelta(minutes=1)}
