@@ -80,8 +80,8 @@ CREATE TABLE interlock.kinds (
   registered_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- What the code declares, or what was created at run time. `declared` is what the code declares, also while the schedule
--- is changed at run time; it is empty if no code has declared the schedule.
+-- Schedules that the code declares or that were created at run time. `declared` is what the code declares, also while
+-- the schedule is changed at run time; it is empty if no code has declared the schedule.
 CREATE TABLE interlock.schedules (
   name         text PRIMARY KEY,
   kind         text NOT NULL,

@@ -76,8 +76,8 @@ CREATE TABLE interlock_kinds (
   registered_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 ) STRICT, WITHOUT ROWID;
 
--- What the code declares, or what was created at run time. `declared` is what the code declares, also while the schedule
--- is changed at run time; it is empty if no code has declared the schedule.
+-- Schedules that the code declares or that were created at run time. `declared` is what the code declares, also while
+-- the schedule is changed at run time; it is empty if no code has declared the schedule.
 CREATE TABLE interlock_schedules (
   name         TEXT NOT NULL PRIMARY KEY,
   kind         TEXT NOT NULL,

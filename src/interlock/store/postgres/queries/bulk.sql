@@ -54,7 +54,8 @@ SELECT {job} FROM interlock.jobs j WHERE j.id = ANY(ARRAY(SELECT unnest(:ids::te
 
 -- name: redrivable
 -- A dependent of a job that had ended before has not marked it as `awaited`.
-SELECT j.id::text, {redriven}, j.batch IS NOT NULL OR EXISTS (SELECT FROM interlock.dependencies d WHERE d.needs = j.id),
+SELECT j.id::text, {redriven},
+  j.batch IS NOT NULL OR EXISTS (SELECT FROM interlock.dependencies d WHERE d.needs = j.id),
   EXISTS (SELECT FROM interlock.dependencies d WHERE d.needs = j.id),
   EXISTS (SELECT FROM interlock.dependencies d WHERE d.job_id = j.id)
 FROM interlock.jobs j

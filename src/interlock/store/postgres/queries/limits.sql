@@ -49,8 +49,8 @@ SELECT set_config('idle_in_transaction_session_timeout', '15s', true), pg_adviso
 
 -- name: limits.read
 SELECT l.scope, l.name, l.paused_at IS NOT NULL, l.max_running,
-  CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END::int, l.rate_count, l.rate_seconds, l.burst, {tokens}, c.now,
-  coalesce(l.tokens_at > c.now, false)
+  CASE WHEN l.max_running IS NULL THEN 0 ELSE {running} END::int, l.rate_count, l.rate_seconds, l.burst, {tokens},
+  c.now, coalesce(l.tokens_at > c.now, false)
 FROM interlock.limits l CROSS JOIN (SELECT interlock.clock() AS now) c WHERE {concerned}
 
 -- fragment: open_limits

@@ -22,9 +22,9 @@ sets AS MATERIALIZED (
 (w.finished_at IS NULL OR (w.phase = 'failed' AND w.cancel_requested_by = :actor::text))
 
 -- name: reopen.lock
--- The jobs that wait for these jobs, and the batches and flows of these jobs. Another redrive of what they wait for must
--- not run at the same time: of two that each repeat one of two failed jobs, the second must see the first. Nor is a
--- failure stored with a dependency (`flow.lock_edges`), even of a job that begins to wait for a batch now.
+-- The jobs that wait for these jobs, and the batches and flows of these jobs. Another redrive of what they wait for
+-- must not run at the same time: of two that each repeat one of two failed jobs, the second must see the first. Nor is
+-- a failure stored with a dependency (`flow.lock_edges`), even of a job that begins to wait for a batch now.
 WITH {sets_of},
 locked_sets AS MATERIALIZED (
   SELECT b.id FROM interlock.batches b WHERE b.id IN (SELECT s.id FROM sets s) ORDER BY b.id FOR NO KEY UPDATE)
@@ -36,8 +36,8 @@ SELECT count(*), (SELECT count(*) FROM locked_sets) FROM (
   ORDER BY w.id FOR NO KEY UPDATE) locked
 
 -- name: reopen
--- What waits for an old job waits for the new one. What waits for a batch waits for it again, if no failed job of the
--- batch is left that was not redriven.
+-- Jobs that wait for an old job wait for the new one. Jobs that wait for a batch wait for it again, if no
+-- failed job of the batch is left that was not redriven.
 WITH {sets_of},
 repeated AS MATERIALIZED (
   SELECT * FROM unnest(:ids::text::uuid[], :new::text::uuid[]) AS r(old, new)),

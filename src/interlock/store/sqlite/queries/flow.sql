@@ -15,7 +15,8 @@ SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(va
 ON CONFLICT DO NOTHING
 
 -- name: dependencies.add_arrived
-INSERT INTO interlock_flow_checks (check_at, job_id, step) SELECT '1970-01-01T00:00:00.000000Z', value, 'arrived' FROM json_each(:arrived)
+INSERT INTO interlock_flow_checks (check_at, job_id, step)
+SELECT '1970-01-01T00:00:00.000000Z', value, 'arrived' FROM json_each(:arrived)
 
 -- name: dependencies.missing
 -- Each dependency must exist. Returns one that does not.

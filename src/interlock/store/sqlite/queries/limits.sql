@@ -105,8 +105,8 @@ SELECT queue FROM queues WHERE queue IS NOT NULL
 {known} AND (j.lease_losses = 0 OR (:suspects + 0 > 0 AND {may_share}))
 
 -- name: key_jobs
--- The first due jobs with this key in a queue, and whether this worker may lease them. If it may not lease some of them,
--- it asks again for fitting ones, which are found by a scan.
+-- The first due jobs with this key in a queue, and whether this worker may lease them. If it may not lease some of
+-- them, it asks again for fitting ones, which are found by a scan.
 SELECT j.id, j.priority, j.due_at, j.lease_losses > 0, {fits}
 FROM interlock_jobs j INDEXED BY interlock_jobs_by_key CROSS JOIN (SELECT :states AS states) h
 WHERE j.kind = :kind AND j.concurrency_key = :key AND j.queue = :queue AND j.due_at <= :now

@@ -22,8 +22,8 @@ sets(id) AS MATERIALIZED (
 (w.finished_at IS NULL OR (w.phase = 'failed' AND w.cancel_requested_by = :actor))
 
 -- name: reopen
--- What waits for an old job waits for the new one. What waits for a batch waits for it again, if no failed job of the
--- batch is left that was not redriven.
+-- Jobs that wait for an old job wait for the new one. Jobs that wait for a batch wait for it again, if no
+-- failed job of the batch is left that was not redriven.
 WITH {sets_of},
 repeated(old, new) AS MATERIALIZED (SELECT r.key, r.value FROM json_each(:repeated) r),
 complete(id) AS MATERIALIZED (
